@@ -1,0 +1,94 @@
+"""Builds gemm._cpu, the C extension, with cffi: the driver, and the catalog's kernels for this architecture.
+
+`python build.py` compiles it in place; setup.py takes `ffibuilder` from here. A new kernel needs nothing here: a row's
+source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64, aarch64, ...) where
+platform.machine() does not tell the target. No instruction set is switched on globally: kernels do so function by
+function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import runpy
+import shutil
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from cffi import FFI
+
+ROOT = Path(__file__).resolve().parent
+TARGETS = {"x86_64": {"avx2", "avx512"}, "amd64": {"avx2", "avx512"}, "aarch64": {"neon"}, "arm64": {"neon"}}
+"""Kernel targets of each architecture, as platform.machine() spells it; the scalar ones belong to all."""
+
+
+def hand_over() -> None:
+    """Give `python -m build`, which finds this file first when run here, to PyPA's build."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+    try:
+        runpy.run_module("build", run_name="__main__", alter_sys=True)
+    except ImportError as error:
+        if error.name not in (None, "build"):
+            raise
+        sys.exit("PyPA's build is not installed: pip install build. (To compile in place: python build.py)")
+
+
+def rows() -> list[Any]:
+    """The catalog's CPU rows for the target architecture, read without importing the package (it needs NumPy)."""
+    machine = os.environ.get("GEMM_BUILD_MACHINE") or platform.machine()
+    targets = {"scalar"} | TARGETS.get(machine.lower(), set())
+    catalog = runpy.run_path(str(ROOT / "gemm" / "catalog.py"))
+    return [row for row in catalog["KERNELS"] if row.backend == "cpu" and row.target in targets]
+
+
+def declarations(header: str) -> str:
+    """What cffi's parser takes of gemm.h: its declarations, without comments, directives and the C++ guards."""
+    text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
+    return re.sub(r"^#.*$", "", text, flags=re.M)
+
+
+def make_builder(base: Path = Path()) -> FFI:
+    """The cffi builder, its paths below `base`; setuptools wants them relative to the project's folder."""
+    kernels = "".join(f"extern const gemm_kernel {row.name};\n" for row in rows())
+    files = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.[ch]")}
+    sources = {path for path in files if path.match("driver/*.c")} | {Path(row.source) for row in rows()}
+    options: dict[str, list[str]] = {"extra_compile_args": ["/O2", "/fp:precise", "/std:c11"]}
+    if platform.system() != "Windows":
+        # The order of operations is the contract: a multiplication and an addition must not become an fma where
+        # the source has none, and nothing of -ffast-math may ever be here.
+        flags = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-pthread"]
+        options = {"extra_compile_args": flags, "extra_link_args": ["-pthread"], "libraries": ["m"]}
+    builder = FFI()
+    builder.cdef(declarations((ROOT / "csrc" / "gemm.h").read_text(encoding="utf-8")) + kernels)
+    builder.set_source(
+        "gemm._cpu",
+        '#include "gemm.h"\n' + kernels,
+        sources=sorted((base / path).as_posix() for path in sources),
+        include_dirs=[(base / "csrc").as_posix()],
+        depends=sorted((base / path).as_posix() for path in files if path.suffix == ".h"),
+        **options,
+    )
+    return builder
+
+
+def compile_in_place() -> Path:
+    """Compile and put the extension beside the package's modules; a process that has the old one loaded keeps it."""
+    built = Path(make_builder(ROOT).compile(tmpdir=str(ROOT / "build" / "cffi")))
+    # cffi keeps to the limited API; setuptools names the file likewise, so that either build replaces the other's
+    target = ROOT / "gemm" / ("_cpu.abi3.so" if ".abi3.so" in EXTENSION_SUFFIXES else built.name)
+    fresh = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.copy2(built, fresh)
+    os.replace(fresh, target)
+    return target
+
+
+if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":
+    hand_over()
+elif __name__ == "__main__":
+    print(compile_in_place())
+else:
+    ffibuilder = make_builder()

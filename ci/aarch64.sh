@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs a command on an emulated 64-bit Arm machine:  [QEMU_CPU=cortex-a53] ci/aarch64.sh FOLDER COMMAND...
+#
+# FOLDER is the command's /src and working directory. The machine is a Debian root of two architectures: shell and
+# cross compiler are x86-64 and run natively; Python, its packages and what the compiler makes are arm64 and run
+# under QEMU, which a binfmt_misc of a private user and mount namespace starts: nothing is left on the host.
+# The root is made once (a minute) under $GEMM_CI_CACHE, by this recipe: another recipe makes another root.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+folder=$(cd "$1" && pwd)
+shift
+
+packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 # libstdc++6: for NumPy's wheel
+packages+=,gcc-aarch64-linux-gnu,qemu-user-static,bash,coreutils
+mapfile -t wheels < <({
+    requirements - | grep -v '^pyopencl'
+    requirements test pytest pytest-xdist pytest-timeout hypothesis
+    echo setuptools
+} | sort)
+root=$GEMM_CI_CACHE/aarch64-$(cat "${BASH_SOURCE[0]}" - <<<"${wheels[*]}" | sha256sum | cut -c1-12)
+
+make_root() { # FOLDER
+    local glibc platforms=() site=$1/usr/local/lib/python3.11/dist-packages mirror
+    apt_install mmdebstrap
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+    # "extract" unpacks and runs no maintainer script, so no emulation is needed yet.
+    retry mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" \
+        --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+        --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*' bookworm "$1" ${mirror:+"$mirror"}
+    mkdir -p "$1"/{proc,sys,dev,tmp,src,etc}
+    echo 'root:x:0:0:root:/tmp:/bin/bash' >"$1/etc/passwd"
+    for glibc in 17 24 27 28 31 34 36; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
+    python3 -m venv "$CI_WORK/aarch64-pip"
+    retry "$CI_WORK/aarch64-pip/bin/pip" install -qq --target "$site" --only-binary=:all: --implementation cp \
+        --python-version 3.11 --abi cp311 --abi abi3 --abi none "${platforms[@]}" --platform manylinux2014_aarch64 "${wheels[@]}"
+    # Bytecode made natively, by a Python of the same minor version, saves every emulated start its compiling.
+    python3 -m compileall -q -s "$1" "$1/usr/lib/python3.11" "$site" >/dev/null || true
+}
+
+if [[ ! -e $root ]]; then
+    say "making $root"
+    find "$GEMM_CI_CACHE" -maxdepth 1 -name 'aarch64-*' -mtime +30 -exec rm -rf {} +
+    new=$(mktemp -d -p "$GEMM_CI_CACHE" new-XXXXXX)
+    trap 'rm -rf "$new"' EXIT
+    make_root "$new/root"
+    mv -T "$new/root" "$root" 2>/dev/null || [[ -e $root ]] # another run may have been faster
+    rm -rf "$new"
+    trap - EXIT
+fi
+touch "$root"
+
+# Kernels before 6.7 have one binfmt_misc for all: there the entry is the machine's until the command ends.
+namespaces=(--user --map-root-user --mount)
+modprobe binfmt_misc 2>/dev/null || true
+unshare "${namespaces[@]}" mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || namespaces=(--mount)
+
+export root folder QEMU_CPU=${QEMU_CPU:-cortex-a53}
+unshare "${namespaces[@]}" bash -euc '
+    table=/proc/sys/fs/binfmt_misc entry=gemm-ci-$$
+    mount -t binfmt_misc none $table
+    magic="\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
+    mask="\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+    printf %s ":$entry:M::$magic:$mask:$root/usr/bin/qemu-aarch64-static:F" >$table/register
+    trap "echo -1 >$table/$entry" EXIT
+    for part in proc sys dev; do mount --rbind /$part "$root/$part"; done
+    mount -t tmpfs none "$root/tmp"
+    mount --bind "$folder" "$root/src"
+    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true QEMU_CPU="$QEMU_CPU" \
+        /usr/sbin/chroot "$root" bash -c "cd /src && exec \"\$@\"" bash "$@"
+' bash "$@"

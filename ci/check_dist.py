@@ -1,0 +1,26 @@
+"""check_dist.py SDIST WHEEL: every source of the catalog is in the sdist, every run-time compiled one in the wheel."""
+
+import runpy
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+sdist, wheel = sys.argv[1:]
+rows = runpy.run_path(str(Path(__file__).parents[1] / "gemm" / "catalog.py"))["KERNELS"]
+
+with tarfile.open(sdist) as archive:
+    packed = {name.partition("/")[2] for name in archive.getnames()}
+missing = [f"{row.source} is not in the sdist" for row in rows if row.source not in packed]
+
+shipped = set(zipfile.ZipFile(wheel).namelist())
+for row in rows:
+    where = f"gemm/_sources/{row.source}" if row.backend in ("opencl", "cuda") else "gemm/backends/cpu.py"
+    if where not in shipped:
+        missing.append(f"{where} is not in the wheel")
+missing += [f"{name} is not in the wheel" for name in ("gemm/py.typed",) if name not in shipped]
+if not any(name.startswith("gemm/_cpu.") for name in shipped):
+    missing.append("the compiled gemm/_cpu is not in the wheel")
+
+print("\n".join(sorted(set(missing))) or f"{len(rows)} rows: all sources are there")
+sys.exit(bool(missing))

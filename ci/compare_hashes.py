@@ -1,0 +1,40 @@
+"""compare_hashes.py FILE...: one table of what `gemm verify --hashes --json` wrote on several machines.
+
+With reproducible=True every kernel on every device must give the same bits. Fails if two hashes of a dtype differ, if
+a kernel made none, or if a file is missing, holds no kernel, or lacks a dtype that another has.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+
+def main(names: list[str]) -> int:
+    hashes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # dtype → hash → runs
+    faults = []
+    print(f"{'run':8} {'device':40} {'kernel':36} sha256 of the ordered result")
+    for path in map(Path, names):
+        run = path.name.partition(".")[0]
+        if not path.exists():
+            faults.append(f"{run}: its job left no {path.name}")
+            continue
+        document = json.loads(path.read_text())
+        devices = {device["key"]: device["name"] for device in document["devices"]}
+        for one in document["outcomes"]:
+            print(f"{run:8} {devices[one['device']]:40.40} {one['kernel']:36} {one['sha256'] or one['error']}")
+            if one["sha256"]:
+                hashes[one["dtype"]][one["sha256"]].add(run)
+            else:
+                faults.append(f"{run}: {one['kernel']} on {one['device']} has no hash")
+    for dtype, found in sorted(hashes.items()):
+        if len(found) > 1:
+            faults.append(f"{dtype} has {len(found)} different hashes")
+        if absent := {Path(name).name.partition(".")[0] for name in names} - set().union(*found.values()):
+            faults.append(f"{dtype}: no hash from {', '.join(sorted(absent))}")
+    print("\n".join(faults) or f"one hash a dtype: {', '.join(sorted(hashes))}")
+    return 1 if faults or not hashes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,16 @@
+# Compiles the CUDA kernels for the oldest and the newest architectures; needs no GPU.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+apt_install python3-venv
+copy_source "$CI_WORK/cuda"
+cd "$CI_WORK/cuda"
+mapfile -t dependencies < <(requirements - numpy cffi)
+
+compile() { # NAME ARCHITECTURE REQUIREMENT...
+    say "$*"
+    venv "$CI_WORK/cuda-$1" "${dependencies[@]}" "${@:3}"
+    "$CI_WORK/cuda-$1/bin/python" benchmarks/cuda_compile.py --require "$2" --json "$CI_REPORTS/nvrtc-${1%.*}.cuda.json"
+}
+
+# NVRTC 12.9 is the last that knows sm_50 to sm_70; 13 knows sm_75 and newer.
+compile 12.9 sm_53 'cuda-bindings==12.9.*' 'nvidia-cuda-nvrtc-cu12==12.9.*'
+compile 13 sm_90a 'cuda-bindings==13.*' 'nvidia-cuda-nvrtc==13.*'

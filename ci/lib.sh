@@ -1,0 +1,88 @@
+# What the CI jobs share; sourced. .ci/run sets CI_WORK (private, removed at the end) and CI_REPORTS.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CI_WORK=${CI_WORK:-$(mktemp -d)}
+CI_REPORTS=${CI_REPORTS:-$CI_WORK/reports}
+GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64 root: all that outlives a run
+mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
+
+export DEBIAN_FRONTEND=noninteractive
+export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
+export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm # compiled kernels never outlive a run
+
+say() { printf -- '--- %s\n' "$*"; }
+
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+retry() { # COMMAND...: up to three times; registries have bad moments
+    local try
+    for try in 1 2 3; do
+        "$@" && return
+        echo "attempt $try of 3 failed: $*" >&2
+        sleep $((try * 5))
+    done
+    return 1
+}
+
+apt_install() { # PACKAGE...: those that are missing
+    local package missing=()
+    for package; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+    done
+    [[ ${#missing[@]} == 0 ]] && return
+    say "apt-get install ${missing[*]}"
+    if [[ ! -e $CI_WORK/apt-updated ]]; then
+        # A foreign source of this machine may be down: whether Debian's lists came shows at the install.
+        retry apt-get update -qq || true
+        touch "$CI_WORK/apt-updated"
+    fi
+    retry apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}" >"$CI_WORK/apt.log" 2>&1 ||
+        { tail -n 40 "$CI_WORK/apt.log"; die "apt-get install failed"; }
+}
+
+copy_source() { # FOLDER: the checkout's tracked and new files, so that no job writes into the checkout
+    mkdir -p "$1"
+    git -c safe.directory="$ROOT" -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate |
+        (cd "$ROOT" && xargs -0 sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh) |
+        tar -C "$ROOT" --null --no-recursion -T - -cf - | tar -C "$1" -xf -
+}
+
+requirements() { # EXTRA[,EXTRA] [NAME...]: requirement lines of pyproject.toml, all or only those of NAMEs
+    python3 "$ROOT/ci/requirements.py" "$@"
+}
+
+venv() { # FOLDER REQUIREMENT...: a fresh virtual environment
+    python3 -m venv --clear "$1"
+    retry "$1/bin/pip" install -qq "${@:2}"
+}
+
+kernels() { # BACKEND: its catalog rows as an expression for pytest -k
+    python3 -c 'import runpy, sys; catalog = runpy.run_path(sys.argv[1])
+print(" or ".join(row.name for row in catalog["KERNELS"] if row.backend == sys.argv[2]))' "$ROOT/gemm/catalog.py" "$1"
+}
+
+readme() { # TAG: the command in README.md's block marked "sh TAG"
+    awk -v fence="\`\`\`sh $1" '$0 == fence {inside = 1; next} inside {print; found = 1; exit} END {exit !found}' "$ROOT/README.md" ||
+        die "README.md has no block marked 'sh $1'"
+}
+
+conformance_venv() { # the editable install that the OpenCL jobs share: $SOURCE, $PYTHON; no OpenCL runtime in it
+    SOURCE=$CI_WORK/conformance/source PYTHON=$CI_WORK/conformance/venv/bin/python
+    [[ -e $CI_WORK/conformance/done ]] && return
+    apt_install gcc libc6-dev python3-dev python3-venv
+    mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis)
+    copy_source "$SOURCE"
+    venv "${PYTHON%/bin/python}" -e "$SOURCE" "${tools[@]}"
+    touch "$CI_WORK/conformance/done"
+}
+
+conformance() { # NAME ARGUMENT...: hashes, then the suite; their reports are NAME's
+    cd "$SOURCE"
+    "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
+    "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json"
+    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q "${@:2}"
+}

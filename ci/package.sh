@@ -1,0 +1,17 @@
+# sdist → wheel → a fresh environment outside the checkout, where the kernels must work.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+apt_install gcc libc6-dev python3-dev python3-venv
+work=$CI_WORK/package
+copy_source "$work/source"
+venv "$work/build" build
+
+# Not "python -m build": that would run our build.py. The wheel is built from the sdist, which so proves complete.
+"$work/build/bin/pyproject-build" --outdir "$work/dist" "$work/source" >"$work/build.log" 2>&1 ||
+    { tail -n 40 "$work/build.log"; die "the build failed"; }
+ls -l "$work/dist"
+python3 "$ROOT/ci/check_dist.py" "$work"/dist/*.tar.gz "$work"/dist/*.whl
+
+mkdir "$work/elsewhere"
+cd "$work/elsewhere"
+venv "$work/venv" "gemm[opencl-cpu] @ file://$(echo "$work"/dist/*.whl)"
+"$work/venv/bin/python" -m gemm verify --backends cpu,opencl

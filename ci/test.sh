@@ -1,0 +1,15 @@
+# README.md's test command and its run command, as they stand there, each in its own copy of the checkout.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+test_command=$(readme test) run_command=$(readme run)
+apt_install gcc libc6-dev python3-dev python3-venv
+
+copy_source "$CI_WORK/test"
+cd "$CI_WORK/test"
+say "$test_command"
+PYTEST_ADDOPTS="-n 2 --kernel-report=$CI_REPORTS/test.kernels.json" bash -c "$test_command"
+.venv/bin/python ci/facts.py >"$CI_REPORTS/test.facts.json"
+
+copy_source "$CI_WORK/run"
+cd "$CI_WORK/run"
+say "$run_command"
+bash -c "$run_command"

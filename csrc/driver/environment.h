@@ -1,0 +1,60 @@
+/* The floating-point environment of a product: round to nearest, subnormals kept, nothing trapped, whatever the caller
+ * or another library left in the control register (-ffast-math start-up code sets flush-to-zero for a whole process).
+ * The caller's own, status flags included, comes back afterwards. */
+#ifndef GEMM_ENVIRONMENT_H
+#define GEMM_ENVIRONMENT_H
+
+#include <stdint.h>
+
+#if defined(__SSE__) || defined(_M_X64)
+#include <xmmintrin.h>
+
+typedef struct gemm_environment {
+    unsigned mxcsr;
+} gemm_environment;
+
+static inline gemm_environment gemm_enter(void) {
+    const gemm_environment saved = {_mm_getcsr()};
+    _mm_setcsr(0x1F80);
+    return saved;
+}
+
+static inline void gemm_leave(gemm_environment saved) {
+    _mm_setcsr(saved.mxcsr);
+}
+
+#elif defined(__aarch64__)
+
+typedef struct gemm_environment {
+    uint64_t fpcr, fpsr;
+} gemm_environment;
+
+static inline gemm_environment gemm_enter(void) {
+    gemm_environment saved;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.fpcr), "=r"(saved.fpsr) : : "memory");
+    if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory"); /* writing it stalls some cores */
+    return saved;
+}
+
+static inline void gemm_leave(gemm_environment saved) {
+    if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"(saved.fpcr) : "memory");
+    __asm__ volatile("msr fpsr, %0" : : "r"(saved.fpsr) : "memory");
+}
+
+#else /* no flush-to-zero mode that a library could have left behind is known here */
+
+typedef struct gemm_environment {
+    int none;
+} gemm_environment;
+
+static inline gemm_environment gemm_enter(void) {
+    const gemm_environment saved = {0};
+    return saved;
+}
+
+static inline void gemm_leave(gemm_environment saved) {
+    (void)saved;
+}
+
+#endif
+#endif

@@ -1,0 +1,147 @@
+/* gemm_run: orients the product, cuts it into jobs and shares them among threads. */
+#include "driver.h"
+#include "environment.h"
+
+#include <stdlib.h>
+
+enum { STACK_BYTES = 16384 }; /* small products: no malloc, yet no strain for threads with small stacks */
+
+typedef struct jobs {
+    const gemm_plan *plan;
+    gemm_block whole;          /* the first product of the batch, oriented */
+    gemm_strides a, b, c, out; /* `batch` of them: per batch axis */
+    gemm_blocking cut;
+    int64_t batch, batch_per_job;
+    int64_t rows, columns, grid_m, grid_n; /* jobs of rows x columns, grid_m x grid_n of them a product */
+    char *workspace;
+    int64_t workspace_bytes; /* of one slot */
+} jobs;
+
+static const void *shifted(const void *base, int64_t elements, int64_t size) {
+    return base ? (const char *)base + elements * size : NULL;
+}
+
+static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
+    int64_t offset = 0;
+    for (int axis = plan->batch_ndim - 1; axis >= 0; axis--) {
+        offset += item % plan->batch_shape[axis] * strides[axis];
+        item /= plan->batch_shape[axis];
+    }
+    return offset;
+}
+
+static void run_job(void *context, int64_t index, int slot) {
+    const jobs *all = (const jobs *)context;
+    const gemm_plan *plan = all->plan;
+    const int64_t size = plan->kernel->element;
+    const int64_t j0 = index % all->grid_n * all->columns;
+    const int64_t i0 = index / all->grid_n % all->grid_m * all->rows;
+    const int64_t start = index / all->grid_n / all->grid_m * all->batch_per_job;
+    const int64_t stop = min64(start + all->batch_per_job, all->batch);
+    const gemm_environment saved = gemm_enter();
+    for (int64_t item = start; item < stop; item++) {
+        gemm_block block = all->whole;
+        block.m = min64(all->rows, block.m - i0);
+        block.n = min64(all->columns, block.n - j0);
+        const int64_t a = batch_offset(plan, all->a.batch, item) + i0 * block.a_rs;
+        const int64_t b = batch_offset(plan, all->b.batch, item) + j0 * block.b_cs;
+        const int64_t out = batch_offset(plan, all->out.batch, item) + i0 * block.out_rs + j0 * block.out_cs;
+        block.a = shifted(block.a, a, size);
+        block.b = shifted(block.b, b, size);
+        block.out = (void *)shifted(block.out, out, size);
+        if (block.c)
+            block.c =
+                shifted(block.c, batch_offset(plan, all->c.batch, item) + i0 * block.c_rs + j0 * block.c_cs, size);
+        char *workspace = all->workspace + slot * all->workspace_bytes;
+        if (size == 4)
+            gemm_block_float(&block, &all->cut, workspace);
+        else
+            gemm_block_double(&block, &all->cut, workspace);
+    }
+    gemm_leave(saved);
+}
+
+/* The grid over one product whose slowest thread does least: fused multiply-adds, plus what packing costs each job. */
+static void choose_grid(jobs *all, int threads) {
+    const int64_t m = all->whole.m, n = all->whole.n, mr = all->plan->kernel->mr, nr = all->plan->kernel->nr;
+    const double packing = 8; /* an element packed costs about as much as so many multiply-adds */
+    double least = -1;
+    for (int64_t gm = 1; gm <= 2 * threads && (gm - 1) * mr < m; gm++)
+        for (int64_t gn = 1; gm * gn <= 2 * threads && (gn - 1) * nr < n; gn++) {
+            const int64_t rows = equal_pieces(m, ceil_div(m, gm), mr), columns = equal_pieces(n, ceil_div(n, gn), nr);
+            const int64_t grid_m = ceil_div(m, rows), grid_n = ceil_div(n, columns);
+            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads);
+            const double time = rounds * ((double)rows * (double)columns + packing * (double)(rows + columns));
+            if (least < 0 || time < least) {
+                least = time;
+                all->rows = rows, all->columns = columns, all->grid_m = grid_m, all->grid_n = grid_n;
+            }
+        }
+}
+
+static void cut_for(jobs *all, int threads, int out_is_c) {
+    all->batch_per_job = 1;
+    all->rows = all->whole.m, all->columns = all->whole.n;
+    all->grid_m = all->grid_n = 1;
+    if (threads == 1)
+        all->batch_per_job = all->batch;
+    else if (all->batch >= 4 * threads)
+        all->batch_per_job = ceil_div(all->batch, 4 * threads);
+    else
+        choose_grid(all, threads);
+    all->cut = gemm_cut(all->plan, all->rows, all->columns, out_is_c);
+    all->workspace_bytes = all->cut.a_bytes + all->cut.b_bytes + all->cut.sums_bytes;
+}
+
+/* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
+ * computed: factors commute inside an fma, so the bits stay. */
+static void orient(jobs *all, const gemm_plan *plan) {
+    const int transposed = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
+    gemm_block *x = &all->whole;
+    all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
+    x->k = plan->k;
+    if (transposed) {
+        const void *a = x->a;
+        x->a = x->b, x->b = a;
+        all->a = plan->b, all->b = plan->a;
+        x->m = plan->n, x->n = plan->m;
+        x->a_rs = plan->b.column, x->a_cs = plan->b.row, x->b_rs = plan->a.column, x->b_cs = plan->a.row;
+        x->c_rs = plan->c.column, x->c_cs = plan->c.row, x->out_rs = plan->out.column, x->out_cs = plan->out.row;
+    } else {
+        x->m = plan->m, x->n = plan->n;
+        x->a_rs = plan->a.row, x->a_cs = plan->a.column, x->b_rs = plan->b.row, x->b_cs = plan->b.column;
+        x->c_rs = plan->c.row, x->c_cs = plan->c.column, x->out_rs = plan->out.row, x->out_cs = plan->out.column;
+    }
+}
+
+int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, double alpha, double beta) {
+    const uintptr_t addresses = (plan->k ? (uintptr_t)a | (uintptr_t)b : 0) | (uintptr_t)c | (uintptr_t)out;
+    if (addresses % (uintptr_t)plan->kernel->element) return GEMM_UNALIGNED;
+
+    jobs all = {.plan = plan, .whole = {.a = a, .b = b, .c = c, .out = out, .alpha = alpha, .beta = beta}, .batch = 1};
+    orient(&all, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
+
+    /* two threads pay from about 5e5 multiply-adds, more need as much again each */
+    const double work = (double)plan->m * (double)plan->n * (double)(plan->k + 1) * (double)all.batch / 2.5e5;
+    int threads = work < plan->threads ? (int)work : plan->threads;
+    if (threads < 1) threads = 1;
+
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
+    cut_for(&all, threads, c == out);
+    if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
+        /* all at once and first: a call that fails for memory has written nothing */
+        memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
+        if (!memory && threads > 1) {
+            threads = 1;
+            cut_for(&all, threads, c == out);
+            memory = (char *)malloc((size_t)(all.workspace_bytes + GEMM_ALIGNMENT));
+        }
+        if (!memory) return GEMM_NO_MEMORY;
+    }
+    all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+
+    gemm_parallel(run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
+    if (memory != stack) free(memory);
+    return GEMM_OK;
+}

@@ -1,0 +1,28 @@
+"""gemm: matrix products on whatever the machine has.
+
+    >>> import numpy as np, gemm
+    >>> a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
+    >>> gemm.gemm(a, b, alpha=0.5)
+    array([[2., 2.],
+           [2., 2.],
+           [2., 2.]], dtype=float32)
+
+Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
+"""
+
+__version__ = "0.1.0"
+
+from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
+from gemm.errors import BackendUnavailable
+
+__all__ = [
+    "BackendUnavailable",
+    "GemmPlan",
+    "backends",
+    "explain",
+    "gemm",
+    "kernels",
+    "matmul",
+    "plan",
+    "show_config",
+]

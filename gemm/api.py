@@ -1,0 +1,215 @@
+"""The public face: gemm, matmul, plan, explain and what the machine offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from gemm import dispatch
+from gemm.call import Call, Scalar, normalise
+from gemm.catalog import BACKENDS, KERNELS, Kernel
+from gemm.dispatch import registry
+from gemm.dispatch.plan import Candidate, Plan
+from gemm.errors import BackendUnavailable
+from gemm.problem import Device, DeviceView, Problem
+
+
+def gemm(
+    a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
+    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+) -> Any:  # fmt: skip
+    """alpha · op(a) · op(b) + beta · c, computed by the best device of the machine.
+
+    Args:
+        a: (..., m, k) array, or (..., k, m) with trans_a; (k,) is a row that is dropped from the result.
+        b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
+            Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
+            of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, __cuda_array_interface__, DLPack), all
+            in one place.
+        c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
+        alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
+        trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
+        out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
+        dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes.
+        precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
+            "high" and "medium" allow cheaper arithmetic where a kernel has some; none has yet.
+        reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
+        backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
+        kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
+
+    Returns:
+        `out`, or a new array of the operands' library on their device.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message names it. Nothing was written.
+        BackendUnavailable: what was asked for by name cannot run here.
+        MemoryError: no device had room for the product.
+    """
+    call = normalise(
+        a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
+        precision=precision, reproducible=reproducible,
+    )  # fmt: skip
+    if call.out.size:
+        dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
+    else:
+        dispatch.check_names(backend, kernel)
+    return call.finish()
+
+
+def matmul(
+    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: str = "highest",
+    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+) -> Any:  # fmt: skip
+    """The matrix product of x1 and x2 with np.matmul's rules for shapes; see `gemm` for the arguments."""
+    return gemm(
+        x1, x2, out=out, dtype=dtype, precision=precision, reproducible=reproducible, backend=backend, kernel=kernel
+    )
+
+
+class GemmPlan:
+    """A product whose checks and choice are done: call it on operands like those it was made for.
+
+    Attributes:
+        kernel, device: names of what will run. seconds: its predicted time. reason: why it was chosen.
+        candidates: all that were weighed, with their predicted times or why they cannot run.
+    """
+
+    def __init__(self, options: dict[str, Any], example: Call, backend: str, kernel: str | None) -> None:
+        held_by = example.out.device if isinstance(example.out, DeviceView) else None
+        self._options, self._backend = options, backend
+        self._problem = example.problem
+        self._plan: Plan = dispatch.choose(example.problem, backend, kernel, held_by)
+        self._launch = dispatch.launcher(self._plan)
+        self._held_by = held_by
+        self._asked = kernel
+
+    kernel = property(lambda self: self._plan.kernel.name)
+    device = property(lambda self: self._plan.device.key)
+    seconds = property(lambda self: self._plan.seconds)
+    reason = property(lambda self: self._plan.reason)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return dispatch.candidates(self._problem, self._backend, self._asked, self._held_by)
+
+    def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
+        """The product of these operands. Raises ValueError if they make another problem than the plan's."""
+        call = normalise(a, b, c, out=out, **self._options)
+        if call.problem != self._problem:
+            raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
+        self._launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+        return call.finish()
+
+    def __repr__(self) -> str:
+        return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"
+
+
+def plan(
+    a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
+    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+) -> GemmPlan:  # fmt: skip
+    """A handle for repeated products like this one; arguments and errors as for `gemm`. Computes nothing yet."""
+    options: dict[str, Any] = {
+        "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
+        "precision": precision, "reproducible": reproducible,
+    }  # fmt: skip
+    call = normalise(a, b, c, out=out, **options)
+    if not call.out.size:
+        raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
+    return GemmPlan(options, call, backend, kernel)
+
+
+def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+    """Print which kernel `gemm` would choose for these arguments, the candidates' predicted times, and why."""
+    chosen = plan(a, b, c, **options)
+    print(describe(chosen))
+
+
+def describe(chosen: GemmPlan) -> str:
+    """The text that `explain` prints."""
+    problem: Problem = chosen._problem
+    batch = f"{problem.batch} × " if problem.batch > 1 else ""
+    lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
+
+    def fits(c: Candidate) -> bool:
+        return c.kernel.dtype in ("*", problem.dtype)
+
+    able = sorted((c for c in chosen.candidates if c.seconds is not None), key=lambda c: c.seconds or 0)
+    for c in able:
+        terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
+        mark = "→" if (c.kernel.name, c.device.key) == (chosen.kernel, chosen.device) else " "
+        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({c.basis})")
+    lines += [f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)]
+    return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:7.2f} {unit}"
+    return f"{seconds / 1e-6:7.2f} µs"
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """A catalog row on this machine.
+
+    Attributes:
+        available: whether some device here can run it. reason: why not, or "".
+        devices: the keys of the devices that can.
+    """
+
+    name: str
+    backend: str
+    target: str
+    dtype: str
+    available: bool
+    reason: str
+    devices: tuple[str, ...]
+    row: Kernel
+
+
+def kernels() -> list[KernelStatus]:
+    """Each kernel of the catalog with whether it can run here. Loads every backend."""
+    found = []
+    for row in KERNELS:
+        able, reasons = [], []
+        for device, reason in _on(row):
+            if reason:
+                reasons.append(reason)
+            elif device is not None:
+                able.append(device.key)
+        reason = "" if able else "; ".join(dict.fromkeys(reasons))
+        found.append(KernelStatus(row.name, row.backend, row.target, row.dtype, bool(able), reason, tuple(able), row))
+    return found
+
+
+def _on(row: Kernel) -> list[tuple[Device | None, str]]:
+    try:
+        devices = registry.backend(row.backend).devices()
+    except BackendUnavailable as error:
+        return [(None, str(error))]
+    return [(device, dispatch.unavailable(row, device)) for device in devices]
+
+
+def backends() -> dict[str, str]:
+    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend."""
+    found = {}
+    for name in BACKENDS:
+        try:
+            registry.backend(name).devices()
+            found[name] = ""
+        except BackendUnavailable as error:
+            found[name] = str(error)
+    return found
+
+
+def show_config() -> None:
+    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
+    from gemm.report import config
+
+    print(config())

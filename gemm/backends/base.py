@@ -1,0 +1,61 @@
+"""What a backend offers to the rest of the package. Policy does not live here: see gemm.dispatch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gemm.catalog import Kernel
+from gemm.problem import Device, DeviceView, Operand, Problem
+
+Launch = Callable[[Operand, Operand, Operand | None, Operand, float, float], None]
+"""launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c.
+
+a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n); c is None exactly when beta = 0. All have the
+kernel's dtype, any strides (negative and zero ones too; out never has zero strides over axes longer than 1),
+m, n and batch ≥ 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or the very same elements.
+Host operands (ndarray) are complete in out when it returns; with device operands the work is enqueued in
+order on the operands' queue. Raises KernelFailed, leaving out undefined but the inputs untouched.
+"""
+
+
+class Backend(ABC):
+    """One way of running kernels: finds devices, prepares kernels, recognises arrays that live there."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def devices(self) -> tuple[Device, ...]:
+        """The devices, found once a process. Raises BackendUnavailable with cause and remedy."""
+
+    @abstractmethod
+    def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
+        """Compile or load `kernel` for `device`; the caller caches the result. Raises KernelFailed."""
+
+    # The rest only concerns backends with memory of their own.
+
+    def view(self, array: Any, name: str) -> DeviceView | None:
+        """`array` as a DeviceView if it lives on this backend, else None; `name` is for errors.
+
+        Must not import a device library: an array of such a library means that it is loaded already.
+        """
+        return None
+
+    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+        """An uninitialised C-ordered array on `like`'s device; its owner is of `like`'s library."""
+        raise TypeError(f"{self.name} has no device memory")
+
+    def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
+        """A C-ordered copy of `array` in device memory, for resident timings and tests."""
+        raise TypeError(f"{self.name} has no device memory")
+
+    def to_host(self, view: DeviceView) -> np.ndarray:
+        """A copy of `view` on the host, after all work that was enqueued before."""
+        raise TypeError(f"{self.name} has no device memory")
+
+    def synchronize(self, device: Device) -> None:
+        """Wait until everything enqueued on `device` is done."""
+        return  # nothing is ever pending in host memory

@@ -1,0 +1,245 @@
+"""The OpenCL backend: kernels/opencl/ on every device that pyopencl finds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from gemm import sources
+from gemm.backends.base import Backend, Launch
+from gemm.backends.opencl_context import Handle, reported
+from gemm.backends.opencl_devices import describe, discover
+from gemm.backends.opencl_layout import PACKED, STRIDED, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl_staging import Traffic, real
+from gemm.catalog import Kernel
+from gemm.errors import KernelFailed
+from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
+
+
+class OpenCLBackend(Backend):
+    """GPUs, accelerators and CPUs through pyopencl; device operands are pyopencl.array.Array."""
+
+    name = "opencl"
+
+    def __init__(self) -> None:
+        self._devices: tuple[Device, ...] | None = None
+        self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def devices(self) -> tuple[Device, ...]:
+        with self._lock:
+            if self._devices is None:
+                found = discover()
+                self._devices = tuple(
+                    describe(cl_device, f"opencl:{at}", Handle(cl_device)) for at, cl_device in enumerate(found)
+                )
+            return self._devices
+
+    def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
+        return _Launcher(kernel, device, problem)
+
+    def view(self, array: Any, name: str) -> DeviceView | None:
+        library = sys.modules.get("pyopencl.array")
+        if library is None or not isinstance(array, library.Array):
+            return None
+        import pyopencl as cl
+
+        if array.base_data is not None and not isinstance(array.base_data, cl.MemoryObjectHolder):
+            raise TypeError(f"{name} lies in shared virtual memory; copy it to an array made of buffers")
+        itemsize = array.dtype.itemsize
+        if any(step % itemsize for step in (array.offset, *array.strides)):
+            raise ValueError(
+                f"{name} has offset {array.offset} and strides {array.strides}: "
+                f"they must be whole elements of {itemsize} bytes; pass {name}.copy()"
+            )
+        device = self._device_of(array.context, array.queue)
+        return DeviceView(
+            owner=array, data=array.base_data, offset=array.offset, shape=tuple(array.shape),
+            strides=tuple(array.strides), dtype=array.dtype, device=device, queue=array.queue,
+        )  # fmt: skip
+
+    def _device_of(self, context: Any, queue: Any) -> Device:
+        """Ours if `context` is one of ours, else one that keeps the caller's context alive."""
+        for device in self._devices or ():
+            if device.handle.owns(context):
+                return device
+        members = context.devices
+        cl_device = members[0] if queue is None else queue.device
+        key = f"opencl:ctx{context.int_ptr}" + (f".{members.index(cl_device)}" if len(members) > 1 else "")
+        with self._lock:
+            known = self._foreign.get(key)
+            if known is None:
+                known = self._foreign[key] = describe(cl_device, key, Handle(cl_device, context))
+            return known
+
+    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+        import pyopencl.array as cla
+
+        with reported("no memory for a result"):
+            queue = like.queue or like.device.handle.queue
+            array = cla.Array(queue, shape, like.dtype, allocator=like.owner.allocator)
+        if like.queue is None:
+            array = array.with_queue(None)
+        view = self.view(array, "out")
+        assert view is not None
+        return view
+
+    def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
+        import pyopencl.array as cla
+
+        with reported("no memory for an operand"):
+            view = self.view(cla.to_device(device.handle.queue, np.ascontiguousarray(array)), "array")
+        assert view is not None
+        return view
+
+    def to_host(self, view: DeviceView) -> np.ndarray:
+        import pyopencl as cl
+
+        result: np.ndarray = np.empty(view.shape, view.dtype)
+        if view.size:
+            spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
+            low, high = (sum(span for span in spans if (span > 0) is up) for up in (False, True))
+            raw = np.empty(high - low + view.dtype.itemsize, np.uint8)
+            with reported("reading from the device"):
+                cl.enqueue_copy(
+                    view.queue or view.device.handle.queue, raw, view.data, src_offset=view.offset + low,
+                    wait_for=view.owner.events, is_blocking=True,
+                )  # fmt: skip
+            result[...] = np.ndarray(view.shape, view.dtype, raw, -low, view.strides)
+        return result
+
+    def synchronize(self, device: Device) -> None:
+        with reported("waiting for the device"):
+            device.handle.queue.finish()
+
+
+class _Launcher:
+    """A kernel built for a device: see gemm.backends.base.Launch."""
+
+    def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
+        self.kernel, self.device, self.handle = kernel, device, device.handle
+        self.dtype = np.dtype(problem.dtype)
+        if problem.reproducible and self.dtype == np.float32 and "denorms" not in device.features:
+            raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
+        self.a, self.b = layouts(kernel.params, problem.reproducible)
+        self.item = kernel.params.get("TN", 1), kernel.params.get("TM", 1)
+        # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
+        fused = "fma" in device.features or self.dtype == np.float64
+        defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
+        defines |= {"REAL": real(self.dtype), "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
+        # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
+        # build with: NaN and Inf must propagate, -0 and denormals must survive.
+        self.options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        self.source = sources.read(kernel)
+        with reported(f"{kernel.name} on {device.name}"):
+            self.limit, self.fixed = self._groups()
+
+    def _groups(self) -> tuple[int, tuple[int, int] | None]:
+        """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
+        import pyopencl as cl
+
+        built, info = self._built(), cl.kernel_work_group_info
+        limit = min(
+            built.get_work_group_info(info.WORK_GROUP_SIZE, self.handle.cl_device), self.device.limits["work_group"]
+        )
+        wanted = tuple(built.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, self.handle.cl_device))
+        if not wanted[0]:
+            return limit, None
+        if prod(wanted) > limit:
+            raise KernelFailed(f"{self.kernel.name} needs groups of {prod(wanted)}; {self.device.name} has {limit}")
+        return limit, (wanted[0], wanted[1])
+
+    def _built(self) -> Any:
+        return self.handle.kernel(self.source, self.options, self.kernel.entry)
+
+    def __call__(
+        self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float
+    ) -> None:
+        with reported(f"{self.kernel.name} on {self.device.name}"):
+            self._launch(a, b, c, out, alpha, beta)
+
+    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+        given = [a, b, out] if c is None else [a, b, out, c]
+        queue, events = self.handle.queue, []
+        if isinstance(out, DeviceView):
+            queue = out.queue or queue
+            # Each pyopencl array knows the commands that still write it, whatever queue they are in.
+            events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
+        traffic = Traffic(self.handle, queue, events)
+
+        axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
+        lengths = tuple(length for length, _ in axes)
+        stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
+        step = self._tile(a, b, isinstance(out, DeviceView))
+        m, n = out.shape[-2:]
+        for index in np.ndindex(*lengths[:-1]):
+            for z in range(0, lengths[-1], step.batch):
+                batch = slice(z, min(z + step.batch, lengths[-1]))
+                for i in range(0, m, step.m):
+                    for j in range(0, n, step.n):
+                        corner = (batch, slice(i, min(i + step.m, m)), slice(j, min(j + step.n, n)))
+                        self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
+        traffic.release()
+        if isinstance(out, DeviceView):
+            out.owner.add_event(traffic.after[-1])
+            queue.flush()
+
+    def _tile(self, a: Operand, b: Operand, resident: bool) -> Tile:
+        (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
+        staged = [(self.a, "m", "k"), (self.b, "k", "n"), (PACKED, "m", "n")]
+        if resident:  # strided layouts are read in place, and so are c and out
+            staged = [slab for slab in staged[:2] if not slab[0].strided]
+        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
+        image = limits["image_width"], limits["image_height"]
+        return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
+
+    def _one(
+        self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
+        most: int, scalars: tuple[float, float],
+    ) -> None:  # fmt: skip
+        """One tile of out, in pieces of at most `most` along K, each resuming from the raw sums of the one before."""
+        batch, rows, cols = corner
+        a, b, out = stacks[:3]
+        k = a.shape[-1]
+        goal = part(out, index, batch, rows, cols)
+        pieces = range(0, k, most) if k else range(1)
+        if isinstance(goal, DeviceView):
+            target = traffic.load("out", goal, STRIDED)
+        else:
+            target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
+        addend = target  # never read
+        if len(stacks) > 3:
+            # Raw sums go to out, which c may be: then the pieces need a copy of c.
+            addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
+        width, height = cols.stop - cols.start, rows.stop - rows.start
+        extent, group = self._extent(width, height)
+        alpha, beta = map(self.dtype.type, scalars)
+        for start in pieces:
+            depth = slice(start, min(start + most, k))
+            left = traffic.load("a", part(a, index, batch, rows, depth), self.a)
+            right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
+            steps = self.a.padded(1, depth.stop - depth.start)[1]
+            sizes, resume, finish = map(np.int32, (height, width, steps)), start > 0, depth.stop == k
+            args = (*left.args, *right.args, *addend.args, *target.args, *sizes, alpha, beta, np.int32(resume),
+                    np.int32(finish))  # fmt: skip
+            traffic.run(self._built(), (*extent, goal.shape[0]), (*group, 1), args)
+        if not isinstance(goal, DeviceView):
+            traffic.fetch("out", goal)
+
+    def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""
+        items = -(-width // self.item[0]), -(-height // self.item[1])
+        if self.fixed:
+            group = self.fixed
+        else:
+            params = self.kernel.params
+            x, y = min(params.get("WGN", 8), items[0]), min(params.get("WGM", 8), items[1])
+            while x * y > self.limit:
+                x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
+            group = x, y
+        return (-(-items[0] // group[0]) * group[0], -(-items[1] // group[1]) * group[1]), group

@@ -1,0 +1,173 @@
+"""A device in a context: its queue, its programs (built once, kept on disk) and its spare staging memory."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemm import sources
+from gemm.errors import KernelFailed
+
+_KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turns OpenCL's errors inside the block into KernelFailed("what: ...")."""
+    import pyopencl as cl
+
+    try:
+        yield
+    except cl.Error as error:
+        code = cl.status_code
+        full = (code.MEM_OBJECT_ALLOCATION_FAILURE, code.OUT_OF_RESOURCES, code.OUT_OF_HOST_MEMORY,
+                code.INVALID_BUFFER_SIZE, code.INVALID_IMAGE_SIZE)  # fmt: skip
+        memory = isinstance(error, cl.MemoryError) or error.code in full
+        raise KernelFailed(f"{what}: {error}", memory=memory) from error
+    except MemoryError as error:
+        raise KernelFailed(f"{what}: out of host memory", memory=True) from error
+
+
+@dataclass(eq=False)
+class Memory:
+    """A buffer or image of the pool.
+
+    Attributes:
+        kind: what makes it interchangeable: (channels a texel or 0, integer texels, host-visible).
+        width, height: in texels; of a buffer: bytes and 1.
+        after: the last command that used it.
+    """
+
+    data: Any
+    kind: tuple[int, bool, bool]
+    width: int
+    height: int
+    after: list[Any] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return self.width * self.height * (4 * self.kind[0] or 1)
+
+
+class Handle:
+    """One device in one context: made on first use, unless the context is a caller's."""
+
+    def __init__(self, cl_device: Any, context: Any = None) -> None:
+        self.cl_device = cl_device
+        self._context = context
+        self._queue: Any = None
+        self._programs: dict[tuple[str, str], Any] = {}
+        self._spare: list[Memory] = []
+        self._lock = threading.RLock()
+        self._own = threading.local()
+
+    @property
+    def context(self) -> Any:
+        import pyopencl as cl
+
+        with self._lock:
+            if self._context is None:
+                with reported("no OpenCL context"):
+                    self._context = cl.Context([self.cl_device])
+            return self._context
+
+    @property
+    def queue(self) -> Any:
+        """gemm's own queue; in order."""
+        import pyopencl as cl
+
+        with self._lock:
+            if self._queue is None:
+                with reported("no OpenCL queue"):
+                    self._queue = cl.CommandQueue(self.context, self.cl_device)
+            return self._queue
+
+    def owns(self, context: Any) -> bool:
+        return self._context is not None and bool(self._context == context)
+
+    def program(self, source: str, options: str) -> Any:
+        """`source` built with `options`: once a process, and from the disk cache where that has it."""
+        with self._lock:
+            built = self._programs.get((source, options))
+            if built is None:
+                built = self._programs[source, options] = self._build(source, options)
+            return built
+
+    def kernel(self, source: str, options: str, entry: str) -> Any:
+        """`entry` of the built source. Each thread has its own: setting a kernel's arguments is not thread-safe."""
+        import pyopencl as cl
+
+        kernels: dict[tuple[str, str], Any] = self._own.__dict__.setdefault("kernels", {})
+        if (source, options) not in kernels:
+            kernels[source, options] = cl.Kernel(self.program(source, options), entry)
+        return kernels[source, options]
+
+    def _build(self, source: str, options: str) -> Any:
+        import pyopencl as cl
+
+        device = self.cl_device
+        facts = (source, options, device.platform.name, device.platform.version, device.name, device.version,
+                 device.driver_version)  # fmt: skip
+        entry = f"opencl-{hashlib.sha256(repr(facts).encode()).hexdigest()[:40]}.bin"
+        with warnings.catch_warnings():
+            # Drivers chat in their build logs, and pyopencl warns of every log that is not empty.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            binary = sources.load(entry)
+            if binary is not None:
+                try:
+                    return cl.Program(self.context, [device], [binary]).build(options)
+                except cl.Error:  # the driver refuses its own binary: build anew, below
+                    pass
+            with reported("the kernel did not build"):
+                # cache_dir=False: pyopencl's own cache unpickles what lies in the user's cache folder.
+                program = cl.Program(self.context, source).build(options, cache_dir=False)
+                binaries = program.get_info(cl.program_info.BINARIES)
+        if binaries and binaries[0]:
+            sources.store(entry, bytes(binaries[0]))
+        return program
+
+    def take(self, kind: tuple[int, bool, bool], width: int, height: int) -> Memory:
+        """A buffer or image of at least this size: a spare one that fits, or a new one. Raises cl.Error."""
+        need = Memory(None, kind, width, height)
+        with self._lock:
+            fits = [
+                spare for spare in self._spare
+                if spare.kind == kind and spare.width >= width and spare.height >= height
+                and spare.nbytes <= 4 * need.nbytes + (64 << 10)
+            ]  # fmt: skip
+            if fits:
+                best = min(fits, key=lambda spare: spare.nbytes)
+                self._spare.remove(best)
+                return best
+        need.data = self._allocate(need)
+        return need
+
+    def _allocate(self, need: Memory) -> Any:
+        import pyopencl as cl
+
+        channels, bits, host = need.kind
+        flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if host else 0)
+        if not channels:
+            return cl.Buffer(self.context, flags, need.width)
+        order = cl.channel_order.RGBA if channels == 4 else cl.channel_order.R
+        texel = cl.channel_type.UNSIGNED_INT32 if bits else cl.channel_type.FLOAT
+        shape = cl.ImageDescriptor()
+        shape.image_type = cl.mem_object_type.IMAGE2D
+        shape.shape = (need.width, need.height, 1)
+        shape.array_size = shape.num_mip_levels = shape.num_samples = 0
+        shape.pitches = (0, 0)
+        shape.buffer = None
+        return cl.Image(self.context, flags, cl.ImageFormat(order, texel), desc=shape)
+
+    def give(self, memory: Memory, after: list[Any]) -> None:
+        """Return `memory`, whose last use is `after`, to the pool; the oldest spares beyond the bound are freed."""
+        memory.after = after
+        with self._lock:
+            self._spare.append(memory)
+            while sum(spare.nbytes for spare in self._spare) > _KEPT:
+                self._spare.pop(0)

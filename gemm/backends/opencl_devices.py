@@ -1,0 +1,133 @@
+"""OpenCL devices: which there are and what they can do.
+
+Features come from extensions and queries, never from the vendor id: two of the CPU runtimes carry a GPU maker's.
+pyopencl is imported inside functions only, here and in the modules beside, so that importing gemm loads no driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from gemm.backends.opencl_context import Handle
+from gemm.errors import BackendUnavailable
+from gemm.problem import Device
+
+_SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
+
+
+def discover() -> list[Any]:
+    """Every OpenCL device, GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
+        raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
+    remedy = (
+        'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux set '
+        "LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib"
+    )
+    found: list[Any] = []
+    try:
+        for platform in cl.get_platforms():
+            try:
+                found += platform.get_devices()
+            except cl.Error:  # a platform without devices; the others may have some
+                continue
+    except cl.Error as error:
+        raise BackendUnavailable("opencl", f"no OpenCL platform ({error})", remedy) from None
+    if not found:
+        raise BackendUnavailable("opencl", "no platform has a device", remedy)
+    return sorted(found, key=_rank)
+
+
+def _rank(device: Any) -> int:
+    import pyopencl as cl
+
+    kinds = (cl.device_type.GPU, cl.device_type.ACCELERATOR)
+    return next((rank for rank, kind in enumerate(kinds) if device.type & kind), len(kinds))
+
+
+def describe(cl_device: Any, key: str, handle: Handle) -> Device:
+    """`cl_device` as dispatch, legality rules and `info` see it. `handle.context` is not touched without images."""
+    extensions = set(cl_device.extensions.split())
+    on_cpu = _rank(cl_device) == 2
+    features = {"unified"} if cl_device.host_unified_memory else set()
+    for feature, extension in {
+        "fp64": "cl_khr_fp64",
+        "fp16": "cl_khr_fp16",
+        "subgroups": "cl_khr_subgroups",
+        "intel_subgroups": "cl_intel_subgroups",
+        "intel_required_subgroup_size": "cl_intel_required_subgroup_size",
+    }.items():
+        if extension in extensions:
+            features.add(feature)
+    features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
+    if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
+        features.add("adreno")
+    if cl_device.image_support and _image_formats(handle):
+        features.add("image")
+    return Device(
+        backend="opencl",
+        key=key,
+        name=cl_device.name.strip(),
+        platform=cl_device.platform.name.strip(),
+        driver=f"{cl_device.driver_version} ({cl_device.platform.version.strip()})",
+        kind="cpu" if on_cpu else "gpu",
+        unified="unified" in features,
+        features=frozenset(features),
+        limits={
+            "image_width": cl_device.image2d_max_width if "image" in features else 0,
+            "image_height": cl_device.image2d_max_height if "image" in features else 0,
+            "local_memory": cl_device.local_mem_size,
+            "global_memory": cl_device.global_mem_size,
+            "max_alloc": cl_device.max_mem_alloc_size,
+            "work_group": cl_device.max_work_group_size,
+            "compute_units": cl_device.max_compute_units,
+            "clock_mhz": cl_device.max_clock_frequency,
+        },
+        handle=handle,
+    )
+
+
+def _arithmetic(cl_device: Any) -> set[str]:
+    """ "fma": in hardware (fma() itself is right everywhere); "denorms": float32 is not flushed to zero."""
+    import pyopencl as cl
+
+    config = cl_device.single_fp_config
+    bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
+    return {feature for feature, bit in bits.items() if config & bit}
+
+
+def _sub_group_sizes(cl_device: Any, extensions: set[str]) -> list[int]:
+    """The sizes that a kernel may require. pyopencl has no such query, so ask the library that it links to."""
+    if "cl_intel_required_subgroup_size" not in extensions:
+        return []
+    import pyopencl as cl
+
+    try:
+        library = ctypes.CDLL("OpenCL.dll" if os.name == "nt" else cl._cl.__file__)
+        query = library.clGetDeviceInfo
+    except (OSError, AttributeError):
+        return []
+    sizes, written = (ctypes.c_size_t * 16)(), ctypes.c_size_t()
+    query.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+    status = query(
+        cl_device.int_ptr, _SUB_GROUP_SIZES, ctypes.sizeof(sizes), ctypes.byref(sizes), ctypes.byref(written)
+    )
+    return list(sizes)[: written.value // ctypes.sizeof(ctypes.c_size_t)] if status == 0 else []
+
+
+def _image_formats(handle: Handle) -> bool:
+    """Whether kernels can read and write R and RGBA images of float32 and of its bits."""
+    import pyopencl as cl
+
+    kinds = (cl.channel_type.FLOAT, cl.channel_type.UNSIGNED_INT32)
+    wanted = {(order, kind) for order in (cl.channel_order.R, cl.channel_order.RGBA) for kind in kinds}
+    try:
+        offered = cl.get_supported_image_formats(
+            handle.context, cl.mem_flags.READ_WRITE, cl.mem_object_type.IMAGE2D
+        )
+    except cl.Error:
+        return False
+    return wanted <= {(image.channel_order, image.channel_data_type) for image in offered}

@@ -1,0 +1,162 @@
+"""One mechanism that brings operands into the layouts that kernels ask for.
+
+A host operand is copied by NumPy, once, into mapped memory (pitched, padded, allocated by the driver so that mapping
+need not copy), which takes care of transposes, strides and broadcasts; a device operand is packed by a small
+kernel, or used in place where its kernel can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gemm import sources
+from gemm.backends.opencl_context import Handle, Memory
+from gemm.backends.opencl_layout import Layout
+from gemm.catalog import Kernel
+from gemm.problem import DeviceView, Operand
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An operand where its kernel reads it; strides in elements, of an image only rows a matrix (0: all share one)."""
+
+    data: Any
+    image: bool
+    offset: int
+    strides: tuple[int, int, int]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        batch, row, col = self.strides
+        if self.image:
+            return self.data, np.int32(batch)
+        return self.data, *map(np.int64, (self.offset, row, col, batch))
+
+
+class Traffic:
+    """The commands of one call: what it has staged, and the events that the next command waits for."""
+
+    def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
+        self.handle, self.queue, self.after = handle, queue, after
+        self._held: dict[str, tuple[Any, Staged, Memory]] = {}
+
+    def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
+        """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
+        if isinstance(operand, DeviceView):
+            itemsize = operand.dtype.itemsize
+            batch, row, col = (step // itemsize for step in operand.strides)
+            aligned = layout.padded(*operand.shape[1:]) == operand.shape[1:] and col == 1
+            if not copy and operand.size and not layout.channels and (layout.strided or aligned):
+                return Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
+            place: Any = operand.offset
+        else:
+            place = operand.__array_interface__["data"][0]
+        key = (place, operand.shape, operand.strides)
+        held = self._held.get(name)
+        if held is not None and held[0] == key:
+            return held[1]
+        staged, memory = self.reserve(name, operand.shape, operand.dtype, layout, not isinstance(operand, DeviceView))
+        self._held[name] = key, staged, memory
+        if operand.size and isinstance(operand, DeviceView):
+            self._pack(operand, memory, layout)
+        elif operand.size and isinstance(operand, np.ndarray):
+            self._fill(operand, memory, layout)
+        return staged
+
+    def reserve(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
+    ) -> tuple[Staged, Memory]:
+        """Memory for (batch, rows, cols) elements in `layout`, held as `name` until the call is done."""
+        self.release(name)
+        batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
+        if layout.channels:
+            width, height = max(1, cols // layout.channels), max(1, batch * rows)
+            strides = (rows if batch > 1 else 0, 0, 0)
+        else:
+            width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
+            strides = (rows * cols if batch > 1 else 0, cols, 1)
+        memory = self.handle.take((layout.channels, layout.bits, host), width, height)
+        self.after = [*self.after, *memory.after]
+        staged = Staged(memory.data, bool(layout.channels), 0, strides)
+        self._held[name] = None, staged, memory
+        return staged, memory
+
+    def release(self, *names: str) -> None:
+        """Give the memory of `names` (all without any) back; commands in flight go on using it."""
+        for name in names or list(self._held):
+            held = self._held.pop(name, None)
+            if held is not None:
+                self.handle.give(held[2], self.after)
+
+    def fetch(self, name: str, out: np.ndarray) -> None:
+        """Copy what `name` holds, a PACKED buffer, to `out`; waits."""
+        import pyopencl as cl
+
+        memory = self._held[name][2]
+        mapped, _ = cl.enqueue_map_buffer(
+            self.queue, memory.data, cl.map_flags.READ, 0, out.shape, out.dtype, wait_for=self.after, is_blocking=True
+        )
+        try:
+            np.copyto(out, mapped)
+        finally:
+            self.after = [mapped.base.release(self.queue)]
+
+    def run(self, kernel: Any, extent: tuple[int, ...], group: tuple[int, ...] | None, args: tuple[Any, ...]) -> None:
+        """Enqueue `kernel` behind everything before."""
+        import pyopencl as cl
+
+        # Not kernel(queue, ...): that unpickles call stubs from the user's cache folder.
+        for position, arg in enumerate(args):
+            kernel.set_arg(position, arg)
+        self.after = [cl.enqueue_nd_range_kernel(self.queue, kernel, extent, group, wait_for=self.after)]
+
+    def _fill(self, operand: np.ndarray, memory: Memory, layout: Layout) -> None:
+        import pyopencl as cl
+
+        batch, rows, cols = operand.shape
+        tall, wide = layout.padded(rows, cols)
+        write, dtype = cl.map_flags.WRITE_INVALIDATE_REGION, operand.dtype
+        if layout.channels:
+            texels = (wide // layout.channels, batch * tall)
+            mapped, _, pitch, _ = cl.enqueue_map_image(
+                self.queue, memory.data, write, (0, 0), texels, (batch * tall, wide), dtype, wait_for=self.after
+            )
+        else:
+            mapped, _ = cl.enqueue_map_buffer(
+                self.queue, memory.data, write, 0, (batch * tall, wide), dtype, wait_for=self.after
+            )
+            pitch = wide * dtype.itemsize
+        try:
+            # The driver tells the pitch only now.
+            strides = (tall * pitch, pitch, dtype.itemsize)
+            target = np.lib.stride_tricks.as_strided(mapped, (batch, tall, wide), strides)
+            target[:, :rows, :cols] = operand
+            target[:, rows:] = layout.pad
+            target[:, :rows, cols:] = layout.pad
+        finally:
+            self.after = [mapped.base.release(self.queue)]
+
+    def _pack(self, view: DeviceView, memory: Memory, layout: Layout) -> None:
+        batch, rows, cols = view.shape
+        tall, wide = layout.padded(rows, cols)
+        itemsize = view.dtype.itemsize
+        options = f"-D REAL={real(view.dtype)} -D CHANNELS={layout.channels} -D BITS={int(layout.bits)}"
+        kernel = self.handle.kernel(_pack_source(), options, "pack_operand")
+        places = (view.offset, view.strides[1], view.strides[2], view.strides[0])
+        sizes = map(np.int32, (rows, cols, tall, wide))
+        args = (view.data, *(np.int64(place // itemsize) for place in places), memory.data, *sizes)
+        self.run(kernel, (wide // (layout.channels or 1), tall, batch), None, (*args, view.dtype.type(layout.pad)))
+
+
+def real(dtype: np.dtype[Any]) -> str:
+    """OpenCL C's name of a dtype."""
+    return {"float32": "float", "float64": "double"}[dtype.name]
+
+
+@cache
+def _pack_source() -> str:
+    return sources.read(Kernel("pack", "opencl", "pack", "*", "kernels/opencl/pack/pack_operand.cl"))

@@ -1,0 +1,246 @@
+"""A call to `gemm` checked and normalised: operands as views of equal rank, a Problem, and what to hand back."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gemm import operands
+from gemm.dispatch import registry
+from gemm.problem import DeviceView, Operand, Problem
+
+PRECISIONS = ("highest", "high", "medium")
+
+Scalar = complex | float | int
+
+
+@dataclass
+class Call:
+    """What `gemm` was asked, ready to launch.
+
+    Attributes:
+        a, b, c, out: (*batch, rows, columns) operands of one dtype; c is None when beta = 0.
+        alpha, beta: rounded to the dtype.
+        problem: the key for dispatch.
+        finish: hands the caller its result (and fills `out` where `out` here is a temporary).
+    """
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand
+    alpha: Any
+    beta: Any
+    problem: Problem
+    finish: Callable[[], Any]
+
+
+def normalise(
+    a: Any, b: Any, c: Any, *, alpha: Scalar, beta: Scalar, trans_a: bool | str, trans_b: bool | str,
+    out: Any, dtype: DTypeLike | None, precision: str, reproducible: bool,
+) -> Call:  # fmt: skip
+    """Check every argument and build the Call. Nothing is written; errors name the argument."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
+    z = None if c is None else operands.wrap(c, "c")
+    given = None if out is None else operands.wrap_output(out)
+    device = _one_place({"a": x, "b": y, "c": z, "out": given})
+    kind = _dtype({"a": x, "b": y, "c": z}, dtype, given)
+    alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
+    if z is None and beta_ != 0:
+        raise ValueError(f"beta = {beta} scales c, but c is None; pass c (c=out to update out in place)")
+
+    x, drop_row = _matrix("a", x, trans_a, axis=0)
+    y, drop_column = _matrix("b", y, trans_b, axis=-1)
+    (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
+    if k != rows:
+        raise ValueError(
+            f"a is {m} × {k} and b is {rows} × {n}: the columns of a ({k}) and rows of b ({rows}) must agree"
+        )
+    try:
+        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError:
+        raise ValueError(f"the batches of a {x.shape[:-2]} and b {y.shape[:-2]} do not broadcast") from None
+    dropped = (*(() if drop_row else (m,)), *(() if drop_column else (n,)))
+    shape = (*batch, *dropped)  # as the caller sees it
+    full = (*batch, m, n)
+
+    def as_matrices(operand: Operand) -> Operand:
+        operand = operands.expanded(operand, -1) if drop_column else operand
+        return operands.expanded(operand, operand.ndim - 1) if drop_row else operand
+
+    if z is not None:
+        try:
+            z = as_matrices(operands.broadcast(z, shape))
+        except ValueError:
+            raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {shape}") from None
+    if given is not None and given.shape != shape:
+        raise ValueError(f"out has shape {given.shape}; the result's is {shape}")
+    if beta_ == 0:
+        z = None
+
+    empty = math.prod(full) == 0
+    if k == 0 or alpha_ == 0:
+        # A product of no terms: C is scaled, A and B are not read. acc = +0, t = -0 and fma(beta, c, -0) = beta·c,
+        # signed zeros included.
+        k, alpha_ = 0, kind.type(-1 if beta_ != 0 and kind.kind in "fc" else 1)
+        x, y = _nothing(x, kind, (*batch, m, 0)), _nothing(y, kind, (*batch, 0, n))
+    elif not empty:
+        x, y = (o if isinstance(o, DeviceView) else operands.kernel_ready(o, kind) for o in (x, y))
+    if isinstance(z, np.ndarray) and not empty:
+        z = operands.kernel_ready(z, kind)
+
+    target, finish = _target(x, y, z, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
+    x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
+    problem = Problem(
+        dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
+        layout="".join(map(operands.layout, (x, y, target))),
+        alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
+        device=device,
+    )  # fmt: skip
+    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, finish)
+
+
+def _one_place(given: dict[str, Operand | None]) -> str:
+    """The key of the device that holds every operand, or "host"."""
+    places = {
+        name: operand.device.key if isinstance(operand, DeviceView) else "host"
+        for name, operand in given.items()
+        if operand is not None
+    }
+    if len(set(places.values())) > 1:
+        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise TypeError(f"operands must lie in one place, but {where}; move them to one first")
+    return next(iter(places.values()))
+
+
+def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
+    """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
+    present = {name: operand for name, operand in given.items() if operand is not None}
+    for name, operand in present.items():
+        if operand.dtype.kind not in "biufc":
+            raise TypeError(f"{name} has dtype {operand.dtype}; it must be boolean, integer, real or complex")
+    kind: np.dtype[Any]
+    if asked is None:
+        kind = np.result_type(*(operand.dtype for operand in present.values()))
+    else:
+        kind = np.dtype(asked).newbyteorder("=")
+        if kind.kind not in "biufc":
+            raise TypeError(f"dtype {kind} is not a number's; pass a boolean, integer, real or complex one")
+    for name, operand in present.items():
+        if not np.can_cast(operand.dtype, kind, "same_kind"):
+            raise TypeError(f"{name} has dtype {operand.dtype}, which dtype={kind} would not keep; convert it first")
+        if isinstance(operand, DeviceView) and operand.dtype != kind:
+            raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
+    if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
+        raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
+    if isinstance(out, DeviceView) and out.dtype != kind:
+        raise TypeError(f"out has dtype {out.dtype}; on a device it must be the result's {kind}")
+    return kind
+
+
+def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
+    """alpha or beta rounded to `kind`, as a NumPy scalar."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, numbers.Number | np.generic):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if isinstance(value, complex | np.complexfloating) and kind.kind != "c":
+        raise TypeError(f"{name} = {value} is complex and the product {kind}; pass dtype=complex128")
+    number: Any = value
+    if kind.kind in "biu" and not isinstance(number, numbers.Integral) and number != np.trunc(number):
+        raise TypeError(f"{name} = {value} cannot scale a product of {kind} exactly; pass dtype=float64")
+    if kind.kind == "b" and number not in (0, 1):
+        raise TypeError(f"{name} = {value} cannot scale a boolean product; pass dtype=int64")
+    try:
+        with np.errstate(over="ignore"):
+            return kind.type(int(number) if kind.kind in "iu" else number)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} = {value} does not fit {kind}: {error}") from None
+
+
+def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
+    """`operand` transposed as asked and of two or more axes; whether an axis was added at `axis`."""
+    if isinstance(trans, str):
+        if trans.upper() not in ("N", "T", "C"):
+            raise ValueError(f'trans_{name} must be a bool, "N", "T" or "C", not {trans!r}')
+        flip, conjugate = trans.upper() != "N", trans.upper() == "C"
+    elif isinstance(trans, bool | np.bool_):
+        flip, conjugate = bool(trans), False
+    else:
+        raise TypeError(f'trans_{name} must be a bool, "N", "T" or "C", not {type(trans).__name__}')
+    if operand.ndim == 0:
+        raise ValueError(f"{name} is a scalar; it must have one axis or more (alpha scales a product)")
+    if conjugate and isinstance(operand, np.ndarray) and operand.dtype.kind == "c":
+        operand = operand.conj()
+    if operand.ndim == 1:
+        return operands.expanded(operand, axis), True
+    return (operands.transposed(operand) if flip else operand), False
+
+
+def _nothing(operand: Operand, kind: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
+    """An operand of no elements, lying where `operand` does."""
+    if isinstance(operand, DeviceView):
+        return operands.nothing_of(operand, *shape)
+    return np.empty(shape, kind)
+
+
+def _class(value: Any) -> str:
+    return "0" if value == 0 else "1" if value == 1 else "x"
+
+
+def _target(
+    x: Operand, y: Operand, z: Operand | None, given: Operand | None, shape: Sequence[int],
+    as_matrices: Callable[[Operand], Operand], kind: np.dtype[Any], *, like: Sequence[Any], returned: Any,
+) -> tuple[Operand, Callable[[], Any]]:  # fmt: skip
+    """Where the kernel writes, and how the caller gets its result from there.
+
+    Writes go to `given` itself unless it overlaps an input that is still to be read, or needs a cast: then to a
+    temporary that is copied at the end.
+    """
+    direct = given is not None and (
+        given.dtype == kind
+        and given.dtype.isnative
+        and operands.distinct(given)
+        and not operands.overlap(given, x)
+        and not operands.overlap(given, y)
+        and (z is None or not operands.overlap(given, z) or operands.identical(as_matrices(given), z))
+        and (isinstance(given, DeviceView) or operands.kernel_ready(given, kind) is given)
+    )
+    if direct and given is not None:
+        return as_matrices(given), lambda: returned
+    result: Operand
+    if isinstance(x, DeviceView):
+        result = registry.backend(x.device.backend).empty(tuple(shape), x)
+    else:
+        result = np.empty(tuple(shape), kind)
+    if given is None:
+        example = next((array for array in like if type(array) is not np.ndarray and array is not None), like[0])
+        return as_matrices(result), lambda: operands.like(result, example)
+
+    def copied() -> Any:
+        if isinstance(given, DeviceView) and isinstance(result, DeviceView):
+            _copy_on_device(as_matrices(result), as_matrices(given))
+        elif isinstance(given, np.ndarray) and isinstance(result, np.ndarray):
+            np.copyto(given, result, casting="same_kind")
+        return returned
+
+    return as_matrices(result), copied
+
+
+def _copy_on_device(source: Operand, target: Operand) -> None:
+    """target = source, as a product of no terms: 1·source. One mechanism copies any strides on any device."""
+    from gemm.dispatch import run
+
+    assert isinstance(source, DeviceView)
+    *batch, m, n = source.shape
+    a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
+    problem = Problem(source.dtype.name, m, n, 0, math.prod(batch), alpha="x", beta="1", device=source.device.key)
+    run(problem, source.device.backend, None, a, b, source, target, -1.0, 1.0)

@@ -1,0 +1,148 @@
+"""The ONLY hand-edited lists of the package: its backends and its kernels.
+
+A kernel is one source file and one row here. build.py compiles the rows of the machine's architecture,
+dispatch chooses among the legal ones, the tests run the conformance suite over each, and the kernel
+table of the docs is generated from them. This module imports nothing of the package, so that build.py can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType
+
+BACKENDS: dict[str, str] = {
+    "cpu": "gemm.backends.cpu:CpuBackend",
+    "opencl": "gemm.backends.opencl:OpenCLBackend",
+    "cuda": "gemm.backends.cuda:CudaBackend",
+    "numpy": "gemm.backends.numpy:NumpyBackend",
+}
+"""name → module:class. Ties in predicted time go to the first."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the catalog.
+
+    Attributes:
+        name: `<op>_<target>_<technique or tile>`; also the test id and the tuning key.
+        backend, target: a key of BACKENDS and the family within it; users may name either as backend=.
+        dtype: what it multiplies; "*" for anything NumPy does.
+        source: its file. Its stem is the entry point: `name`, or `name` with the type letter s/d generalised to
+            "gemm" where one parametrised file serves several types.
+        needs: features that a Device must have.
+        params: fixed parameters (tile sizes, blocking), visible to `legal`; uppercase ones are -D options of
+            run-time compiled kernels, where the file's #ifndef defaults agree with them.
+        space: what a tuner may try for a parameter, {name: values}.
+        legal: expressions over m n k batch, params and the device's limits; all must hold.
+        ordered: offers reproducible=True, the ORDERED chain.
+        ordered_needs: features that it needs for that.
+        gflops: what one device (a CPU row: one core) may reach, a guess until it is measured.
+        about: one line for tables.
+    """
+
+    name: str
+    backend: str
+    target: str
+    dtype: str
+    source: str
+    needs: tuple[str, ...] = ()
+    params: Mapping[str, int] = field(default_factory=dict, hash=False)
+    space: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    legal: tuple[str, ...] = ()
+    ordered: bool = True
+    ordered_needs: tuple[str, ...] = ()
+    gflops: float = 1.0
+    about: str = ""
+
+    @property
+    def entry(self) -> str:
+        """The C or device function to call: the stem of the source file (the CPU's rows: the name)."""
+        return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+
+    def illegal(self, names: Mapping[str, int]) -> str | None:
+        """The first rule that does not hold for `names` (problem and device limits), or None."""
+        scope = {**names, **self.params}
+        for rule in self.legal:
+            if not eval(_compiled(rule), {"__builtins__": {}}, scope):
+                values = ", ".join(f"{v} = {scope[v]}" for v in _compiled(rule).co_names)
+                return f"needs {rule} ({values})"
+        return None
+
+
+@cache
+def _compiled(rule: str) -> CodeType:
+    return compile(rule, "<legality rule>", "eval")
+
+
+_FLOAT = {"s": "float32", "d": "float64"}
+
+
+def _row(
+    name: str, backend: str, source: str, about: str, *,
+    needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
+    ordered_needs: tuple[str, ...] = (), gflops: float = 1.0, **params: int,
+) -> Kernel:  # fmt: skip
+    """A row whose dtype and target are read off its name."""
+    op, target, _ = name.split("_", 2)
+    return Kernel(name, backend, target, _FLOAT[op[0]], source, needs, params, space or {}, legal,
+                  ordered_needs=ordered_needs, gflops=gflops, about=about)  # fmt: skip
+
+
+KERNELS: tuple[Kernel, ...] = (
+    # CPU micro-kernels: MR x NR registers of C; MC, KC, NC are the cache blocks of the driver around them.
+    _row("sgemm_avx512_6x64", "cpu", "csrc/avx512/sgemm_avx512_6x64.c", "24 zmm accumulators",
+         needs=("avx512f",), gflops=80, MR=6, NR=64, MC=192, KC=384, NC=4096),
+    _row("dgemm_avx512_8x24", "cpu", "csrc/avx512/dgemm_avx512_8x24.c", "24 zmm accumulators",
+         needs=("avx512f",), gflops=40, MR=8, NR=24, MC=192, KC=256, NC=4080),
+    _row("sgemm_avx2_6x16", "cpu", "csrc/avx2/sgemm_avx2_6x16.c", "12 ymm accumulators",
+         needs=("avx2", "fma"), gflops=70, MR=6, NR=16, MC=144, KC=256, NC=4080),
+    _row("dgemm_avx2_6x8", "cpu", "csrc/avx2/dgemm_avx2_6x8.c", "12 ymm accumulators",
+         needs=("avx2", "fma"), gflops=35, MR=6, NR=8, MC=72, KC=256, NC=4080),
+    _row("sgemm_neon_4x4", "cpu", "csrc/neon/sgemm_neon_4x4.c", "4x4 block, sixteen lane FMAs a step of four k",
+         needs=("neon",), gflops=8, MR=4, NR=4, MC=128, KC=256, NC=4096),
+    _row("dgemm_neon_4x4", "cpu", "csrc/neon/dgemm_neon_4x4.c", "the 4x4 block in float64x2",
+         needs=("neon",), gflops=4, MR=4, NR=4, MC=64, KC=256, NC=4096),
+    _row("sgemm_neon_1x4", "cpu", "csrc/neon/sgemm_neon_1x4.c", "row kernel: four outputs, A a scalar",
+         needs=("neon",), gflops=4, MR=1, NR=4, MC=128, KC=256, NC=4096),
+    _row("dgemm_neon_1x4", "cpu", "csrc/neon/dgemm_neon_1x4.c", "row kernel: four outputs, A a scalar",
+         needs=("neon",), gflops=2, MR=1, NR=4, MC=64, KC=256, NC=4096),
+    _row("sgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
+         gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
+    _row("dgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
+         gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
+    # OpenCL. a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows
+    # without them read any strides. Their work-group is WGM x WGN, or the one that the source requires.
+    _row("sgemm_adreno_image_8x4", "opencl", "kernels/opencl/adreno/sgemm_adreno_image_8x4.cl",
+         "B an RGBA image through the texture cache, A a buffer through L2, 8x4 outputs a work-item",
+         needs=("image",), ordered_needs=("denorms",), TM=8, TN=4, WGM=8, WGN=8,
+         a_rows=8, a_cols=4, b_rows=4, b_cols=4, b_channels=4,
+         space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)}),
+    _row("sgemm_intel_block_read_32x2_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read_32x2_1x8.cl",
+         "A and B image2d, intel_sub_group_block_read, 32x2 outputs a work-item, sub-groups of 8",
+         needs=("image", "intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8"),
+         ordered_needs=("denorms",), TM=32, TN=2, SG=8,
+         a_rows=32, a_cols=8, a_channels=1, b_rows=8, b_cols=16, b_channels=1, bits=1),
+    _row("sgemm_generic_local_16x16", "opencl", "kernels/opencl/generic/gemm_generic_local_16x16.cl",
+         "tiles of A and B in local memory, one output a work-item", ordered_needs=("denorms",), BM=16, BN=16, BK=16,
+         legal=("BM * BN <= work_group", "(BM * (BK + 1) + BK * (BN + 1)) * 4 <= local_memory")),
+    _row("dgemm_generic_local_16x16", "opencl", "kernels/opencl/generic/gemm_generic_local_16x16.cl",
+         "tiles of A and B in local memory, one output a work-item", needs=("fp64",), BM=16, BN=16, BK=16,
+         legal=("BM * BN <= work_group", "(BM * (BK + 1) + BK * (BN + 1)) * 8 <= local_memory")),
+    _row("sgemm_generic_naive", "opencl", "kernels/opencl/generic/gemm_generic_naive.cl",
+         "one output a work-item straight from memory", ordered_needs=("denorms",), WGM=8, WGN=16),
+    _row("dgemm_generic_naive", "opencl", "kernels/opencl/generic/gemm_generic_naive.cl",
+         "one output a work-item straight from memory", needs=("fp64",), WGM=8, WGN=16),
+    # CUDA, compiled by NVRTC at run time.
+    _row("sgemm_cuda_tile", "cuda", "csrc/cuda/gemm_cuda_tile.cu",
+         "tiles of A and B in shared memory, one output a thread", BM=32, BN=32, BK=32),
+    _row("dgemm_cuda_tile", "cuda", "csrc/cuda/gemm_cuda_tile.cu",
+         "tiles of A and B in shared memory, one output a thread", BM=32, BN=32, BK=32),
+    # The reference.
+    Kernel("gemm_numpy_reference", "numpy", "reference", "*", "gemm/backends/numpy.py", ordered=False,
+           gflops=20, about="numpy.matmul and the epilogue; every dtype"),
+)  # fmt: skip
+
+BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
+TARGETS: frozenset[str] = frozenset(row.target for row in KERNELS)

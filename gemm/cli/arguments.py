@@ -1,0 +1,155 @@
+"""Arguments that several sub-commands share, and what they are checked against."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemm import dispatch
+from gemm.backends.base import Backend
+from gemm.backends.cpu import num_threads
+from gemm.catalog import BACKENDS, BY_NAME, Kernel
+from gemm.dispatch import probe, registry
+from gemm.errors import BackendUnavailable
+from gemm.problem import Device
+
+DTYPES = ("float32", "float64")
+
+
+class Mistake(ValueError):
+    """The user asked for something that makes no sense; its text is the one line that is printed."""
+
+
+def positive(text: str) -> int:
+    """An argument that is a count or a size."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
+    return value
+
+
+def listed(text: str) -> list[str]:
+    """A comma-separated argument."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise argparse.ArgumentTypeError("must name something")
+    return list(dict.fromkeys(items))
+
+
+def writable(text: str) -> Path:
+    """A file to be written at the end; that its folder is there is checked at the beginning."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder of {text!r} does not exist")
+    return path
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """-M -N -K --batch --dtype: one product."""
+    for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
+        parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
+    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products a call (default: 1)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="element type (default: float32)")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """--backends --kernel --device: which kernels on which devices."""
+    parser.add_argument("--backends", type=listed, metavar="LIST",
+                        help=f"of {', '.join(BACKENDS)}, by commas (default: all that work here)")  # fmt: skip
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="a kernel's name; may be given several times")
+    parser.add_argument("--device", metavar="KEY", help='only this device, such as "opencl:1" (see: gemm info)')
+
+
+def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
+    """(m, n, k) of -M -N -K, None without any of them."""
+    sizes = (args.M, args.N, args.K)
+    if None not in sizes:
+        return sizes
+    if any(size is not None for size in sizes):
+        raise Mistake("-M, -N and -K belong together; give all three")
+    return None
+
+
+def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
+    """The rows called `names`. Raises Mistake, listing the names that exist."""
+    try:
+        for name in names or ():
+            dispatch.check_names("auto", name)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
+    return [BY_NAME[name] for name in dict.fromkeys(names or ())]
+
+
+def check_environment() -> None:
+    """Raise Mistake unless the package's environment variables make sense."""
+    try:
+        num_threads()
+        probe.timeout()
+    except ValueError as error:
+        raise Mistake(str(error)) from None
+
+
+def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict[str, str]]:
+    """The devices that --backends, --kernel and --device ask for, and {backend: why it is not among them}.
+
+    Raises:
+        Mistake: an unknown name, or nothing is left. BackendUnavailable: what was named is not here.
+    """
+    rows = check_kernels(args.kernel)
+    if unknown := [name for name in args.backends or () if name not in BACKENDS]:
+        raise Mistake(f"--backends knows {', '.join(BACKENDS)}, not {', '.join(unknown)}")
+    if args.device and args.device.partition(":")[0] not in BACKENDS:
+        raise Mistake(f'--device is a backend and a number, such as "opencl:1", not {args.device!r}')
+    wanted = args.backends or list(dict.fromkeys(row.backend for row in rows)) or list(BACKENDS)
+    named = bool(args.backends or rows)
+    if args.device:
+        owner, named = args.device.partition(":")[0], True
+        if owner not in wanted:
+            raise Mistake(f"--device {args.device} does not belong to {', '.join(wanted)}")
+        wanted = [owner]
+    if strangers := [row.name for row in rows if row.backend not in wanted]:
+        raise Mistake(f"--kernel {strangers[0]} does not belong to {', '.join(wanted)}")
+    found: list[tuple[Backend, Device]] = []
+    missing: dict[str, str] = {}
+    for name in wanted:
+        try:
+            backend = registry.backend(name)
+            found += [(backend, device) for device in backend.devices() if args.device in (None, device.key)]
+        except BackendUnavailable as error:
+            if named:
+                raise
+            missing[name] = str(error)
+    if not found:
+        raise Mistake(f"there is no device {args.device}" if args.device else "no backend works here: see gemm info")
+    return found, missing
+
+
+def save_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write strict JSON: NaN and infinities, which it lacks, would be an error."""
+    _write(path, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write `columns` of `rows` as comma-separated values with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    _write(path, text.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,183 @@
+"""`gemm bench`: products timed on every backend of the machine, CPU against GPU.
+
+With --json it writes a document of this form (times in seconds; what does not apply is null):
+
+    schema      "gemm-bench/1"
+    date, command, commit, versions, machine, environment    when, where and by what; commit is null outside a checkout
+    dtype, reproducible, iterations, warmup, method          method: what each time means, in words
+    devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
+    peaks       {device key: {gflops, basis}}; a device whose peak is not known is absent
+    results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_gflops, resident_s,
+                  resident_best_s, resident_gflops, percent_of_peak, valid, worst_error, checked, sha256, error,
+                  host_samples_s, resident_samples_s}]
+    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: medians over the rounds of how many times as
+                fast as the cpu backend that contestant was
+
+host_s and resident_s are medians; where a backend computes in host memory, resident_* repeat host_*. percent_of_peak is
+of the resident rate. worst_error is in units of the error bound, null if not finite; valid, worst_error, checked and
+sha256 are null without --validate. error says why a contestant gave no times. The CSV file has the columns of `results`
+but the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import Any
+
+from gemm import report
+from gemm.backends.base import Backend
+from gemm.cli import contest, standings, text
+from gemm.cli.arguments import (
+    Mistake,
+    add_selection,
+    add_shape,
+    check_kernels,
+    listed,
+    positive,
+    save_csv,
+    save_json,
+    select,
+    shape,
+    writable,
+)
+from gemm.cli.contest import Contestant, Shape
+from gemm.cli.peak import Peak, peak
+from gemm.dispatch import probe
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Device
+
+HELP = "time products on every backend, CPU against GPU"
+EXAMPLES = """examples:
+  gemm bench -M 1024 -N 1024 -K 1024 --validate
+  gemm bench --sizes 64,256,1024 --backends cpu,opencl,numpy
+  gemm bench --shapes 64x4096x4096,4096x64x4096 --dtype float64 --json results.json
+  gemm bench -M 640 -N 640 -K 640 --kernel sgemm_generic_naive --kernel sgemm_generic_local_16x16 --device opencl:0
+
+The exit status is 1 when a result was wrong or a kernel failed.
+"""
+METHOD = (
+    "Times are medians over interleaved rounds in one process. cold: the first call for the shape; it compiles or "
+    "loads the kernel if that was not in use yet. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, transfers "
+    "included. resident: the kernel on operands that are on the device already, until it has finished; = where the "
+    "device computes in host memory. Percent of peak: of the resident rate. NumPy: np.matmul(a, b, out=out)."
+)
+Entry = tuple[Backend, Device, str | None]
+"""Who is to compete: a device and the kernel that was named for it; None: what dispatch chooses."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_shape(parser)
+    parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="MxNxK,MxNxK,...")
+    parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
+    parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="how a and b are given")
+    add_selection(parser)
+    parser.add_argument("--iterations", type=positive, default=10, metavar="COUNT", help="rounds (default: 10)")
+    parser.add_argument("--warmup", type=positive, default=2, metavar="COUNT", help="calls before (default: 2)")
+    parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
+    parser.add_argument("--validate", action="store_true", help="check every result by a reference of wider type")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
+    parser.add_argument("--csv", type=writable, metavar="FILE", help="write the results as a table, too")
+
+
+def _shapes(argument: str) -> list[tuple[int, int, int]]:
+    found: list[tuple[int, int, int]] = []
+    for item in listed(argument):
+        try:
+            m, n, k = item.lower().split("x")
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be like 256x256x256, not {item!r}") from None
+        found.append((positive(m), positive(n), positive(k)))
+    return found
+
+
+def _sizes(argument: str) -> list[tuple[int, int, int]]:
+    return [(size, size, size) for size in map(positive, listed(argument))]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time, print, write; returns the status."""
+    given = shape(args)
+    sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
+    shapes = [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
+    rows = check_kernels(args.kernel)
+    if wrong := [row for row in rows if row.dtype not in ("*", args.dtype)]:
+        raise Mistake(f"--kernel {wrong[0].name} multiplies {wrong[0].dtype}: add --dtype {wrong[0].dtype}")
+    found, missing = select(args)
+    entries: list[Entry] = []
+    for backend, device in found:
+        named = [row.name for row in rows if row.backend == backend.name]
+        entries += [(backend, device, name) for name in named or (None,)]
+    peaks = {device.key: known for _, device in found if (known := peak(device, args.dtype))}
+    print(f"{args.dtype}, {text.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
+    _introduce([device for _, device in found], missing)
+    if not rows and any(device.kind == "gpu" or backend.name == "opencl" for backend, device in found):
+        _probe()
+    results: list[dict[str, Any]] = []
+    ratios: list[dict[str, Any]] = []
+    for each in shapes:
+        try:
+            some, more = _contest(args, each, entries, peaks)
+        except MemoryError:
+            raise Mistake(f"there is not enough memory for {each}") from None
+        results += some
+        ratios += more
+    print()
+    for known in dict.fromkeys(peaks.values()):
+        keys = ", ".join(key for key in peaks if peaks[key] == known)
+        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
+    print(textwrap.fill(METHOD, 110))
+    if args.json:
+        document = {
+            "schema": "gemm-bench/1", **report.head(), "dtype": args.dtype, "reproducible": args.reproducible,
+            "iterations": args.iterations, "warmup": args.warmup, "method": METHOD,
+            "devices": [report.device_facts(device) for _, device in found],
+            "peaks": {key: asdict(known) for key, known in peaks.items()}, "results": results, "ratios": ratios,
+        }  # fmt: skip
+        save_json(args.json, document)
+    if args.csv:
+        save_csv(args.csv, standings.COLUMNS, results)
+    return 1 if any(row["valid"] is False or row["error"] for row in results) else 0
+
+
+def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
+    for device in devices:
+        origin = ", ".join(part for part in (device.platform, device.driver) if part)
+        threads = f", {text.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
+        print(f"  {device.key:9} {device.name}{f' ({origin})' if origin else ''}{threads}")
+    for why in missing.values():
+        print(f"  without {why}")
+
+
+def _probe() -> None:
+    if probe.facts(run=False) is None:
+        print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
+        probe.facts(run=True)
+
+
+def _contest(
+    args: argparse.Namespace, each: Shape, entries: list[Entry], peaks: dict[str, Peak]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Results and ratios of one shape, printed."""
+    a, b = each.operands(args.dtype)
+    entered: list[Contestant] = []
+    rows: list[dict[str, Any]] = []
+    with text.Progress(len(entries) * (1 + args.iterations)) as progress:
+        for backend, device, name in entries:
+            progress.step(f"{each}: first call on {device.key}", 0)
+            try:
+                entered.append(contest.enter(backend, device, name, each, a, b, args.reproducible))
+            except (BackendUnavailable, KernelFailed) as error:
+                rows.append(standings.row(each, device, name or "–", error=str(error)))
+            progress.step(f"{each}: first call on {device.key}")
+        if entered:
+            contest.compete(entered, args.iterations, args.warmup, lambda who: progress.step(f"{each}: {who}"))
+        checked = contest.check(entered, each, a, b) if args.validate else None
+    rows = [standings.figures(each, one, peaks.get(one.device.key), checked) for one in entered] + rows
+    ratios = standings.ratios(each, entered)
+    standings.show(each, rows)
+    standings.compare(entered, ratios, reproducible=args.reproducible and args.validate)
+    return rows, ratios

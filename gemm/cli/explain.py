@@ -1,0 +1,54 @@
+"""`gemm explain`: which kernel a product would run on, the candidates' predicted times, and why."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from gemm import api
+from gemm.catalog import BACKENDS
+from gemm.cli.arguments import Mistake, add_shape, shape
+from gemm.errors import KernelFailed
+
+HELP = "show which kernel a product would run on, and why"
+EXAMPLES = """examples:
+  gemm explain -M 1024 -N 1024 -K 1024
+  gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64
+  gemm explain -M 640 -N 640 -K 640 --backend opencl --kernel sgemm_adreno_image_8x4
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_shape(parser)
+    parser.add_argument("--trans-a", action="store_true", help="a is given transposed, k × m")
+    parser.add_argument("--trans-b", action="store_true", help="b is given transposed, n × k")
+    parser.add_argument("--reproducible", action="store_true", help="as with reproducible=True")
+    parser.add_argument("--backend", default="auto", metavar="NAME",
+                        help=f"auto, {', '.join(BACKENDS)}, a target (avx2), or a device (opencl:0)")  # fmt: skip
+    parser.add_argument("--kernel", metavar="NAME", help="the kernel by name")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description of the plan."""
+    sizes = shape(args)
+    if sizes is None:
+        raise Mistake("give the product's sizes: -M 1024 -N 1024 -K 1024")
+    m, n, k = sizes
+    lead = (args.batch,) if args.batch > 1 else ()
+    # Never written nor read: the system gives such arrays no memory.
+    a = np.empty((*lead, *((k, m) if args.trans_a else (m, k))), args.dtype)
+    b = np.empty((*lead, *((n, k) if args.trans_b else (k, n))), args.dtype)
+    try:
+        plan = api.plan(
+            a, b, trans_a=args.trans_a, trans_b=args.trans_b, reproducible=args.reproducible,
+            backend=args.backend, kernel=args.kernel,
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:  # of the arguments: api says which
+        raise Mistake(str(error)) from None
+    except KernelFailed as error:
+        print(f"the chosen kernel failed: {error}")
+        return 1
+    print(api.describe(plan))
+    return 0

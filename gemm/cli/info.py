@@ -1,0 +1,34 @@
+"""`gemm info`: devices, drivers, instruction sets, caches and versions; what is missing and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from gemm import report
+from gemm.cli.arguments import save_json, writable
+
+HELP = "show devices, kernels, caches and versions, what is missing and how to get it"
+EXAMPLES = """examples:
+  gemm info            for people, and for reports of problems
+  gemm info --json     for programs; --json FILE writes it there
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--json", nargs="?", type=writable, const=Path("-"), metavar="FILE",
+                        help="JSON instead, printed or written to FILE")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    if args.json is None:
+        for section in report.sections():
+            print(section, flush=True)  # one by one: a driver that ends the process does not take the rest along
+    elif args.json == Path("-"):
+        print(json.dumps(report.facts(), indent=1, ensure_ascii=False))
+    else:
+        save_json(args.json, report.facts())
+    return 0

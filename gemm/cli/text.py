@@ -1,0 +1,121 @@
+"""Tables, progress and phrases: by rich on a terminal where it is installed, else plain text of the same content."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Container, Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = (), title: str = "") -> None:
+    """Print a table. `numbers`: the columns that are aligned to the right, counted from 0."""
+    lines = [tuple(row) for row in rows]
+    aligned = [column in numbers for column in range(len(head))]
+    if sys.stdout.isatty() and _print_rich(head, lines, aligned, title):
+        return
+    widths = [max(len(row[i]) for row in (head, *lines)) for i in range(len(head))]
+    if title:
+        print(title)
+    for line in (head, ["-" * width for width in widths], *lines):
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, aligned, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _print_rich(head: Sequence[str], rows: list[tuple[str, ...]], aligned: list[bool], title: str) -> bool:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    shown = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for name, to_right in zip(head, aligned, strict=True):
+        shown.add_column(name, justify="right" if to_right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+    Console(highlight=False).print(shown)
+    return True
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """A bar on standard error while it is a terminal, else nothing; so redirected output stays clean."""
+
+    WIDTH = 30
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = max(total, 1), 0
+        self._rich: Any = None
+        self._shows = sys.stderr.isatty()
+        self._drawn = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._shows:
+            try:
+                from rich import progress
+                from rich.console import Console
+            except ImportError:
+                return self
+            self._rich = progress.Progress(
+                progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+                progress.TextColumn("{task.description}"), console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self._rich.start()
+            self._rich.add_task("", total=self._total)
+        return self
+
+    def step(self, now: str, advance: int = 1) -> None:
+        """`advance` steps are done; `now` says what is being done."""
+        self._done += advance
+        if self._rich is not None:
+            self._rich.update(0, completed=self._done, description=now.replace("[", r"\["))
+        elif self._shows and (self._done >= self._total or time.monotonic() - self._drawn > 0.05):
+            self._drawn = time.monotonic()
+            bar = "#" * (self.WIDTH * min(self._done, self._total) // self._total)
+            sys.stderr.write(f"\r\x1b[K[{bar:.<{self.WIDTH}}] {self._done}/{self._total} {now}")
+            sys.stderr.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rich is not None:
+            self._rich.stop()
+        elif self._shows:
+            sys.stderr.write("\r\x1b[K")
+
+
+def counted(count: int, thing: str, plural: str = "") -> str:
+    """1 kernel, 3 kernels."""
+    return f"{count} {thing if count == 1 else plural or thing + 's'}"
+
+
+def faster(ratio: float) -> str:
+    """2.5 times as fast as; "as fast as" within 2 %. Ratios below 1 are for the caller to turn round."""
+    return "as fast as" if ratio < 1.02 else f"{ratio:.3g} times as fast as"
+
+
+def number(value: float | None) -> str:
+    """A rate with four digits; "–" for none."""
+    return "–" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it; "–" for none."""
+    if value is None:
+        return "–"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"
+
+
+def bullets(title: str, lines: Iterable[str]) -> None:
+    """Print `title` and a line for each item, or nothing without items."""
+    lines = list(lines)
+    if lines:
+        print("\n".join([title, *(f"  {line}" for line in lines)]))

@@ -1,0 +1,164 @@
+"""`gemm verify`: does every kernel compute the right thing on every device of this machine?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gemm import dispatch, report
+from gemm import verify as suite
+from gemm.backends.base import Backend
+from gemm.catalog import KERNELS, Kernel
+from gemm.cli import text
+from gemm.cli.arguments import add_selection, check_kernels, save_json, select, writable
+from gemm.errors import KernelFailed
+from gemm.problem import Device
+
+HELP = "check every kernel on this machine's devices against the numerical contract"
+EXAMPLES = """examples:
+  gemm verify                          every kernel that can run here
+  gemm verify --backends cpu --quick   what a kernel must pass before "auto" chooses it
+  gemm verify --hashes                 the bits of reproducible=True: the same on all devices
+  gemm verify --kernel sgemm_adreno_image_8x4 --json verified.json
+
+The exit status is 1 when a check failed or nothing could be checked.
+"""
+
+
+@dataclass
+class Outcome:
+    """One kernel on one device.
+
+    Attributes:
+        passed, total: cases. ordered: whether its reproducible bits are the contract's; None if not offered.
+        sha256: of the reproducible result, with --hashes. seconds: that it took, compilation included.
+        error: the first failure, or "".
+    """
+
+    kernel: str
+    device: str
+    dtype: str
+    passed: int
+    total: int
+    ordered: bool | None
+    sha256: str | None
+    seconds: float
+    error: str = ""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_selection(parser)
+    parser.add_argument("--quick", action="store_true", help="only the short cases")
+    parser.add_argument("--hashes", action="store_true", help="only the reproducible results: print their hashes")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the outcomes, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print the table, return the status."""
+    devices, missing = select(args)
+    rows = check_kernels(args.kernel) or list(KERNELS)
+    jobs: list[tuple[Backend, Device, Kernel]] = []
+    skipped: list[str] = []
+    for backend, device in devices:
+        for row in rows:
+            if row.backend != backend.name or (args.hashes and not row.ordered):
+                continue
+            why = dispatch.unavailable(row, device, reproducible=args.hashes)
+            if why:
+                skipped.append(f"{row.name} on {device.key}: {why}")
+            else:
+                jobs.append((backend, device, row))
+    skipped += [f"{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items()]
+    outcomes = []
+    with text.Progress(len(jobs)) as progress:
+        for backend, device, row in jobs:
+            progress.step(f"{row.name} on {device.key}", 0)
+            outcomes.append(_hash(backend, row, device) if args.hashes else _check(backend, row, device, args.quick))
+            progress.step(f"{row.name} on {device.key}")
+    differing = _differing(outcomes)
+    _print(outcomes, hashes=args.hashes)
+    text.bullets("Not checked:", skipped)
+    failures = [outcome for outcome in outcomes if outcome.error]
+    for outcome in failures:
+        print(f"FAILED {outcome.kernel} on {outcome.device}: {outcome.error}")
+    if differing:
+        print(f"FAILED: the reproducible results differ for {', '.join(differing)}")
+    if args.json:
+        save_json(args.json, _document(outcomes, devices, skipped))
+    if not outcomes:
+        print("Nothing was checked.")
+        return 1
+    what = "right bits" if args.hashes else "passed"
+    tested = text.counted(len(outcomes), "pair of kernel and device", "pairs of kernel and device")
+    print(f"{len(outcomes) - len(failures)} of {tested}: {what}.")
+    return 1 if failures or differing else 0
+
+
+def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
+    cases = suite.QUICK if quick else suite.FULL
+    offers = row.ordered and not set(row.ordered_needs) - device.features
+    total = len(cases) + offers
+    passed, error = 0, ""
+    start = time.perf_counter()
+    try:
+        for _ in suite.checks(backend, row, device, cases):
+            passed += 1
+    except (suite.Mismatch, KernelFailed) as failure:
+        error = str(failure)
+    # The ordered bits are the last of the checks.
+    ordered = None if not offers else passed == total
+    return Outcome(row.name, device.key, row.dtype, passed, total, ordered, None, time.perf_counter() - start, error)
+
+
+def _hash(backend: Backend, row: Kernel, device: Device) -> Outcome:
+    start = time.perf_counter()
+    sha256, error = None, ""
+    try:
+        sha256 = suite.ordered_hash(backend, row, device)
+        right = sha256 == suite.ORDERED[row.dtype]
+        error = "" if right else f"its bits are not the contract's, {suite.ORDERED[row.dtype][:16]}"
+    except KernelFailed as failure:
+        right, error = False, str(failure)
+    return Outcome(row.name, device.key, row.dtype, int(right), 1, right, sha256, time.perf_counter() - start, error)
+
+
+def _differing(outcomes: list[Outcome]) -> list[str]:
+    """The dtypes whose hashes are not all one."""
+    found: dict[str, set[str]] = {}
+    for outcome in outcomes:
+        if outcome.sha256:
+            found.setdefault(outcome.dtype, set()).add(outcome.sha256)
+    return sorted(dtype for dtype, hashes in found.items() if len(hashes) > 1)
+
+
+def _print(outcomes: list[Outcome], *, hashes: bool) -> None:
+    head: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+    if hashes:
+        head = ("kernel", "device", "dtype", "sha256", "time")
+        lines = [(o.kernel, o.device, o.dtype, (o.sha256 or "–")[:16], text.seconds(o.seconds)) for o in outcomes]
+    else:
+        head = ("kernel", "device", "dtype", "cases", "ordered bits", "time")
+        lines = [
+            (o.kernel, o.device, o.dtype, f"{o.passed}/{o.total}", _ordered(o), text.seconds(o.seconds))
+            for o in outcomes
+        ]
+    if outcomes:
+        text.table(head, lines, numbers=(3, len(head) - 1))
+
+
+def _ordered(outcome: Outcome) -> str:
+    if outcome.ordered is None:
+        return "–"
+    return "ok" if outcome.ordered else "not reached" if outcome.passed < outcome.total - 1 else "WRONG"
+
+
+def _document(outcomes: list[Outcome], devices: list[tuple[Backend, Device]], skipped: list[str]) -> dict[str, Any]:
+    return {
+        "schema": "gemm-verify/1", **report.head(),
+        "devices": [report.device_facts(device) for _, device in devices],
+        "outcomes": [asdict(outcome) for outcome in outcomes], "skipped": skipped,
+    }  # fmt: skip

@@ -1,0 +1,237 @@
+"""Candidates → predicted times → the least."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from functools import lru_cache
+
+from gemm.backends.base import Launch
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
+from gemm.dispatch import cost, probe, registry
+from gemm.dispatch.plan import Candidate, Plan
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Device, DeviceView, Operand, Problem
+
+log = logging.getLogger("gemm")
+
+HOST_BACKENDS = ("cpu", "numpy")
+"""Backends that compute in host memory and cost nothing to look for."""
+
+_demoted: dict[tuple[str, str], str] = {}  # (kernel, device) → why, for this process
+
+
+def choose(
+    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
+    without: frozenset[tuple[str, str]] = frozenset(),
+) -> Plan:  # fmt: skip
+    """The plan for `problem`.
+
+    Args:
+        backend: "auto", a backend, a target or a device key. kernel: a catalog row's name, or None.
+        held_by: the device that holds the operands, None for the host.
+        without: (kernel, device) pairs that have already failed in this call.
+
+    Raises:
+        ValueError: an unknown name, or a kernel that this problem's arguments rule out.
+        BackendUnavailable: what was named cannot run here.
+    """
+    return _choose(problem, backend, kernel, held_by, without)
+
+
+@lru_cache(maxsize=4096)
+def _choose(
+    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
+) -> Plan:
+    weighed = candidates(problem, backend, kernel, held_by)
+    able = [
+        c for c in weighed if c.seconds is not None and (c.kernel.name, c.device.key) not in without
+    ]  # fmt: skip
+    if not able:
+        raise _refusal(problem, backend, kernel, weighed)
+    # The NumPy reference is the last resort, whatever its time.
+    best = min(able, key=lambda c: (c.kernel.backend == "numpy", c.seconds))
+    others = len({c.device.key for c in able}) - 1
+    reason = "asked for by name" if kernel else f"least predicted time of {len(able)} candidates"
+    if held_by is not None:
+        reason += f", on {held_by.key}, where the operands are"
+    elif not others and not kernel and backend == "auto":
+        reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
+    assert best.seconds is not None
+    return Plan(problem, best.kernel, best.device, best.seconds, reason)
+
+
+def check_names(backend: str, kernel: str | None) -> None:
+    """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
+    names = ("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS)))
+    if not isinstance(backend, str) or (
+        backend not in names and not (backend.partition(":")[0] in BACKENDS and backend.partition(":")[2].isdigit())
+    ):
+        raise ValueError(f"backend must be one of {', '.join(names)} or a device such as 'opencl:0', not {backend!r}")
+    if kernel is not None and kernel not in BY_NAME:
+        raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
+
+
+def candidates(
+    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None
+) -> list[Candidate]:
+    """Every kernel on every device that the names admit, weighed; those that cannot run say why."""
+    check_names(backend, kernel)
+
+    def admitted(row: Kernel) -> bool:
+        family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
+        return family and kernel in (None, row.name)
+
+    rows = [row for row in KERNELS if admitted(row)]
+    if kernel is not None and not rows:
+        raise ValueError(f"kernel={kernel!r} does not belong to backend={backend!r}")
+    if backend == "cpu" and kernel is None and all(_unfit(row, problem) for row in rows):
+        rows.append(BY_NAME["gemm_numpy_reference"])  # other dtypes multiply on the CPU all the same
+    host_rows = [row for row in rows if row.backend in HOST_BACKENDS]
+    device_rows = [row for row in rows if row.backend not in HOST_BACKENDS]
+    if held_by is not None:
+        rows_here = [row for row in rows if row.backend == held_by.backend]
+        if not rows_here:
+            raise ValueError(
+                f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
+            )
+        facts = probe.facts(run=kernel is None)
+        return [_weigh(row, held_by, problem, facts, trusting=kernel is not None) for row in rows_here]
+
+    def weighed(rows: list[Kernel], *, trusting: bool) -> list[Candidate]:
+        return [c for row in rows for c in _on_devices(row, problem, facts, backend, trusting=trusting)]
+
+    facts = probe.facts(run=False)
+    on_host = weighed(host_rows, trusting=True)
+    if not device_rows:
+        return on_host
+    if backend == "auto" and kernel is None:
+        cpu = min((c.seconds for c in on_host if c.seconds is not None and c.kernel.backend == "cpu"), default=None)
+        fits = any(not _unfit(row, problem) for row in device_rows)
+        if cpu is None or not fits or not cost.a_device_could_win(problem, cpu):
+            return on_host
+    if kernel is None and facts is None:
+        facts = probe.facts(run=True)
+        on_host = weighed(host_rows, trusting=True)  # guesses do not compete with measured rates
+    return on_host + weighed(device_rows, trusting=kernel is not None)
+
+
+def _on_devices(
+    row: Kernel, problem: Problem, facts: probe.Facts | None, wanted: str, *, trusting: bool
+) -> list[Candidate]:
+    """`row` weighed on each device of its backend; a backend that is not there is one candidate that says why."""
+    cause = facts.unavailable.get(row.backend) if facts and not trusting else None
+    try:
+        if cause:
+            raise BackendUnavailable(row.backend, cause.removeprefix(f"{row.backend}: "))
+        devices = registry.backend(row.backend).devices()
+    except BackendUnavailable as error:
+        return [Candidate(row, Device(row.backend, f"{row.backend}:none", "none"), why_not=str(error))]
+    return [
+        _weigh(row, device, problem, facts, trusting=trusting)
+        for device in devices
+        if ":" not in wanted or wanted == device.key
+    ]
+
+
+def _unfit(row: Kernel, problem: Problem) -> str:
+    """Why `row` can never compute `problem`, whatever the device; or ""."""
+    if row.dtype not in ("*", problem.dtype):
+        return f"multiplies {row.dtype}, not {problem.dtype}"
+    exact = problem.dtype == "bool" or "int" in problem.dtype
+    if problem.reproducible and not row.ordered and not exact:
+        return "does not offer reproducible=True"
+    return ""
+
+
+def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
+    """Which features `row` misses on `device`, or ""."""
+    missing = set(row.needs) - device.features
+    if reproducible:
+        missing |= set(row.ordered_needs) - device.features
+    if not missing:
+        return ""
+    return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
+
+
+def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | None, *, trusting: bool) -> Candidate:
+    names = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch, **device.limits}
+    why_not = (
+        _unfit(row, problem)
+        or unavailable(row, device, reproducible=problem.reproducible)
+        or row.illegal(names)
+        or _demoted.get((row.name, device.key))
+        or (None if trusting else _untrusted(row, device, facts))
+    )
+    if why_not:
+        return Candidate(row, device, why_not=why_not)
+    return cost.predict(row, device, problem, facts.rates(row, device) if facts else None)
+
+
+def _untrusted(row: Kernel, device: Device, facts: probe.Facts | None) -> str | None:
+    """Why `row` may not be chosen on `device` unless it is named: it must have passed verification there."""
+    record = facts.of(row, device) if facts else None
+    if record is None:
+        return "not verified on this device and driver"
+    return None if record["ok"] else f"failed verification: {record['error']}"
+
+
+def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
+    """The error for a choice without candidates."""
+    whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
+    asked = f"kernel {kernel!r}" if kernel else f"backend {backend!r}"
+    if weighed and all(_unfit(c.kernel, problem) for c in weighed):
+        if problem.reproducible and any(c.kernel.dtype in ("*", problem.dtype) for c in weighed):
+            return ValueError(f"reproducible=True: {asked} does not offer it for {problem.dtype}")
+        return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({'; '.join(whys)})")
+    fit = [c for c in weighed if not _unfit(c.kernel, problem)]
+    whys = list(dict.fromkeys(c.why_not or f"{c.kernel.name} failed" for c in fit))
+    return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
+
+
+@lru_cache(maxsize=4096)
+def launcher(plan: Plan) -> Launch:
+    """The native launch of `plan`, compiled or loaded once."""
+    return registry.backend(plan.kernel.backend).launcher(plan.kernel, plan.device, plan.problem)
+
+
+def demote(plan: Plan, error: Exception) -> None:
+    """Do without `plan`'s kernel on its device for the rest of the process."""
+    if (plan.kernel.name, plan.device.key) not in _demoted:
+        log.warning("gemm does without %s on %s: %s", plan.kernel.name, plan.device.name, error)
+    _demoted[plan.kernel.name, plan.device.key] = f"failed in this process: {error}"
+    forget_choices()
+
+
+def forget_choices() -> None:
+    """Drop cached choices, after something that they depend on has changed."""
+    _choose.cache_clear()
+
+
+def run(
+    problem: Problem, backend: str, kernel: str | None,
+    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,
+) -> Plan:  # fmt: skip
+    """Compute the product with the best candidate; one that fails is demoted and the next one delivers.
+
+    Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered. Raises MemoryError
+    or BackendUnavailable, with inputs (and an `out` that is c) untouched, when no candidate is left.
+    """
+    held_by = out.device if isinstance(out, DeviceView) else None
+    without: frozenset[tuple[str, str]] = frozenset()
+    failure: KernelFailed | None = None
+    while True:
+        try:
+            plan = choose(problem, backend, kernel, held_by, without)
+        except BackendUnavailable as error:
+            if failure is not None and failure.memory:
+                raise MemoryError(str(failure)) from failure
+            raise error from failure
+        try:
+            launcher(plan)(a, b, c, out, alpha, beta)
+            return plan
+        except KernelFailed as error:
+            failure = error
+            without |= {(plan.kernel.name, plan.device.key)}
+            if not error.memory:
+                demote(plan, error)

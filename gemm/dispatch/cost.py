@@ -1,0 +1,73 @@
+"""The cost model: seconds = launch + transfer + work / rate.
+
+Rates are measured once a machine by the probe (gemm.dispatch.probe); until then CPU rows use the catalog's guesses. The
+source documents' rule, that small products go to the CPU because moving data dominates, is not a special case: it
+follows from the launch and transfer terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm.catalog import Kernel
+from gemm.dispatch.plan import Candidate
+from gemm.problem import Device, Problem
+
+CALL = 2e-6
+"""Seconds of a call that only enters native code."""
+
+FASTEST_LINK = 60e9
+"""Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the probe measured of a kernel on a device.
+
+    Attributes:
+        launch: seconds of a product too small to matter, on resident operands.
+        flops: additions and multiplications a second on a large product.
+        upload, download: bytes/s between host and device; 0 where nothing is moved.
+    """
+
+    launch: float
+    flops: float
+    upload: float = 0.0
+    download: float = 0.0
+
+
+def guess(kernel: Kernel, device: Device) -> Rates:
+    """Rates before anything was measured."""
+    cores = device.limits.get("threads", 1)
+    return Rates(CALL, kernel.gflops * 1e9 * cores)
+
+
+def predict(kernel: Kernel, device: Device, problem: Problem, measured: Rates | None) -> Candidate:
+    """The time of `problem` on a kernel that can run it."""
+    rates = measured or guess(kernel, device)
+    bytes_in, bytes_out = problem.traffic if problem.device == "host" else (0, 0)
+    transfer = 0.0
+    if rates.upload and rates.download:
+        transfer = bytes_in / rates.upload + bytes_out / rates.download
+    compute = _padded(kernel, problem) / rates.flops
+    return Candidate(
+        kernel, device, rates.launch + transfer + compute, rates.launch, transfer, compute,
+        "measured" if measured else "guessed",
+    )  # fmt: skip
+
+
+def _padded(kernel: Kernel, problem: Problem) -> float:
+    """FLOPs with m and n rounded up to whole tiles: what the kernel really does."""
+    rows = kernel.params.get("MR") or kernel.params.get("TM") or kernel.params.get("BM") or 1
+    columns = kernel.params.get("NR") or kernel.params.get("TN") or kernel.params.get("BN") or 1
+    m, n = -(-problem.m // rows) * rows, -(-problem.n // columns) * columns
+    return 2.0 * m * n * problem.k * problem.batch
+
+
+def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:
+    """Whether a device, were there one, might beat the CPU by enough to be worth looking for.
+
+    Finding devices takes seconds (once a machine), so that products which the CPU finishes within a millisecond, or
+    sooner than any link moves their operands, never start it.
+    """
+    return cpu_seconds > max(1e-3, 5e-5 + sum(problem.traffic) / FASTEST_LINK)

@@ -1,0 +1,171 @@
+"""From whatever the caller holds to operands that backends take, and back to the caller's library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gemm.backends.base import Backend
+from gemm.dispatch import registry
+from gemm.problem import DeviceView, Operand
+
+
+def wrap(array: Any, name: str) -> Operand:
+    """`array` as a host ndarray (a view where possible) or a DeviceView; `name` is for errors.
+
+    Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
+    """
+    if type(array) is np.ndarray:
+        return array
+    for backend in _with_memory(array):
+        view = backend.view(array, name)
+        if view is not None:
+            return view
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
+
+
+def wrap_output(array: Any, name: str = "out") -> Operand:
+    """Like `wrap`, for memory that will be written: refuses what is read-only or would be a copy."""
+    operand = wrap(array, name)
+    if isinstance(operand, DeviceView):
+        if operand.readonly:
+            raise ValueError(f"{name} is read-only; pass a writeable array")
+        _refuse_broadcast(operand, name)
+        return operand
+    if operand is not array and not np.may_share_memory(operand, np.asarray(array)):
+        raise TypeError(f"{name} must be an array to write to, not {type(array).__name__}")
+    if not operand.flags.writeable:
+        raise ValueError(f"{name} is read-only; pass a writeable array")
+    _refuse_broadcast(operand, name)
+    return operand
+
+
+def _refuse_broadcast(operand: Operand, name: str) -> None:
+    if any(stride == 0 and length > 1 for stride, length in zip(operand.strides, operand.shape, strict=True)):
+        raise ValueError(f"{name} is broadcast: several of its elements are one; pass an array of its own")
+
+
+def _with_memory(array: Any) -> Iterator[Backend]:
+    """The backends whose memory `array` may lie in, judged without loading any library."""
+    if "pyopencl" in sys.modules and hasattr(array, "base_data"):
+        yield registry.backend("opencl")
+    if _on_cuda(array):
+        yield registry.backend("cuda")
+
+
+_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+def _on_cuda(array: Any) -> bool:
+    # DLPack first: reading the interface of a tensor that requires a gradient raises.
+    try:
+        return int(array.__dlpack_device__()[0]) in _DLPACK_CUDA
+    except (AttributeError, TypeError, ValueError, BufferError):
+        return hasattr(array, "__cuda_array_interface__")
+
+
+def like(result: Operand, example: Any) -> Any:
+    """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
+    if isinstance(result, DeviceView):
+        return result.owner
+    if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
+        return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
+    if hasattr(example, "__array_namespace__"):
+        library = example.__array_namespace__()
+    else:
+        library = sys.modules[type(example).__module__.partition(".")[0]]
+    return library.from_dlpack(result)
+
+
+def overlap(x: Operand, y: Operand) -> bool:
+    """Whether the two may share an element: by the bounds of their memory, so True is not certain."""
+    if isinstance(x, DeviceView) and isinstance(y, DeviceView):
+        # A CUDA view's data is its address; an OpenCL view's is a buffer, whose addresses start at 0.
+        if not isinstance(x.data, int) and x.data != y.data:
+            return False
+        (x_low, x_high), (y_low, y_high) = _extent(x), _extent(y)
+        return x_low < y_high and y_low < x_high
+    return isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and np.may_share_memory(x, y)
+
+
+def _extent(view: DeviceView) -> tuple[int, int]:
+    start = view.offset + (view.data if isinstance(view.data, int) else 0)
+    if view.size == 0:
+        return start, start
+    spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
+    low = start + sum(span for span in spans if span < 0)
+    return low, start + sum(span for span in spans if span > 0) + view.dtype.itemsize
+
+
+def identical(x: Operand, y: Operand) -> bool:
+    """Whether the two are the very same elements in the same order."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    here, there = (_address(o) for o in (x, y))
+    steps = all(p == q or length == 1 for p, q, length in zip(x.strides, y.strides, x.shape, strict=True))
+    return here == there and steps
+
+
+def _address(x: Operand) -> tuple[Any, int]:
+    if isinstance(x, DeviceView):
+        return (None, x.data + x.offset) if isinstance(x.data, int) else (x.data, x.offset)
+    return None, x.__array_interface__["data"][0]
+
+
+def distinct(x: Operand) -> bool:
+    """Whether no two elements of `x` share memory, as far as its strides prove it."""
+    reach = x.dtype.itemsize
+    for step, length in sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
+        if step < reach:
+            return False
+        reach = step * (length - 1) + reach
+    return True
+
+
+def kernel_ready(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """`array` in native, aligned `dtype` with strides of whole elements; itself when it is so already."""
+    if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
+        array = array.astype(dtype)
+    elif any(stride % dtype.itemsize for stride in array.strides):
+        array = array.copy()
+    return array
+
+
+def transposed(x: Operand) -> Operand:
+    """`x` with its last two axes exchanged, as a view."""
+    return x.mT if isinstance(x, DeviceView) else x.swapaxes(-1, -2)
+
+
+def expanded(x: Operand, axis: int) -> Operand:
+    """`x` with a new axis of length 1 at `axis` (0, or counted from the end), as a view."""
+    return x.insert_axis(axis) if isinstance(x, DeviceView) else np.expand_dims(x, axis)
+
+
+def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
+    """`x` with zero strides where it repeats, as a view."""
+    if x.shape == tuple(shape):
+        return x
+    return x.broadcast_to(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
+
+
+def layout(x: Operand) -> str:
+    """ "N" for unit stride along rows, "T" along columns, "S" for neither."""
+    rows, columns = x.shape[-2:]
+    row_step, column_step = x.strides[-2:]
+    if column_step == x.dtype.itemsize or columns == 1:
+        return "N"
+    return "T" if row_step == x.dtype.itemsize or rows == 1 else "S"
+
+
+def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
+    """A stand-in of `shape`, of no elements, for operands that a k = 0 launch does not read."""
+    return replace(x, shape=shape, strides=(0,) * len(shape))

@@ -1,0 +1,101 @@
+"""Kernel sources as text, and the one disk cache that compiled kernels and measurements share.
+
+The cache folder is private (0700, owned by this user, no link on the way): a file that others could have
+written is never loaded. Entries carry a checksum and the package version and are replaced atomically, so that a
+torn, foreign or outdated one reads as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from gemm.catalog import Kernel
+
+log = logging.getLogger("gemm")
+
+_HERE = Path(__file__).resolve().parent
+_ROOT = _HERE / "_sources" if (_HERE / "_sources").is_dir() else _HERE.parent
+_MAGIC = b"gemm1\n"
+
+
+def read(source: Kernel | str) -> str:
+    """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout."""
+    path = source if isinstance(source, str) else source.source
+    return (_ROOT / path).read_text(encoding="utf-8")
+
+
+def version() -> str:
+    """The package's version; part of every cache key."""
+    from gemm import __version__
+
+    return __version__
+
+
+@lru_cache(maxsize=1)
+def cache_dir() -> Path | None:
+    """The private cache folder, made on first use: $GEMM_CACHE_DIR or the platform's; None if unsafe or unwritable."""
+    import platformdirs
+
+    chosen = os.environ.get("GEMM_CACHE_DIR")
+    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gemm", appauthor=False))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.lstat()
+    except OSError as error:
+        log.warning("gemm runs without a disk cache: %s", error)
+        return None
+    if os.name == "posix":
+        private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+        if not private:
+            log.warning("gemm runs without a disk cache: others may write to %s (chmod 700 it)", folder)
+            return None
+    if not os.access(folder, os.W_OK):
+        log.warning("gemm runs without a disk cache: %s is read-only", folder)
+        return None
+    return folder
+
+
+def _seal(data: bytes) -> bytes:
+    return hashlib.sha256(version().encode() + b"\0" + data).digest()
+
+
+def load(name: str) -> bytes | None:
+    """The cache entry `name` (a plain file name), or None when absent, torn or from another version."""
+    folder = cache_dir()
+    if folder is None:
+        return None
+    try:
+        blob = (folder / name).read_bytes()
+    except OSError:
+        return None
+    seal, data = blob[len(_MAGIC) : len(_MAGIC) + 32], blob[len(_MAGIC) + 32 :]
+    if not blob.startswith(_MAGIC) or seal != _seal(data):
+        log.warning("gemm ignores the cache entry %s: damaged or of another version", name)
+        return None
+    return data
+
+
+def store(name: str, data: bytes) -> None:
+    """Write the cache entry `name` atomically; does nothing without a usable folder."""
+    folder = cache_dir()
+    if folder is None:
+        return
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + _seal(data) + data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, folder / name)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        log.warning("gemm could not write the cache entry %s: %s", name, error)

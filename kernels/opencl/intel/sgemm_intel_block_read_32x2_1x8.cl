@@ -1,0 +1,109 @@
+/* out = alpha * a * b + beta * c on Intel GPUs: a and b are images read by whole sub-groups, 32 x 2
+ * outputs a work-item, a work-group is one sub-group of 1 x 8 work-items: a 32 x 16 tile of out.
+ *
+ *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows, and lane l
+ *                +----------+----------+             gets the element l places right of x.
+ *           8 k  |    b0    |    b1    |             b0, b1: lane l holds 8 k of columns l and 8 + l.
+ *                +----------+----------+             rows:   lane l holds column (k) l of 8 rows of a;
+ *        8 k                                                 a shuffle hands one lane's k to all.
+ *      +-----+   +----------+----------+
+ *    8 |     |   |  sum0[0] | sum1[0]  |             a: image, texel (p, z * a_rows + i) = a[z][i][p]
+ *    8 | rows|   |  sum0[1] | sum1[1]  |             b: image, texel (j, z * b_rows + p) = b[z][p][j]
+ *    8 |     |   |  sum0[2] | sum1[2]  |             out, c: buffers, element (z, i, j) at
+ *    8 |     |   |  sum0[3] | sum1[3]  |               offset + z * batch + i * row + j * col
+ *      +-----+   +----------+----------+
+ *
+ * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.)
+ * Padded: a's rows to 32, b's columns to 16, both along K to 8; `k` here is the padded one. Block reads
+ * outside an image return garbage on some runtimes, so nothing is read there. Texels have 4 bytes, the most
+ * that block reads are defined for, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K:
+ * their product -0.0 is what addition leaves every sum unchanged by, a sum of -0.0 too.
+ * K in pieces: all but the first have resume = 1 and start from the raw sums in `out`; all but the last
+ * have finish = 0 and leave raw sums there. c is read only if beta != 0; a and b only if k > 0.
+ */
+
+#ifndef ORDERED   /* 1: each sum is the chain acc = fma(a, b, acc), the same bits on every device */
+#define ORDERED 0
+#endif
+#ifndef FUSED     /* 1: the device has fma in hardware; 0: it may be emulated and slow */
+#define FUSED 1
+#endif
+#ifndef TM        /* rows of out a work-item */
+#define TM 32
+#endif
+#ifndef TN        /* columns of out a work-item, SG apart */
+#define TN 2
+#endif
+#ifndef SG        /* work-items of a sub-group, and of a work-group */
+#define SG 8
+#endif
+#if TM != 32 || TN != 2 || SG != 8
+#error "the tile is written out for TM = 32, TN = 2, SG = 8"
+#endif
+
+#if ORDERED || FUSED
+#define MAC(x, y, sum) fma(x, y, sum)
+#else
+#define MAC(x, y, sum) ((x) * (y) + (sum))
+#endif
+
+#define READ8(image, x, y) as_float8(intel_sub_group_block_read8(image, (int2)((x) * 4, y)))
+#define EACH8(DO, q) DO(q, 0) DO(q, 1) DO(q, 2) DO(q, 3) DO(q, 4) DO(q, 5) DO(q, 6) DO(q, 7)
+#define EACH(DO) EACH8(DO, 0) EACH8(DO, 1) EACH8(DO, 2) EACH8(DO, 3)
+
+__attribute__((reqd_work_group_size(SG, 1, 1)))
+__attribute__((intel_reqd_sub_group_size(SG)))
+kernel void sgemm_intel_block_read_32x2_1x8(
+    read_only image2d_t a, int a_rows /* of a matrix; 0: all share one */,
+    read_only image2d_t b, int b_rows,
+    global const float *c, long c_offset, long c_row, long c_col, long c_batch,
+    global float *out, long out_offset, long out_row, long out_col, long out_batch,
+    int m, int n, int k, float alpha, float beta, int resume, int finish)
+{
+    const int z = get_group_id(2), i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
+    const int ya = z * a_rows + i0, yb = z * b_rows;
+    const int lane = get_sub_group_local_id();
+    c += c_offset + z * c_batch;
+    out += out_offset + z * out_batch;
+
+    float8 sum0[4], sum1[4];
+#define START(q, e)                                                                                       \
+    {                                                                                                     \
+        const long i = i0 + 8 * q + e, j = j0 + lane;                                                     \
+        sum0[q].s##e = resume && i < m && j < n ? out[i * out_row + j * out_col] : 0.0f;                  \
+        sum1[q].s##e = resume && i < m && j + SG < n ? out[i * out_row + (j + SG) * out_col] : 0.0f;      \
+    }
+    EACH(START)
+
+    for (int pos = 0; pos < k; pos += 8) {
+        const float8 b0 = READ8(b, j0, yb + pos), b1 = READ8(b, j0 + SG, yb + pos);
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const float8 rows = READ8(a, pos, ya + 8 * q);
+#define STEP(q, p)                                                                                        \
+    {                                                                                                     \
+        const float8 ap = intel_sub_group_shuffle(rows, p);                                               \
+        sum0[q] = MAC(ap, (float8)(b0.s##p), sum0[q]);                                                    \
+        sum1[q] = MAC(ap, (float8)(b1.s##p), sum1[q]);                                                    \
+    }
+            EACH8(STEP, q)
+        }
+    }
+
+#define PUT(sum, i, j)                                                                                    \
+    if ((i) < m && (j) < n) {                                                                             \
+        float result = sum;                                                                               \
+        if (finish) {                                                                                     \
+            result = alpha * result;                                                                      \
+            if (beta != 0) result = fma(beta, c[(i) * c_row + (j) * c_col], result);                      \
+        }                                                                                                 \
+        out[(i) * out_row + (j) * out_col] = result;                                                      \
+    }
+#define STORE(q, e)                                                                                       \
+    {                                                                                                     \
+        const long i = i0 + 8 * q + e, j = j0 + lane;                                                     \
+        PUT(sum0[q].s##e, i, j)                                                                           \
+        PUT(sum1[q].s##e, i, j + SG)                                                                      \
+    }
+    EACH(STORE)
+}

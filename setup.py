@@ -1,0 +1,23 @@
+"""What pyproject.toml cannot say: the cffi extension, and run-time compiled kernels as package data."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithKernels(build_py):
+    """Copies the sources that are compiled at run time into the wheel; an editable install reads the checkout."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for source in [*Path("kernels").rglob("*.cl"), *Path("csrc/cuda").rglob("*.cu")]:
+            target = Path(self.build_lib, "gemm", "_sources", source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+
+setup(cffi_modules=["build.py:ffibuilder"], cmdclass={"build_py": BuildWithKernels})

@@ -1,0 +1,360 @@
+"""What every kernel owes: the right numbers at any size, layout and scalar, and not a byte touched elsewhere.
+
+Where operands are small integers every sum is exact in any order and results are compared for equality; where they are
+not, the componentwise bound of the numerical contract holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from oracle import check_close, exact
+
+from conformance.arena import LAYOUTS, POISON, Layout, case, equal
+from conformance.subject import FULL, Subject, integers, normal, wide
+
+Array = np.ndarray
+Check = Callable[[Subject], None]
+CHECKS: dict[str, Check] = {}
+
+TRANSPOSED = {False: False, True: True, "N": False, "T": True, "C": True}
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def random(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng([7, seed])
+
+
+def close(
+    s: Subject, a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 0.0, **options: Any
+) -> None:
+    """The product of `s` is within the bound."""
+    result = s(a, b, c, alpha=alpha, beta=beta, **options)
+    if result.dtype != s.dtype:
+        raise AssertionError(f"the result is {result.dtype}, must be {s.dtype}")
+    check_close(result, exact(a, b, c, alpha, beta))
+
+
+@check
+def small_sizes(s: Subject) -> None:
+    """Every m, n, k of 1 … 33 crossed, with transposes, scalars, layouts and outs in rotation; equality.
+
+    With fewer calls, k = (m + n + shift) mod 33 still meets every pair of (m, n), (m, k) and (n, k) once a shift.
+    """
+    top = 33
+    rng = random()
+    a, b, c = (integers(rng, s.dtype, top, top) for _ in range(3))
+    sums = np.zeros((top + 1, top, top), s.dtype)
+    np.cumsum(np.einsum("ip,pj->pij", a, b), axis=0, out=sums[1:])
+    at, bt = a.T.copy(), b.T.copy()
+    scalars = [(1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (3.0, -2.0), (1.0, 0.5)]
+    memory = np.full((top + 2, top + 2), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
+    quiet = memory.copy()
+    shifts = {11} if s.effort < FULL and s.slow else range(0, top, s.pick(33, 1))
+    count = 0
+    for m, n, shift in product(range(1, top + 1), range(1, top + 1), shifts):
+        k = (m + n + shift) % top + 1
+        count += 1
+        alpha, beta = scalars[count % 5]
+        trans_a, trans_b = bool(count & 1), count % 3 == 0
+        x, y = (at[:k, :m] if trans_a else a[:m, :k]), (bt[:n, :k] if trans_b else b[:k, :n])
+        if count % 7 < 3:  # tight: the leading dimension is the row itself
+            x, y = x.copy(), y.copy()
+        z = c[:m, :n] if beta else None
+        out = memory[1 : m + 1, 1 : n + 1] if count % 4 else None
+        result = s.call(x, y, z, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out)
+        expected = alpha * sums[k, :m, :n]
+        if beta:
+            expected = expected + beta * c[:m, :n]
+        facts = {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b}
+        if not np.array_equal(result, expected):
+            with case(**facts, ld=[v.strides[0] // v.itemsize for v in (x, y, result)]):
+                equal(result, expected)
+        if out is not None:
+            out[...] = quiet[1 : m + 1, 1 : n + 1]
+            if memory.tobytes() != quiet.tobytes():
+                raise AssertionError(f"{facts}: something around out was overwritten")
+
+
+def _sized(s: Subject, shapes: list[tuple[int, int, int]]) -> None:
+    rng = random(1)
+    for number, (m, n, k) in enumerate(shapes):
+        a, b, c = normal(rng, s.dtype, m, k), normal(rng, s.dtype, k, n), normal(rng, s.dtype, m, n)
+        with case(m=m, n=n, k=k):
+            if number % 2:
+                close(s, Layout("F").place(a), Layout("F").place(b), c, 0.7, -1.3)
+            else:
+                close(s, a, b, out=Layout(pad=3).place(np.zeros_like(c)))
+
+
+@check
+def tile_edges(s: Subject) -> None:
+    """One below, at and one above every tile and cache block."""
+    rows, columns = s.edges("MR", "BM", "TM"), s.edges("NR", "BN", "TN")
+    depths = s.edges("KC", "BK") if s.pick(False, True) else s.edges("BK")
+    shapes = [(m, n, k) for m in rows for n in columns for k in depths[-4:]]
+    shapes += [(m, columns[-1], 5) for m in s.edges("MC")] + [(rows[-1], n, 5) for n in s.edges("NC")]
+    _sized(s, shapes[:: s.pick(3, 1)])
+    if {"MC", "KC"} <= s.params.keys():
+        _sized(s, [(s.params["MC"] + 1, columns[-1] + 2, s.params["KC"] + 1)])
+
+
+@check
+def odd_sizes(s: Subject) -> None:
+    """Primes, single rows and columns, tall, wide, flat and deep products."""
+    shapes = [(1, 1, 1), (1, 1, 67), (1, 67, 1), (67, 1, 1), (1, 131, 67), (131, 1, 67), (131, 67, 1), (37, 41, 43)]
+    shapes += [(61, 67, 71), (101, 103, 7), (2, 521, 3), (521, 2, 3), (8, 8, 1009), (127, 3, 129), (64, 64, 64)]
+    shapes += s.pick([], [(8, 8, 20011), (1, 3, 5003), (4099, 3, 5), (3, 4099, 5), (131, 257, 521), (300, 300, 17)])
+    _sized(s, shapes)
+
+
+@check
+def zero_sizes(s: Subject) -> None:
+    """0-sized dimensions: empty results, and beta·C where only k is 0."""
+    for m, n, k in product((0, 1, 5), repeat=3):
+        a, b, c = np.ones((m, k), s.dtype), np.ones((k, n), s.dtype), np.full((m, n), 3, s.dtype)
+        with case(m=m, n=n, k=k):
+            equal(s(a, b), np.full((m, n), k, s.dtype))
+            equal(s(a, b, c, alpha=2.0, beta=-1.0), np.full((m, n), 2 * k - 3, s.dtype))
+            out = np.full((m, n), np.nan, s.dtype)
+            equal(s(a, b, out=out), np.full((m, n), k, s.dtype))
+    equal(s(np.ones((0, 2, 3), s.dtype), np.ones((3, 4), s.dtype)), np.ones((0, 2, 4), s.dtype))
+
+
+@check
+def transposes(s: Subject) -> None:
+    """Every spelling of both transposes, in both orders of memory."""
+    rng = random(2)
+    a, b, c = integers(rng, s.dtype, 7, 9), integers(rng, s.dtype, 9, 5), integers(rng, s.dtype, 7, 5)
+    expected = 2 * (a @ b) + c
+    for trans_a, trans_b, order in product(TRANSPOSED, TRANSPOSED, "CF"):
+        x = np.array(a.T if TRANSPOSED[trans_a] else a, order=order)
+        y = np.array(b.T if TRANSPOSED[trans_b] else b, order=order)
+        with case(trans_a=trans_a, trans_b=trans_b, order=order):
+            equal(s(x, y, c, alpha=2.0, beta=1.0, trans_a=trans_a, trans_b=trans_b), expected)
+
+
+@check
+def layouts(s: Subject) -> None:
+    """Every layout of a with every layout of b, those of c and out in rotation, poison all around."""
+    rng = random(3)
+    m, n, k = 19, 37, 23
+    a, b, c = integers(rng, s.dtype, m, k), integers(rng, s.dtype, k, n), integers(rng, s.dtype, m, n)
+    expected = a @ b
+    names = list(LAYOUTS)
+    for i, j in product(range(len(names)), repeat=2):
+        if (i + j) % s.pick(3, 1):
+            continue
+        third, fourth = names[(i + j) % len(names)], names[(i + 2 * j) % len(names)]
+        x, y, z = LAYOUTS[names[i]].place(a), LAYOUTS[names[j]].place(b), LAYOUTS[third].place(c)
+        out = LAYOUTS[fourth].place(np.full((m, n), np.nan, s.dtype))
+        with case(a=names[i], b=names[j], c=third, out=fourth):
+            equal(s(x, y, out=out), expected)
+            equal(s(x, y, z, alpha=-1.0, beta=2.0, out=out), 2 * c - expected)
+            equal(s(x, y, z, alpha=3.0, beta=-1.0, out=z), 3 * expected - c, "in place")
+
+
+@check
+def zero_strides(s: Subject) -> None:
+    """Operands of one repeated row, column or element."""
+    rng = random(4)
+    m, n, k = 21, 34, 18
+    a, b = integers(rng, s.dtype, m, k), integers(rng, s.dtype, k, n)
+    xs = [np.broadcast_to(part, a.shape) for part in (a[:1], a[:, :1], a[:1, :1])]
+    ys = [np.broadcast_to(part, b.shape) for part in (b[:1], b[:, :1], b[:1, :1])]
+    for i, j in [*product(range(4), repeat=2)][1:]:
+        x, y = [a, *xs][i], [b, *ys][j]
+        with case(a=x.strides, b=y.strides):
+            equal(s(x, y), np.array(x) @ np.array(y))
+    row = integers(rng, s.dtype, n)
+    for c in (row, row[:1], np.broadcast_to(row, (m, n)), a[:, :1]):
+        equal(s(a, b, c, beta=2.0), a @ b + 2 * c, f"c of shape {c.shape}")
+
+
+@check
+def batches(s: Subject) -> None:
+    """Stacks of matrices: broadcast, strided, reversed, interleaved, with out and c, each equal to its own product."""
+    rng = random(5)
+    shapes = [((3,), (3,)), ((), (4,)), ((4,), ()), ((2, 1), (1, 3)), ((2, 3), (3,)), ((1,), (1,)), ((2, 1, 2), (3, 1))]
+    for left, right in shapes:
+        a, b = integers(rng, s.dtype, *left, 6, 11), integers(rng, s.dtype, *right, 11, 19)
+        expected = a @ b
+        c = integers(rng, s.dtype, *expected.shape)
+        with case(a=a.shape, b=b.shape):
+            equal(s(a, b), expected)
+            out = Layout(pad=3).place(np.full(expected.shape, np.nan, s.dtype))
+            equal(s(Layout(pad=1).place(a), Layout("F").place(b), c, alpha=2.0, beta=-1.0, out=out), 2 * expected - c)
+            equal(s(a, b, c[..., :1], beta=1.0), expected + c[..., :1])
+    a, b = integers(rng, s.dtype, 5, 7, 9), integers(rng, s.dtype, 5, 9, 8)
+    expected = a @ b
+    inner = np.moveaxis(np.moveaxis(a, 0, -1).copy(), -1, 0)
+    out = np.moveaxis(np.full((7, 8, 10), np.nan, s.dtype)[..., ::2], -1, 0)
+    equal(s(inner, b, out=out), expected, "interleaved stacks")
+    equal(s(a[::-1], b[::-1].copy()), expected[::-1], "a reversed stack")
+    equal(s(a[::2], b[::2]), expected[::2], "every second of a stack")
+    equal(s(np.broadcast_to(a[:1], a.shape), b), a[0] @ b, "a repeated matrix")
+    many = integers(rng, s.dtype, 200, 4, 3)
+    equal(s(many, many, trans_b=True), many @ many.swapaxes(1, 2), "many small products")
+
+
+@check
+def scalars(s: Subject) -> None:
+    """alpha and beta of every kind, NaN and infinities too, at a size inside and a size across tiles."""
+    values = (0.0, 1.0, -1.0, 0.1, -2.5, np.nan, np.inf)
+    rng = random(6)
+    for m, n, k in ((3, 2, 5), (37, 70, 19)):
+        a, b, c = normal(rng, s.dtype, m, k), normal(rng, s.dtype, k, n), normal(rng, s.dtype, m, n)
+        c[0, 0] = 0.0
+        for alpha, beta in product(values, repeat=2):
+            with case(m=m, n=n, k=k, alpha=alpha, beta=beta):
+                close(s, a, b, c, alpha, beta)
+
+
+@check
+def beta_zero_never_reads_c(s: Subject) -> None:
+    """NaN in c and in out leave no trace when beta = 0, inside tiles and at their edges."""
+    rng = random(7)
+    for m, n, k in ((1, 1, 1), (5, 9, 3), (33, 65, 17), (6, 64, 0)):
+        a, b = integers(rng, s.dtype, m, k), integers(rng, s.dtype, k, n)
+        nan = np.full((m, n), np.nan, s.dtype)
+        for alpha in (1.0, 2.0, 0.0):
+            with case(m=m, n=n, k=k, alpha=alpha):
+                equal(s(a, b, nan, alpha=alpha, beta=0.0), alpha * (a @ b))
+                equal(s(a, b, alpha=alpha, out=nan.copy()), alpha * (a @ b))
+                filled = nan.copy()
+                equal(s(a, b, filled, alpha=alpha, beta=-0.0, out=filled), alpha * (a @ b))
+
+
+@check
+def alpha_zero_never_reads_a_b(s: Subject) -> None:
+    """NaN and Inf in a and b leave no trace when alpha = 0; nor does k = 0 invent anything."""
+    rng = random(8)
+    for m, n, k in ((1, 1, 1), (5, 9, 3), (33, 65, 17), (6, 64, 0), (1, 1, 0)):
+        a, b = np.full((m, k), np.nan, s.dtype), np.full((k, n), np.inf, s.dtype)
+        c = normal(rng, s.dtype, m, n)
+        c.flat[0] = -0.0
+        for alpha in (0.0, -0.0) if k else (0.0, 1.0, 3.0, np.nan):
+            with case(m=m, n=n, k=k, alpha=alpha):
+                equal(s(a, b, alpha=alpha), np.zeros((m, n), s.dtype))
+                for beta in (1.0, -2.0, 0.3):
+                    expected = s.dtype.type(beta) * c
+                    result = s(a, b, c, alpha=alpha, beta=beta)
+                    equal(result, expected)
+                    if not np.array_equal(np.signbit(result), np.signbit(expected)):
+                        raise AssertionError(f"beta = {beta}: a zero changed its sign")
+                equal(s(a, b, alpha=alpha, out=np.full((m, n), np.nan, s.dtype)), np.zeros((m, n), s.dtype))
+
+
+@check
+def non_finite(s: Subject) -> None:
+    """NaN and Inf spread as IEEE arithmetic says: 0 · Inf and Inf - Inf are NaN, and nothing spreads further."""
+    rng = random(9)
+    for m, n, k in ((2, 3, 1), (9, 7, 5), (34, 67, 33)):
+        for trial in range(s.pick(4, 12)):
+            a, b, c = (integers(rng, s.dtype, *shape, limit=1) for shape in ((m, k), (k, n), (m, n)))
+            for x in (a, b, c)[: 1 + trial % 3]:
+                for value in rng.choice([np.nan, np.inf, -np.inf], 1 + trial % 2):
+                    x[rng.integers(x.shape[0]), rng.integers(x.shape[1])] = value
+            with case(m=m, n=n, k=k, trial=trial):
+                close(s, a, b)
+                close(s, a, b, c, -1.0, 1.0)
+                close(s, a, b, c, 2.0, 0.5)
+    # In the last, partial tile of everything, against zeros only.
+    a, b = np.zeros((35, 37), s.dtype), np.zeros((37, 67), s.dtype)
+    for x, y in ((a, b), (b.T, a.T)):
+        x = x.copy()
+        x[-1, -1] = np.inf
+        expected = np.zeros((len(x), y.shape[1]), s.dtype)
+        expected[-1] = np.nan
+        equal(s(x, y), expected, "0 · Inf in the corner")
+
+
+@check
+def accuracy(s: Subject) -> None:
+    """The bound on kind and unkind data: one sign, cancelling, of wildly different sizes."""
+    rng = random(10)
+    for m, n, k in ((13, 21, 300), *s.pick([], [(40, 33, 1200)])):
+        a, b, c = normal(rng, s.dtype, m, k), normal(rng, s.dtype, k, n), normal(rng, s.dtype, m, n)
+        with case(m=m, n=n, k=k):
+            close(s, abs(a), abs(b))
+            close(s, abs(a), abs(b), c, 1 / 3, 1 / 7)
+            close(s, np.concatenate([a, a], 1), np.concatenate([b, -b], 0))
+            close(s, wide(rng, s.dtype, m, k, exponent=30), wide(rng, s.dtype, k, n, exponent=30), c, -0.1, 1e3)
+            close(s, (a + 1000).astype(s.dtype), b)
+    one, k = np.ones((3, 1), s.dtype), 4000
+    small = np.full((1, k), s.dtype.type(np.finfo(s.dtype).eps * 0.75), s.dtype)
+    small[0, 0] = 1  # 1 + many terms of 3/4 ulp: an accumulator that truncates, or is narrower, stays behind
+    close(s, one @ small, np.ones((k, 2), s.dtype))
+
+
+@check
+def subnormals(s: Subject) -> None:
+    """Subnormal operands and results are not flushed."""
+    tiny = float(np.finfo(s.dtype).smallest_subnormal)
+    rng = random(11)
+    for m, n, k in ((1, 1, 1), (7, 9, 5), (35, 66, 17)):
+        a, b, c = (integers(rng, s.dtype, *shape) for shape in ((m, k), (k, n), (m, n)))
+        low = (c * tiny).astype(s.dtype)
+        with case(m=m, n=n, k=k):
+            equal(s((a * tiny).astype(s.dtype), b), (a @ b) * tiny, "subnormal a")
+            equal(s(a, (b * tiny).astype(s.dtype)), (a @ b) * tiny, "subnormal b")
+            equal(s((a * tiny).astype(s.dtype), b, low, alpha=2.0, beta=-1.0), (2 * (a @ b) - c) * tiny, "subnormal c")
+            half = float(2.0 ** (np.finfo(s.dtype).minexp // 2 - 4))
+            equal(s((a * half).astype(s.dtype), (b * half).astype(s.dtype)), (a @ b) * half * half, "small products")
+
+
+@check
+def overflow(s: Subject) -> None:
+    """Sums past the largest number are infinite, with the sign they have; just below it they are finite."""
+    top = np.finfo(s.dtype).max
+    a = np.array([[top, top], [-top, -top], [top, -top], [top / 2, 0]], s.dtype)
+    b = np.ones((2, 3), s.dtype)
+    inf = np.inf
+    expected = np.array([[inf] * 3, [-inf] * 3, [0] * 3, [top / 2] * 3], s.dtype)
+    equal(s(a, b), expected)
+    with np.errstate(over="ignore"):
+        expected = expected + top
+    equal(s(a, b, np.ones((4, 3), s.dtype), beta=float(top)), expected)
+
+
+@check
+def repeatable(s: Subject) -> None:
+    """The same call gives the same bits each time, and whatever lay in out."""
+    rng = random(12)
+    a, b = normal(rng, s.dtype, 150, 170), normal(rng, s.dtype, 170, 140)
+    first = s(a, b).tobytes()
+    for _ in range(s.pick(3, 15)):
+        out = rng.standard_normal((150, 140)).astype(s.dtype)
+        if s(a, b, out=out).tobytes() != first:
+            raise AssertionError("the same product came out with other bits")
+
+
+@check
+def in_place(s: Subject) -> None:
+    """out may be c, a or b, or overlap any of them in part."""
+    rng = random(13)
+    for n in (4, 33, 70):
+        a, b, c = (integers(rng, s.dtype, n, n) for _ in range(3))
+        expected = 2 * (a @ b) - c
+        with case(n=n):
+            for which in "abc":
+                x, y, z = a.copy(), b.copy(), c.copy()
+                out = {"a": x, "b": y, "c": z}[which]
+                equal(s(x, y, z, alpha=2.0, beta=-1.0, out=out), expected, f"out is {which}")
+                x, y, z = a.copy(), b.copy(), c.copy()
+                out = {"a": x, "b": y, "c": z}[which].T
+                equal(s(x, y, z, alpha=2.0, beta=-1.0, out=out), expected, f"out is {which}.T")
+                memory = np.zeros((n + 2, n), s.dtype)
+                memory[:n] = {"a": a, "b": b, "c": c}[which]
+                given = {"a": a, "b": b, "c": c, which: memory[:n]}
+                result = s(given["a"], given["b"], given["c"], alpha=2.0, beta=-1.0, out=memory[1 : n + 1])
+                equal(result, expected, f"out is {which} one row down")
+            x = a.copy()
+            equal(s(x, x, x, beta=1.0, out=x), a @ a + a, "all are one")

@@ -1,0 +1,152 @@
+"""Host arrays → the same views of device memory → the call → back, so that every check runs on resident operands too.
+
+Whole memory blocks travel, poison included, and the views keep their offset and strides: what a kernel does to a
+device array, the guard on the host sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from conformance.arena import root
+
+Array = np.ndarray
+
+
+class Library(Protocol):
+    """A library of device arrays."""
+
+    def upload(self, memory: Array) -> Any:
+        """A block of device memory with the bytes of `memory`."""
+
+    def download(self, block: Any, size: int) -> Array:
+        """The block's bytes, after all work enqueued before."""
+
+    def view(self, block: Any, x: Array, offset: int) -> Any:
+        """The library's array of x's shape, dtype and strides, `offset` bytes into the block."""
+
+    def values(self, array: Any) -> Array:
+        """A result of this library as an ndarray; anything else is a TypeError."""
+
+
+class PyOpenCL:
+    def __init__(self, queue: Any) -> None:
+        import pyopencl as cl
+        import pyopencl.array
+
+        self._cl, self._queue = cl, queue
+        self._array = pyopencl.array.Array
+
+    def upload(self, memory: Array) -> Any:
+        block = self._cl.Buffer(self._queue.context, self._cl.mem_flags.READ_WRITE, max(memory.nbytes, 1))
+        if memory.nbytes:
+            self._cl.enqueue_copy(self._queue, block, memory)
+        return block
+
+    def download(self, block: Any, size: int) -> Array:
+        memory = np.empty(size, np.uint8)
+        if size:
+            self._cl.enqueue_copy(self._queue, memory, block)
+        return memory
+
+    def view(self, block: Any, x: Array, offset: int) -> Any:
+        return self._array(self._queue, x.shape, x.dtype, strides=x.strides, data=block, offset=offset)
+
+    def values(self, array: Any) -> Array:
+        if not isinstance(array, self._array):
+            raise TypeError(f"the result is a {type(array).__name__}, not a pyopencl Array")
+        return array.get(self._queue) if array.size else np.empty(array.shape, array.dtype)
+
+
+class CuPy:
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def upload(self, memory: Array) -> Any:
+        return self._cupy.asarray(memory if memory.size else np.zeros(1, np.uint8))
+
+    def download(self, block: Any, size: int) -> Array:
+        return self._cupy.asnumpy(block)[:size]
+
+    def view(self, block: Any, x: Array, offset: int) -> Any:
+        return self._cupy.ndarray(x.shape, x.dtype, block.data + offset, x.strides)
+
+    def values(self, array: Any) -> Array:
+        if not isinstance(array, self._cupy.ndarray):
+            raise TypeError(f"the result is a {type(array).__name__}, not a CuPy array")
+        return self._cupy.asnumpy(array)
+
+
+class Torch:
+    """PyTorch on CUDA; it has no negative strides, so that such views arrive as copies of their own."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._torch, self._device = torch, device
+
+    def upload(self, memory: Array) -> Any:
+        return self._torch.from_numpy(memory.copy()).to(self._device)
+
+    def download(self, block: Any, size: int) -> Array:
+        return block.cpu().numpy()[:size]
+
+    def view(self, block: Any, x: Array, offset: int) -> Any:
+        size = x.dtype.itemsize
+        if any(step < 0 for step in x.strides):
+            return self._torch.from_numpy(x.copy()).to(self._device)
+        typed = block[: len(block) // size * size].view(getattr(self._torch, x.dtype.name))
+        return typed.as_strided(x.shape, [step // size for step in x.strides], offset // size)
+
+    def values(self, array: Any) -> Array:
+        if not isinstance(array, self._torch.Tensor):
+            raise TypeError(f"the result is a {type(array).__name__}, not a torch Tensor")
+        return array.cpu().numpy()
+
+
+def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]:
+    """`call` with its operands put into device memory; takes and returns host arrays."""
+
+    def on_device(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Array:
+        blocks: dict[int, tuple[Array, Any]] = {}
+
+        def sent(x: Array | None) -> Any:
+            if x is None:
+                return None
+            whole = root(x)
+            if id(whole) not in blocks:
+                blocks[id(whole)] = whole, library.upload(_flat(whole))
+            start = x.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+            return library.view(blocks[id(whole)][1], x, start if x.size else 0)
+
+        target = sent(out)
+        result = call(sent(a), sent(b), sent(c), out=target, **options)
+        if out is not None and result is not target:
+            raise AssertionError("the result is not out itself")
+        values = None if out is not None else library.values(result)
+        for whole, block in blocks.values():
+            flat, now = _flat(whole), library.download(block, whole.nbytes)
+            if not np.array_equal(flat, now):
+                if not whole.flags.writeable:
+                    raise AssertionError("an input was overwritten")
+                flat[...] = now
+        if values is not None:
+            return values
+        assert out is not None
+        return out
+
+    return on_device
+
+
+def _flat(whole: Array) -> Array:
+    """The bytes of a root array in memory order, as a view."""
+    if not whole.flags.forc:
+        raise ValueError("a root array has holes")
+    flat = whole.ravel(order="K").view(np.uint8)
+    assert whole.size == 0 or np.shares_memory(flat, whole)
+    return flat

@@ -1,0 +1,205 @@
+"""Options, the kernels as test parameters, and the report of what ran where.
+
+--require=NAME[,NAME…] turns skips into failures: a kernel or target must run; a backend must be there, and each of
+its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
+pytest.register_assert_rewrite("oracle", "conformance")
+
+import gemm
+from conformance.chain import CHAIN_CHECKS
+from conformance.checks import CHECKS
+from conformance.resident import CuPy, PyOpenCL, Torch, resident
+from conformance.subject import DEFAULT, FULL, THIN, Subject
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
+from gemm.dispatch import registry, unavailable
+
+ALL_CHECKS = {**CHECKS, **CHAIN_CHECKS}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gemm")
+    group.addoption("--require", default=os.environ.get("GEMM_TEST_REQUIRE", ""), metavar="NAME[,NAME]",
+                    help="backends, targets or kernels that must run: their skips are failures")
+    group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
+    group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
+    group.addoption("--kernel-report", type=Path, metavar="FILE",
+                    help="write {kernel: {passed, failed, skipped, reason}} as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = _required(config) - BACKENDS.keys() - TARGETS - BY_NAME.keys()
+    if unknown:
+        known = ", ".join([*BACKENDS, *sorted(TARGETS), *BY_NAME])
+        raise pytest.UsageError(f"--require: unknown {', '.join(sorted(unknown))}; known are {known}")
+    examples = (20, 100, 1000)[_effort(config)]
+    hypothesis.settings.register_profile("gemm", deadline=None, derandomize=_effort(config) != FULL, max_examples=examples)
+    hypothesis.settings.load_profile("gemm")
+    config.pluginmanager.register(KernelReport(config), "gemm-kernel-report")
+
+
+def _required(config: pytest.Config) -> set[str]:
+    return set(filter(None, config.getoption("--require").split(",")))
+
+
+def _effort(config: pytest.Config) -> int:
+    asked = os.environ.get("GEMM_TEST_EFFORT", "")
+    if config.getoption("--full") or asked == "full":
+        return FULL
+    return THIN if config.getoption("--thin") or asked == "thin" else DEFAULT
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A subject before its kernel is known to run: a row, a dtype, a device (None: none has it), and where operands lie."""
+
+    kernel: str
+    dtype: str
+    device: str | None
+    library: str | None = None
+
+
+def _libraries(backend: str) -> list[str]:
+    """The libraries of device arrays to test `backend` with."""
+    if backend == "opencl":
+        return ["pyopencl"]
+    return [name for name in ("cupy", "torch") if backend == "cuda" and _imports(name)]
+
+
+def _imports(name: str) -> bool:
+    try:
+        __import__(name)
+    except Exception:  # a broken installation of a library we only borrow is as good as none
+        return False
+    return True
+
+
+def _specs() -> list[tuple[Spec, str]]:
+    """Every catalog row on every device that can run it, with its test id."""
+    found = []
+    for status in gemm.kernels():
+        several = len(status.devices) > 1
+        for dtype in ("float32", "float64") if status.dtype == "*" else (status.dtype,):
+            for device in status.devices or (None,):
+                for library in [None, *(_libraries(status.backend) if device else [])]:
+                    id_ = status.name + (f"-{dtype}" if status.dtype == "*" else "")
+                    id_ += (f"@{device}" if several else "") + (f"-{library}" if library else "")
+                    found.append((Spec(status.name, dtype, device, library), id_))
+    return found
+
+
+HOST_ONLY = {"far_strides", "concurrent"}
+
+
+def _applies(check: str, spec: Spec) -> bool:
+    """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
+    row = BY_NAME[spec.kernel]
+    if spec.library and check in HOST_ONLY:
+        return False
+    if check not in CHAIN_CHECKS:
+        return True
+    if not row.ordered or spec.device is None:
+        return row.ordered
+    return not unavailable(row, _device(spec), reproducible=True)
+
+
+def _device(spec: Spec) -> Any:
+    devices = registry.backend(BY_NAME[spec.kernel].backend).devices()
+    return next(device for device in devices if device.key == spec.device)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if {"subject", "check"} <= set(metafunc.fixturenames):
+        cases = [
+            pytest.param(spec, check, id=f"{id_}-{check}")
+            for spec, id_ in _specs()
+            for check in ALL_CHECKS
+            if _applies(check, spec)
+        ]
+        metafunc.parametrize(("subject", "check"), cases, indirect=["subject"], scope="session")
+
+
+@pytest.fixture(scope="session")
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """The kernel of the test's parameter, reached through `gemm.gemm`; skips, or fails if required, when absent."""
+    return make_subject(request.param, request.config)
+
+
+def make_subject(spec: Spec, config: pytest.Config) -> Subject:
+    row = BY_NAME[spec.kernel]
+    if spec.device is None:
+        _absent(spec.kernel, config)
+    options = {"kernel": row.name, "backend": spec.device}
+
+    def call(*operands: Any, **more: Any) -> Any:
+        return gemm.gemm(*operands, **options, **more)
+
+    if spec.library == "pyopencl":
+        backend = registry.backend("opencl")
+        queue = backend.to_device(np.zeros(1, np.float32), _device(spec)).owner.queue
+        call = resident(call, PyOpenCL(queue))
+    elif spec.library == "cupy":
+        call = resident(call, CuPy())
+    elif spec.library == "torch":
+        call = resident(call, Torch(str(spec.device)))
+    return Subject(
+        name=row.name, call=call, dtype=np.dtype(spec.dtype), ordered=row.ordered,
+        always=row.ordered and row.backend in ("cpu", "cuda"), params=row.params, effort=_effort(config),
+        slow=row.backend in ("opencl", "cuda"),
+    )  # fmt: skip
+
+
+def _absent(kernel: str, config: pytest.Config) -> None:
+    status = next(status for status in gemm.kernels() if status.name == kernel)
+    required = _required(config)
+    gone = gemm.backends()[status.backend]
+    if required & {status.name, status.target} or (status.backend in required and gone):
+        pytest.fail(f"required, but {status.reason}", pytrace=False)
+    pytest.skip(status.reason)
+
+
+class KernelReport:
+    """Counts the outcomes of each kernel's tests; xdist's workers send theirs to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._file: Path | None = config.getoption("--kernel-report")
+        self._worker = hasattr(config, "workerinput")
+        self._counts: dict[str, dict[str, Any]] = defaultdict(
+            lambda: {"passed": 0, "failed": 0, "skipped": 0, "reason": ""}
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        spec = getattr(item, "callspec", None) and item.callspec.params.get("subject")
+        if isinstance(spec, Spec):
+            item.user_properties.append(("kernel", spec.kernel))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kernel = dict(report.user_properties).get("kernel")
+        if kernel is None or (report.when != "call" and report.outcome == "passed"):
+            return
+        counts = self._counts[str(kernel)]
+        counts[report.outcome] += 1
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            counts["reason"] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def pytest_sessionfinish(self) -> None:
+        if self._file is not None and not self._worker:
+            order = [row.name for row in KERNELS]
+            counts = {name: self._counts[name] for name in order if name in self._counts}
+            self._file.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,47 @@
+"""The ORDERED chain: the one bit pattern that every kernel with `ordered` must produce."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oracle.fma import fma
+
+Array = np.ndarray
+
+
+def ordered(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
+    """acc = fma(a[i, p], b[p, j], acc) for p = 0 … k-1 from +0; alpha·acc; fma(beta, c, ·): each rounded.
+
+    a (*batch, m, k) and b (*batch, k, n) of one dtype, c broadcasting to the result; alpha and beta are rounded
+    to the dtype. alpha = 0 and k = 0 give beta·C and look at neither a nor b.
+    """
+    dtype = a.dtype
+    scale, beta_ = np.array(alpha, dtype), np.array(beta, dtype)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    k = a.shape[-1]
+    with np.errstate(all="ignore"):
+        if k == 0 or scale == 0:
+            return np.zeros(shape, dtype) if beta_ == 0 else np.broadcast_to(beta_ * c, shape).astype(dtype)
+        acc = np.zeros(shape, dtype)
+        for p in range(k):
+            acc = fma(a[..., :, p, None], b[..., p, None, :], acc)
+        scaled = acc if scale == 1 else scale * acc
+        return scaled if beta_ == 0 else fma(beta_, c, scaled)
+
+
+def check_same_bits(result: Array, expected: Array, what: str = "result") -> None:
+    """Fail unless both have the same shape, dtype and bits; any NaN equals any NaN."""
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        raise AssertionError(
+            f"{what}: {result.dtype}{result.shape}, must be {expected.dtype}{expected.shape}"
+        )
+    integer = np.dtype(f"u{result.dtype.itemsize}")
+    have, want = (np.ascontiguousarray(x).view(integer) for x in (result, expected))
+    wrong = (have != want) & ~(np.isnan(result) & np.isnan(expected))
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements differ in their bits; at {at} "
+            f"{float(result[at]).hex()}, must be {float(expected[at]).hex()}"
+        )

@@ -1,0 +1,395 @@
+"""The call: shapes, dtypes, layouts, scalars, outs and mistakes, against np.matmul and sums written out in NumPy.
+
+Entries are small integers, so that equality is due whatever computes; kernels as such are conformance/'s business.
+"""
+
+from __future__ import annotations
+
+import array
+import threading
+import warnings
+from typing import Any
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gemm
+
+Array = np.ndarray
+BACKENDS = ["auto", "cpu"]
+FLOATS = ["float32", "float64"]
+backends = pytest.mark.parametrize("backend", BACKENDS)
+
+seeds = st.integers(0, 2**32 - 1)
+scalars = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
+sides = st.integers(0, 7)
+
+
+def numbers(seed: int, shape: tuple[int, ...], dtype: Any = "float64") -> Array:
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
+
+
+@st.composite
+def views(draw: st.DrawFn, x: Array) -> Array:
+    """`x` as a view of other memory: offset, stepped, reversed, its axes in any order."""
+    order = draw(st.permutations(range(x.ndim)))
+    steps = [draw(st.sampled_from([1, 1, 2, 3])) for _ in order]
+    signs = [draw(st.sampled_from([1, 1, -1])) for _ in order]
+    pads = [draw(st.integers(0, 2)) for _ in order]
+    shape = [x.shape[axis] * step + pad for axis, step, pad in zip(order, steps, pads, strict=True)]
+    view = np.full(shape, 99, x.dtype)[tuple(slice(pad, None, step) for pad, step in zip(pads, steps, strict=True))]
+    view = view[tuple(slice(x.shape[axis]) for axis in order)]
+    view = view[tuple(slice(None, None, sign) for sign in signs)].transpose(np.argsort(order))
+    view[...] = x
+    return view
+
+
+def same(result: Any, expected: Any) -> None:
+    assert np.shape(result) == np.shape(expected)
+    assert np.asarray(result).dtype == np.asarray(expected).dtype
+    np.testing.assert_array_equal(result, expected)
+
+
+# Shapes.
+
+
+@backends
+@given(data=st.data(), shapes=hnp.mutually_broadcastable_shapes(signature="(m?,k),(k,n?)->(m?,n?)", min_side=0, max_side=5, max_dims=3),
+       seed=seeds, dtype=st.sampled_from(FLOATS))  # fmt: skip
+def test_matmul_is_numpys(backend: str, data: st.DataObject, shapes: Any, seed: int, dtype: str) -> None:
+    a, b = (data.draw(views(numbers(seed + i, shape, dtype))) for i, shape in enumerate(shapes.input_shapes))
+    same(gemm.matmul(a, b, backend=backend), np.matmul(a, b))
+
+
+@backends
+@given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), m=sides, n=sides, k=sides, alpha=scalars, beta=scalars,
+       trans=st.tuples(*[st.sampled_from([False, True, "N", "T", "C", "n", "t", "c", np.True_])] * 2),
+       batch=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=2, min_side=0, max_side=3))  # fmt: skip
+def test_gemm_is_its_formula(
+    backend: str, data: st.DataObject, seed: int, dtype: str, m: int, n: int, k: int, alpha: float, beta: float,
+    trans: tuple[Any, Any], batch: Any,
+) -> None:  # fmt: skip
+    (left, right), full = batch.input_shapes, (*batch.result_shape, m, n)
+    a, b = numbers(seed, (*left, m, k), dtype), numbers(seed + 1, (*right, k, n), dtype)
+    c = numbers(seed + 2, data.draw(st.sampled_from([full, (m, n), (n,), (1, n), (m, 1), (1,), ()])), dtype)
+    expected = alpha * np.matmul(a, b) + beta * np.broadcast_to(c, full)
+    flip = [str(t).upper() in ("TRUE", "T", "C") for t in trans]
+    x, y = (data.draw(views(z.swapaxes(-1, -2) if f else z)) for z, f in zip((a, b), flip, strict=True))
+    z = data.draw(views(c))
+    options = {"alpha": alpha, "beta": beta, "trans_a": trans[0], "trans_b": trans[1], "backend": backend}
+    same(gemm.gemm(x, y, z, **options), expected.astype(dtype))
+    out = data.draw(views(np.full(full, np.nan, dtype)))
+    assert gemm.gemm(x, y, z, out=out, **options) is out
+    same(out, expected.astype(dtype))
+    same(z, c)
+
+
+@backends
+@given(data=st.data(), seed=seeds, size=st.integers(1, 5), beta=scalars)
+def test_out_overlaps_anything(backend: str, data: st.DataObject, seed: int, size: int, beta: float) -> None:
+    """a, b, c and out are windows of one memory, at any distance and in any orientation."""
+    memory = numbers(seed, (60,), "float32")
+
+    def window() -> Array:
+        start = data.draw(st.integers(0, 60 - size * size))
+        view = memory[start : start + size * size].reshape(size, size)
+        view = view.T if data.draw(st.booleans()) else view
+        return view[:: data.draw(st.sampled_from([1, -1]))]
+
+    a, b, c, out = (window() for _ in range(4))
+    before = memory.copy()
+    expected = 2 * (a @ b) + beta * c
+    outside = ~np.isin(np.arange(60), (np.arange(60)[_span(memory, out)]))
+    gemm.gemm(a, b, c, alpha=2.0, beta=beta, out=out, backend=backend)
+    same(out, expected.astype("float32"))
+    same(memory[outside], before[outside])
+
+
+def _span(memory: Array, view: Array) -> slice:
+    low, high = np.lib.array_utils.byte_bounds(view) if hasattr(np.lib, "array_utils") else np.byte_bounds(view)
+    start = memory.__array_interface__["data"][0]
+    return slice((low - start) // 4, (high - start) // 4)
+
+
+# Dtypes.
+
+PAIRS = [
+    ("float32", "float32"), ("float32", "float64"), ("float16", "float16"), ("float16", "float32"), ("int8", "int8"),
+    ("int32", "int32"), ("int64", "float32"), ("uint8", "int8"), ("uint64", "int64"), ("bool", "bool"), ("bool", "int16"),
+    ("complex64", "complex64"), ("complex128", "float32"), ("longdouble", "float64"), (">f4", ">f4"), (">f8", "<f4"),
+    (">i4", "int16"), ("bool", "float16"), ("clongdouble", "int8"),
+]  # fmt: skip
+
+
+@backends
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_dtypes_promote_as_numpys(backend: str, left: str, right: str) -> None:
+    a, b = abs(numbers(1, (5, 4))).astype(left), abs(numbers(2, (4, 3))).astype(right)
+    expected = np.matmul(a, b)
+    same(gemm.matmul(a, b, backend=backend), expected)
+    same(gemm.matmul(b.T, a.T, backend=backend), expected.T)
+    assert gemm.matmul(a, b, backend=backend).dtype.isnative
+
+
+@backends
+def test_integers_are_exact_and_wrap(backend: str) -> None:
+    rng = np.random.default_rng(3)
+    for dtype in ("int8", "uint8", "int32", "int64", "uint64"):
+        info = np.iinfo(dtype)
+        a, b, c = (rng.integers(info.min, info.max, (6, 6), dtype, endpoint=True) for _ in range(3))
+        same(gemm.gemm(a, b, backend=backend), np.matmul(a, b))
+        with np.errstate(over="ignore"):
+            same(gemm.gemm(a, b, c, alpha=3, beta=2, backend=backend), 3 * np.matmul(a, b) + 2 * c)
+    big = np.array([[2**62 + 1]])
+    same(gemm.gemm(big, np.array([[1]]), big, alpha=1, beta=1, backend=backend), 2 * big)
+
+
+@backends
+def test_float16_accumulates_in_float32(backend: str) -> None:
+    ones = np.ones((1, 5000), np.float16)
+    same(gemm.matmul(ones, ones.T, backend=backend), np.array([[5000]], np.float16))
+    terms = np.full((1, 3000), 2.0**-11, np.float16)
+    terms[0, 0] = 1
+    result = gemm.matmul(terms, np.ones((3000, 1), np.float16), backend=backend)
+    assert abs(float(result[0, 0]) - (1 + 2999 / 2048)) <= 2.0**-10
+
+
+@backends
+def test_complex_transposes_and_scalars(backend: str) -> None:
+    rng = np.random.default_rng(4)
+    for dtype in (np.complex64, np.complex128):
+        a, b, c = ((rng.integers(-4, 5, (5, 5)) + 1j * rng.integers(-4, 5, (5, 5))).astype(dtype) for _ in range(3))
+        result = gemm.gemm(a, b, c, alpha=1j, beta=2 - 1j, trans_a="C", trans_b="T", backend=backend)
+        same(result, (1j * (a.conj().T @ b.T) + (2 - 1j) * c).astype(dtype))
+        same(gemm.gemm(a, b, trans_a=True, backend=backend), a.T @ b)
+
+
+@backends
+def test_asked_dtype(backend: str) -> None:
+    a, b = numbers(5, (3, 4), "float32"), numbers(6, (4, 2), "float32")
+    same(gemm.gemm(a, b, dtype="float64", backend=backend), (a @ b).astype("float64"))
+    same(gemm.gemm(a.astype("float64"), b, dtype=np.float32, backend=backend), a @ b)
+    same(gemm.gemm(a.astype("int8"), b.astype("int8"), dtype="int32", backend=backend), (a @ b).astype("int32"))
+    with pytest.raises(TypeError, match="dtype"):
+        gemm.gemm(a, b, dtype="int32", backend=backend)
+
+
+# What operands may be.
+
+
+@backends
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fields_of_records(backend: str, dtype: str) -> None:
+    """Strides that are no multiple of the element, and elements that are not aligned."""
+    packed = np.dtype([("tag", "u1"), ("value", dtype)])
+    a, b, c, out = (np.zeros(shape, packed) for shape in ((5, 4), (4, 6), (5, 6), (5, 6)))
+    for seed, x in enumerate((a, b, c)):
+        x["value"] = numbers(seed, x.shape)
+        x["tag"] = 7
+    expected = 2 * (a["value"] @ b["value"]) - c["value"]
+    result = gemm.gemm(a["value"], b["value"], c["value"], alpha=2.0, beta=-1.0, out=out["value"], backend=backend)
+    same(result, expected)
+    same(out["value"], expected)
+    assert (out["tag"] == 0).all()
+    assert (c["tag"] == 7).all()
+    aligned = np.zeros((5, 6), np.dtype([("value", dtype), ("tag", "u1")], align=True))
+    gemm.gemm(a["value"], b["value"], out=aligned["value"], backend=backend)
+    same(aligned["value"], a["value"] @ b["value"])
+
+
+@backends
+def test_operands_of_other_kinds(backend: str) -> None:
+    a, b = numbers(7, (3, 4)), numbers(8, (4, 2))
+    expected = a @ b
+
+    class Lazy:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+            return a if dtype is None else a.astype(dtype)
+
+    frozen = a.copy()
+    frozen.flags.writeable = False
+    swapped = a.astype(a.dtype.newbyteorder())
+    for x in (a.tolist(), tuple(map(tuple, a.tolist())), Lazy(), memoryview(a), frozen, swapped, np.asfortranarray(a)):
+        same(gemm.gemm(x, b, backend=backend), expected)
+    same(gemm.gemm([1.0, 2.0], array.array("d", [3.0, 4.0]), backend=backend), np.matmul([1.0, 2.0], [3.0, 4.0]))
+    same(np.asarray(gemm.gemm(np.asmatrix(a), b, backend=backend)), expected)
+    same(gemm.gemm([[1, 2]], [[3], [4]], backend=backend), np.array([[11]]))
+    with pytest.raises(TypeError, match=r"\ba\b.*mask"):
+        gemm.gemm(np.ma.array(a, mask=a > 0), b, backend=backend)
+
+
+@backends
+def test_swapped_and_cast_out(backend: str) -> None:
+    a, b = numbers(9, (3, 4), "float32"), numbers(10, (4, 2), "float32")
+    for dtype in (">f4", "float64", "float16", "complex64"):
+        out = np.full((3, 2), 9, dtype)
+        assert gemm.gemm(a, b, out=out, backend=backend) is out
+        np.testing.assert_array_equal(out, a @ b)
+    same(gemm.gemm(a, b, np.ones(2, "float32"), beta=1.0, out=np.zeros((3, 2), "float64"), backend=backend), (a @ b + 1.0).astype("float64"))
+
+
+@backends
+def test_result_is_memory_of_its_own(backend: str) -> None:
+    c = numbers(11, (3, 2))
+    for k in (0, 4):
+        a, b = np.ones((3, k)), np.ones((k, 2))
+        for alpha, beta in ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0)):
+            before = c.copy()
+            result = gemm.gemm(a, b, c, alpha=alpha, beta=beta, backend=backend)
+            assert not np.shares_memory(result, c)
+            result[...] = 99
+            same(c, before)
+
+
+@backends
+def test_no_floating_point_warnings(backend: str) -> None:
+    top = np.finfo("float32").max
+    a = np.array([[top, np.nan, np.inf, 1e-45, 0.0]] * 5, "float32")
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        for dtype in ("float32", "float64", "float16"):
+            with np.errstate(all="ignore"):
+                x = a.astype(dtype)
+            gemm.gemm(x, x, backend=backend)
+            gemm.gemm(x, x, x, alpha=1e30 if dtype != "float16" else 1e4, beta=-1.0, backend=backend)
+            gemm.gemm(x, x, x, alpha=0, beta=3.0, backend=backend)
+
+
+# Scalars.
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int8(2), np.array(2.0), True + 1, np.longdouble(2)])
+def test_kinds_of_scalars(value: Any) -> None:
+    a = numbers(12, (3, 3), "float32")
+    result = gemm.gemm(a, a, a, alpha=value, beta=value)
+    same(result, 2 * (a @ a) + 2 * a)
+
+
+def test_scalars_are_rounded_to_the_dtype() -> None:
+    a = np.full((1, 1), 2.0**24, "float32")
+    assert gemm.gemm(a, np.ones_like(a), alpha=0.1)[0, 0] == np.float32(0.1) * a[0, 0]
+    c = np.full((1, 1), 3, "float32")
+    assert gemm.gemm(a, a, c, alpha=0, beta=1 / 3)[0, 0] == np.float32(1 / 3) * c[0, 0]
+
+
+# Mistakes.
+
+A, B, C = np.ones((3, 4)), np.ones((4, 2)), np.ones((3, 2))
+FROZEN = np.ones((3, 2))
+FROZEN.flags.writeable = False
+MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+    "a is a scalar": ((1.0, B), {}, ValueError, r"\ba\b"),
+    "b is a scalar": ((A, np.array(2.0)), {}, ValueError, r"\bb\b"),
+    "inner sizes": ((A, np.ones((3, 2))), {}, ValueError, r"4.*3"),
+    "inner sizes of vectors": ((np.ones(4), np.ones(3)), {}, ValueError, r"4.*3"),
+    "inner sizes after transposing": ((A, B), {"trans_a": True}, ValueError, r"3.*4"),
+    "batches": ((np.ones((2, 3, 4)), np.ones((3, 4, 2))), {}, ValueError, "batch|broadcast"),
+    "c does not broadcast": ((A, B, np.ones((3, 3))), {"beta": 1.0}, ValueError, r"\bc\b.*\(3, 3\)"),
+    "c has more axes": ((A, B, np.ones((2, 3, 2))), {"beta": 1.0}, ValueError, r"\bc\b"),
+    "no c": ((A, B), {"beta": 1.0}, ValueError, r"\bc\b"),
+    "no c, out given": ((A, B), {"beta": 1.0, "out": np.ones((3, 2))}, ValueError, r"\bc\b"),
+    "no c, beta is NaN": ((A, B), {"beta": float("nan")}, ValueError, r"\bc\b"),
+    "out of another shape": ((A, B), {"out": np.ones((2, 3))}, ValueError, r"out.*\(2, 3\)"),
+    "out would have to broadcast": ((A, B), {"out": np.ones((1, 3, 2))}, ValueError, "out"),
+    "out is read-only": ((A, B), {"out": FROZEN}, ValueError, "out.*read-only"),
+    "out repeats elements": ((A, B), {"out": np.lib.stride_tricks.as_strided(np.ones(2), (3, 2), (0, 8))}, ValueError, "out"),
+    "out is a list": ((A, B), {"out": [[0.0] * 2] * 3}, TypeError, "out"),
+    "out of integers": ((A, B), {"out": np.ones((3, 2), int)}, TypeError, "out.*int"),
+    "out real, result complex": ((A * 1j, B), {"out": np.ones((3, 2))}, TypeError, "out"),
+    "complex alpha": ((A, B), {"alpha": 1j}, TypeError, "alpha"),
+    "complex beta": ((A, B, C), {"beta": 1 + 0j}, TypeError, "beta"),
+    "alpha is a string": ((A, B), {"alpha": "2"}, TypeError, "alpha"),
+    "alpha is None": ((A, B), {"alpha": None}, TypeError, "alpha"),
+    "alpha is a vector": ((A, B), {"alpha": np.ones(3)}, TypeError, "alpha"),
+    "alpha halves integers": ((A.astype(int), B.astype(int)), {"alpha": 0.5}, TypeError, "alpha"),
+    "trans": ((A, B), {"trans_a": "X"}, ValueError, "trans_a.*X"),
+    "trans is a number": ((A, B), {"trans_b": 1.5}, TypeError, "trans_b"),
+    "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend.*cpu.*opencl.*cuda.*gpu"),
+    "backend is None": ((A, B), {"backend": None}, ValueError, "backend"),
+    "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*sgemm_scalar_4x4"),
+    "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, (TypeError, ValueError), "float64"),
+    "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError, "kernel"),
+    "precision": ((A, B), {"precision": "low"}, ValueError, "precision.*highest.*low"),
+    "not reproducible": ((A, B), {"kernel": "gemm_numpy_reference", "reproducible": True}, ValueError, "reproducible"),
+    "objects": ((A.astype(object), B), {}, TypeError, r"\ba\b.*object"),
+    "strings": ((A, np.array([["x"] * 2] * 4)), {}, TypeError, r"\bb\b"),
+    "dates": ((A, np.zeros((4, 2), "M8[s]")), {}, TypeError, r"\bb\b"),
+    "ragged list": (([[1, 2], [3]], B), {}, (TypeError, ValueError), r"\ba\b"),
+    "nothing": ((None, B), {}, TypeError, r"\ba\b"),
+    "dtype of no number": ((A, B), {"dtype": "U3"}, TypeError, "dtype"),
+}  # fmt: skip
+
+
+@backends
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_name_the_argument(backend: str, name: str) -> None:
+    operands, options, kind, pattern = MISTAKES[name]
+    out = options.get("out")
+    before = np.array(out, copy=True) if isinstance(out, np.ndarray) else None
+    with pytest.raises(kind, match=f"(?s){pattern}"):
+        gemm.gemm(*operands, **{"backend": backend, **options})
+    if before is not None:
+        np.testing.assert_array_equal(out, before)
+
+
+@pytest.mark.parametrize("shapes", [((0, 4), (4, 2)), ((3, 0), (0, 2)), ((2, 0, 3), (3, 4))])
+def test_mistakes_count_on_empty_products_too(shapes: tuple[tuple[int, ...], ...]) -> None:
+    a, b = map(np.ones, shapes)
+    for options in ({"backend": "gpu"}, {"kernel": "none"}, {"precision": "low"}, {"beta": 1.0}, {"out": np.ones((7, 7))}):
+        with pytest.raises(ValueError, match=next(iter(options)).replace("beta", "c")):
+            gemm.gemm(a, b, **options)
+
+
+@backends
+def test_frozen_out_is_not_written(backend: str) -> None:
+    x = numbers(13, (3, 3))
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        gemm.gemm(x, x, frozen, beta=1.0, out=frozen, backend=backend)
+    same(frozen, x)
+
+
+def test_positions_of_arguments() -> None:
+    with pytest.raises(TypeError):
+        gemm.gemm(A, B, C, 2.0)
+    with pytest.raises(TypeError):
+        gemm.matmul(x1=A, x2=B)
+
+
+# The process.
+
+
+@backends
+def test_eight_threads(backend: str) -> None:
+    """Mixed shapes and dtypes from many threads at once, first calls included."""
+    problems = [
+        (numbers(i, (m, k), dtype), numbers(i + 50, (k, n), dtype))
+        for i, (m, n, k) in enumerate([(1, 1, 1), (5, 9, 70), (64, 64, 64), (3, 100, 2), (90, 80, 70), (200, 1, 200)])
+        for dtype in FLOATS
+    ]
+    expected = [a @ b for a, b in problems]
+    wrong: list[Any] = []
+    start = threading.Barrier(8)
+
+    def run(offset: int) -> None:
+        start.wait()
+        for turn in range(60):
+            at = (turn * 5 + offset) % len(problems)
+            try:
+                result = gemm.matmul(*problems[at], backend=backend)
+            except Exception as error:  # anything raised in a thread is this test's to report
+                wrong.append(error)
+            else:
+                if not np.array_equal(result, expected[at]):
+                    wrong.append(problems[at][0].shape)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

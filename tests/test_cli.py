@@ -1,0 +1,380 @@
+"""The command line, run in this process: what it prints, what it writes, its exit status."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import dispatch, report
+from gemm import verify as suite
+from gemm.backends.cpu import CpuBackend
+from gemm.catalog import KERNELS
+from gemm.cli import COMMANDS, contest, info, main, standings, text
+from gemm.cli import peak as peaks
+from gemm.dispatch import registry
+from gemm.errors import KernelFailed
+from gemm.problem import Device
+
+SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
+
+
+def result_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    status = main(argv)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
+    """broken(spoil): from now on the cpu backend's launches end with spoil(out)."""
+    launcher = CpuBackend.launcher
+
+    def install(spoil: Callable[[np.ndarray], None]) -> None:
+        def spoiled(self: CpuBackend, *args: Any) -> Any:
+            launch = launcher(self, *args)
+
+            def wrong(a: Any, b: Any, c: Any, out: np.ndarray, alpha: float, beta: float) -> None:
+                launch(a, b, c, out, alpha, beta)
+                spoil(out)
+
+            return wrong
+
+        monkeypatch.setattr(CpuBackend, "launcher", spoiled)
+        dispatch.launcher.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    dispatch.launcher.cache_clear()
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            (["bench", "-M", "8"], "belong together"),
+            (["bench", "-M", "0", "-N", "1", "-K", "1"], "positive integer"),
+            (["bench", "--shapes", "8x8"], "256x256x256"),
+            (["bench", "--shapes", "8x8x-8"], "positive integer"),
+            (["bench", "--sizes", ","], "must name something"),
+            (["bench", "--backends", "cpu,tpu"], "tpu"),
+            (["bench", "--dtype", "float16"], "float16"),
+            (["bench", "--kernel", "nonsense"], "sgemm_scalar_4x4"),
+            (["bench", "--kernel", "sgemm_scalar_4x4", "--dtype", "float64"], "--dtype float32"),
+            (["bench", "--kernel", "sgemm_scalar_4x4", "--backends", "numpy"], "does not belong"),
+            (["bench", "--device", "cpu:7"], "cpu:7"),
+            (["bench", "--device", "moon"], "--device"),
+            (["bench", "--device", "cpu:0", "--backends", "numpy"], "does not belong"),
+            (["bench", "--json", "no/such/folder/x.json"], "does not exist"),
+            (["bench", "--csv", "."], "is a folder"),
+            (["explain"], "-M 1024"),
+            (["explain", "-M", "2", "-N", "2", "-K", "2", "--backend", "tpu"], "tpu"),
+            (["explain", "-M", "2", "-N", "2", "-K", "2", "--kernel", "nonsense"], "nonsense"),
+            (["verify", "--kernel", "nonsense"], "nonsense"),
+            (["verify", "--quick", "--hush"], "--hush"),
+            (["fly"], "fly"),
+            ([], "COMMAND"),
+        ],
+    )
+    def test_one_line_and_status_2(self, capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+        status, out, err = result_of(capsys, *argv)
+        assert (status, out) == (2, "")
+        assert words in err
+        assert err.startswith("gemm: ")
+        assert err.count("\n") == 1
+
+    @pytest.mark.parametrize("variable", ["GEMM_NUM_THREADS", "GEMM_PROBE_TIMEOUT"])
+    def test_environment(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        monkeypatch.setenv(variable, "many")
+        status, _, err = result_of(capsys, "info")
+        assert status == 2
+        assert variable in err
+
+    def test_an_absent_backend_asked_for_by_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+        absent = [name for name, why in gemm.backends().items() if why]
+        if not absent:
+            pytest.skip("every backend is here")
+        status, _, err = result_of(capsys, "verify", "--backends", absent[0])
+        assert status == 2
+        assert absent[0] in err
+
+    def test_interrupted(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(args: object) -> int:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(info, "run", interrupt)
+        status, _, err = result_of(capsys, "info")
+        assert status == 130
+        assert "Traceback" not in err
+
+    def test_a_reader_that_leaves(self) -> None:
+        command = [sys.executable, "-m", "gemm", "info", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == ""
+        assert process.returncode == 1
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_examples_are_shown_and_parse(self, capsys: pytest.CaptureFixture[str], command: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        assert f"gemm {command}" in capsys.readouterr().out.partition("examples:")[2]
+
+    def test_version(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        assert capsys.readouterr().out == f"gemm {gemm.__version__}\n"
+
+
+class TestInfo:
+    def test_text_is_what_show_config_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = result_of(capsys, "info")
+        gemm.show_config()
+        assert status == 0
+        same = [a for a, b in zip(out.splitlines(), capsys.readouterr().out.splitlines(), strict=True) if a != b]
+        assert all(line.startswith("Cache") for line in same)  # it tells an age
+        assert all(row.name in out for row in KERNELS)
+        assert "cpu:0" in out
+
+    def test_json(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        status, out, _ = result_of(capsys, "info", "--json")
+        facts = json.loads(out)
+        assert status == 0
+        assert facts["versions"]["gemm"] == gemm.__version__
+        assert {row["name"] for row in facts["kernels"]} == {row.name for row in KERNELS}
+        assert all(row["devices"] if row["available"] else row["reason"] for row in facts["kernels"])
+        assert all(b["devices"] if b["available"] else b["cause"] for b in facts["backends"].values())
+        assert result_of(capsys, "info", "--json", str(tmp_path / "info.json"))[:2] == (0, "")
+        assert json.loads((tmp_path / "info.json").read_text())["backends"] == facts["backends"]
+
+    def test_what_is_missing_comes_with_its_remedy(self) -> None:
+        facts = {"available": False, "cause": "no driver", "remedy": "install one", "devices": []}
+        shown = "\n".join(report._backend_text("cuda", facts))
+        assert "no driver" in shown
+        assert "install one" in shown
+
+
+class TestBench:
+    def test_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = result_of(capsys, *SMALL, "--validate")
+        assert status == 0
+        assert "33 × 20 × 17" in out
+        assert "Checked every element of 2 results" in out
+        assert "CPU against NumPy: " in out
+        assert "Fastest host-to-host: " in out
+
+    def test_json(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        file = tmp_path / "bench.json"
+        assert main([*SMALL, "--validate", "--batch", "3", "--trans", "TN", "--json", str(file)]) == 0
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} is not JSON")
+
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+        assert document["schema"] == "gemm-bench/1"
+        assert document["versions"]["numpy"] == np.__version__
+        ours, numpy = document["results"]
+        assert set(ours) == {*standings.COLUMNS, "host_samples_s", "resident_samples_s"}
+        assert (ours["m"], ours["n"], ours["k"], ours["batch"], ours["trans"]) == (33, 20, 17, 3, "TN")
+        assert ours["valid"] is True
+        assert numpy["kernel"] == "np.matmul"
+        assert len(ours["host_samples_s"]) == document["iterations"] == 2
+        assert ours["host_gflops"] == pytest.approx(2 * 33 * 20 * 17 * 3 / ours["host_s"] / 1e9)
+        assert {device["key"] for device in document["devices"]} == {"cpu:0", "numpy:0"}
+        (ratio,) = document["ratios"]
+        assert ratio["device"] == "numpy:0"
+        assert ratio["host"] > 0
+
+    def test_csv_of_several_shapes(self, tmp_path: Path) -> None:
+        file = tmp_path / "bench.csv"
+        shapes = ["--shapes", "1x2x3,8x8x8", "--sizes", "8,9", "--dtype", "float64"]
+        assert main(["bench", *shapes, "--backends", "cpu", "--iterations", "1", "--csv", str(file)]) == 0
+        rows = list(csv.DictReader(file.open(encoding="utf-8")))
+        assert [(row["m"], row["n"], row["k"]) for row in rows] == [("1", "2", "3"), ("8", "8", "8"), ("9", "9", "9")]
+        assert all(float(row["host_s"]) > 0 for row in rows)
+
+    def test_named_kernels_are_contestants(self, capsys: pytest.CaptureFixture[str]) -> None:
+        names = [
+            row.name for row in gemm.kernels() if row.backend == "cpu" and row.dtype == "float64" and row.available
+        ]
+        argv = [arg for name in names for arg in ("--kernel", name)]
+        sizes = ["--sizes", "20", "--iterations", "1", "--dtype", "float64", "--reproducible", "--validate"]
+        status, out, _ = result_of(capsys, "bench", *sizes, *argv)
+        assert status == 0
+        assert all(name in out for name in names)
+        if len(names) > 1:
+            assert "have the same bits" in out
+
+    def test_devices_with_memory_have_resident_times(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        able = next((k for k in gemm.kernels() if k.available and k.backend in ("opencl", "cuda")), None)
+        if able is None:
+            pytest.skip("no device has a memory of its own here")
+        file = tmp_path / "bench.json"
+        argv = ["--sizes", "40", "--trans", "NT", "--iterations", "2", "--validate", "--dtype", able.dtype]
+        kernels = ["--kernel", able.name, "--device", able.devices[0], "--json", str(file)]
+        status, out, _ = result_of(capsys, "bench", *argv, *kernels)
+        assert status == 0, out
+        (one,) = json.loads(file.read_text(encoding="utf-8"))["results"]
+        assert one["resident_samples_s"] != one["host_samples_s"]
+        assert one["valid"] is True
+
+    @pytest.mark.parametrize("value", [1.001, math.nan])
+    def test_wrong_results_fail(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, broken: Callable[..., None], value: float
+    ) -> None:
+        def spoil(out: np.ndarray) -> None:
+            out[..., -1, -1] *= value
+
+        broken(spoil)
+        file = tmp_path / "bench.json"
+        status, out, _ = result_of(capsys, *SMALL, "--validate", "--json", str(file))
+        assert status == 1
+        assert "WRONG" in out
+        assert "FAILED" in out
+        assert [row["valid"] for row in json.loads(file.read_text(encoding="utf-8"))["results"]] == [False, True]
+
+    def test_a_kernel_that_fails_is_reported(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: object) -> None:
+            raise KernelFailed("out of order")
+
+        monkeypatch.setattr(contest, "enter", fail)
+        status, out, _ = result_of(capsys, *SMALL)
+        assert status == 1
+        assert out.count("out of order") == 2
+
+    def test_large_float64_products_are_checked_by_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shape = contest.Shape(9, 4, 5)
+        a, b = shape.operands("float64")
+        one = contest.Contestant(Device("numpy", "numpy:0", "x"), "x", lambda: None, a @ b)
+        assert contest.check([one], shape, a, b) == "every element"
+        monkeypatch.setattr(contest, "_EXACT_WORK", 100)
+        assert contest.check([one], shape, a, b) == "5 of 9 rows"
+        assert one.worst is not None
+        assert one.worst <= 1
+        one.out[8, 3] = np.inf
+        contest.check([one], shape, a, b)
+        assert one.worst == math.inf
+
+
+class TestPeak:
+    def test_the_cpu_is_measured(self) -> None:
+        (device,) = registry.backend("cpu").devices()
+        single, double = peaks.peak(device, "float32"), peaks.peak(device, "float64")
+        assert single is not None
+        assert double is not None
+        assert single.gflops > 0
+        assert "measured" in single.basis
+
+    def test_formulas(self) -> None:
+        limits = {"compute_capability": 90, "sm_count": 132, "clock_mhz": 1980}
+        gpu = Device("cuda", "cuda:0", "x", kind="gpu", limits=limits)
+        single, double = peaks.peak(gpu, "float32"), peaks.peak(gpu, "float64")
+        assert single is not None
+        assert double is not None
+        assert single.gflops == pytest.approx(66_900, rel=1e-3)
+        assert double.gflops == pytest.approx(single.gflops / 2)
+
+    def test_what_is_not_known_is_not_guessed(self) -> None:
+        assert peaks.peak(Device("opencl", "opencl:0", "x", kind="gpu", limits={"compute_units": 4}), "float32") is None
+        assert peaks.peak(Device("cuda", "cuda:0", "x", kind="gpu", limits={"clock_mhz": 1000}), "float64") is None
+
+
+class TestVerify:
+    def test_table(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        file = tmp_path / "verify.json"
+        status, out, _ = result_of(capsys, "verify", "--backends", "cpu,numpy", "--quick", "--json", str(file))
+        assert status == 0, out
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert document["schema"] == "gemm-verify/1"
+        assert all(one["passed"] == one["total"] for one in document["outcomes"])
+        assert {one["kernel"] for one in document["outcomes"]} == {
+            row.name for row in gemm.kernels() if row.available and row.backend in ("cpu", "numpy")
+        }
+
+    def test_hashes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
+        assert status == 0
+        assert suite.ORDERED["float32"][:16] in out
+
+    def test_a_wrong_kernel_fails(self, capsys: pytest.CaptureFixture[str], broken: Callable[..., None]) -> None:
+        broken(lambda out: np.negative(out, out=out))
+        status, out, _ = result_of(capsys, "verify", "--kernel", "sgemm_scalar_4x4", "--quick")
+        assert status == 1
+        assert "FAILED sgemm_scalar_4x4 on cpu:0" in out
+        assert result_of(capsys, "verify", "--hashes", "--kernel", "sgemm_scalar_4x4")[0] == 1
+
+    def test_bits_that_differ_fail(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        if sum(row.available and row.dtype == "float32" and row.backend == "cpu" for row in gemm.kernels()) < 2:
+            pytest.skip("a difference takes two kernels")
+        monkeypatch.setattr(suite, "ordered_hash", lambda backend, row, device: row.name.encode().hex())
+        status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
+        assert status == 1
+        assert "differ for float32" in out
+
+    def test_nothing_checked_is_no_success(self, capsys: pytest.CaptureFixture[str]) -> None:
+        absent = next(row for row in gemm.kernels() if row.backend == "cpu" and not row.available)
+        status, out, _ = result_of(capsys, "verify", "--kernel", absent.name)
+        assert status == 1
+        assert absent.reason in out
+
+
+class TestExplain:
+    def test_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        argv = ["-M", "8", "-N", "9", "-K", "10", "--batch", "2", "--trans-a", "--dtype", "float64", "--backend", "cpu"]
+        status, out, _ = result_of(capsys, "explain", *argv)
+        assert status == 0
+        assert "2 × 8 × 9 × 10 float64" in out
+        assert "chosen: dgemm_" in out
+
+
+class TestText:
+    def test_plurals(self) -> None:
+        assert text.counted(1, "kernel") == "1 kernel"
+        assert text.counted(0, "kernel") == "0 kernels"
+        assert text.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
+
+    @pytest.mark.parametrize(
+        ("value", "shown"), [(None, "–"), (2.5, "2.5 s"), (0.0125, "12.5 ms"), (3e-6, "3 µs"), (4e-8, "0.04 µs")]
+    )
+    def test_seconds(self, value: float | None, shown: str) -> None:
+        assert text.seconds(value) == shown
+
+    def test_plain_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+        text.table(("a", "number"), [("x", "1"), ("long", "23")], numbers=[1])
+        assert capsys.readouterr().out.splitlines() == ["a     number", "----  ------", "x          1", "long      23"]
+
+    @pytest.mark.parametrize("with_rich", [True, False])
+    def test_on_a_terminal(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, with_rich: bool
+    ) -> None:
+        if with_rich:
+            pytest.importorskip("rich")
+        else:
+            monkeypatch.setitem(sys.modules, "rich", None)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        with text.Progress(2) as progress:
+            progress.step("[one]")
+            progress.step("[two]")
+        text.table(("a", "b"), [("[x]", "1")], title="T")
+        shown = capsys.readouterr()
+        assert "[x]" in shown.out
+        assert "2/2" in shown.err or with_rich

@@ -1,0 +1,498 @@
+"""The CPU engine by itself: every kernel that runs here against the ORDERED chain, bit for bit, through all paths of
+the driver (edges, blocking, strides, batches, threads), and the pool under forks, limits and concurrency."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemm.backends import cpu
+from gemm.backends.cpu import CpuBackend
+from gemm.catalog import KERNELS, Kernel
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Problem
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = [row for row in KERNELS if row.backend == "cpu"]
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.name)
+def row(request) -> Kernel:
+    return available(request.param)
+
+
+def available(row: Kernel) -> Kernel:
+    missing = set(row.needs) - CpuBackend().devices()[0].features
+    if missing:
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
+    return row
+
+
+def small_blocks(row: Kernel) -> Kernel:
+    """The kernel with blocks of two tiles and five k: small products go through all loops."""
+    blocks = {"MC": 2 * row.params["MR"], "NC": 2 * row.params["NR"], "KC": 5}
+    return replace(row, params={**row.params, **blocks})
+
+
+def run(row, a, b, out, *, c=None, alpha=1.0, beta=0.0):
+    backend = CpuBackend()
+    batch = int(np.prod(out.shape[:-2]))
+    problem = Problem(row.dtype, *out.shape[-2:], a.shape[-1], batch)
+    backend.launcher(row, backend.devices()[0], problem)(a, b, c, out, alpha, beta)
+    return out
+
+
+@lru_cache
+def exact_fma(dtype: str):
+    library = ctypes.CDLL(None) if os.name == "posix" else ctypes.CDLL("ucrtbase")
+    function, real = (library.fmaf, ctypes.c_float) if dtype == "float32" else (library.fma, ctypes.c_double)
+    function.argtypes, function.restype = [real] * 3, real
+    return function
+
+
+def chain(a, b, c=None, alpha=1.0, beta=0.0, at=None):
+    """The ORDERED result of a product of two matrices; of the elements `at` alone if given."""
+    fma, real = exact_fma(a.dtype.name), a.dtype.type
+    out = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    columns = b.T.tolist()
+    for i, j in np.ndindex(out.shape) if at is None else at:
+        acc = 0.0
+        for x, y in zip(a[i].tolist(), columns[j], strict=True):
+            acc = fma(x, y, acc)
+        with np.errstate(all="ignore"):
+            t = acc if alpha == 1 else float(real(alpha) * real(acc))
+        out[i, j] = t if c is None else fma(float(real(beta)), float(c[i, j]), t)
+    return out
+
+
+def same_bits(got, want):
+    """Equal bits, any NaN being as good as another."""
+    nan = np.isnan(want)
+    assert np.array_equal(np.isnan(got), nan)
+    assert np.array_equal(np.signbit(got)[~nan], np.signbit(want)[~nan])
+    assert np.array_equal(got[~nan], want[~nan])
+
+
+def matrix(seed, shape, dtype):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def guarded(shape, dtype):
+    """An array of NaN inside a larger one, and a function that checks the rest of that."""
+    around = np.full((shape[0] + 4, shape[1] + 4), 7, dtype)
+    inside = around[2:-2, 2:-2]
+    inside[...] = np.nan
+
+    def check():
+        frame = np.ones(around.shape, bool)
+        frame[2:-2, 2:-2] = False
+        assert (around[frame] == 7).all()
+
+    return inside, check
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16])
+def test_tile_edges(row, k):
+    mr, nr = row.params["MR"], row.params["NR"]
+    m_most, n_most = 2 * mr + 1, 2 * nr + 1
+    a, b = matrix(1, (m_most, k), row.dtype), matrix(2, (k, n_most), row.dtype)
+    want = chain(a, b)
+    for m in {1, max(1, mr - 1), mr, mr + 1, m_most}:
+        for n in {1, 3, nr - 1, nr, nr + 1, n_most}:
+            out, check = guarded((m, n), row.dtype)
+            same_bits(run(row, a[:m], b[:, :n], out), want[:m, :n])
+            check()
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (1, 1), (-1, 0), (0.3, 0), (0.3, -1.7), (1, 0.1), (0.7, 1)])
+@pytest.mark.parametrize("k", [0, 5, 13])
+def test_blocks_and_epilogue(row, k, alpha, beta):
+    """Raw sums of earlier k go through out, or through the workspace when out is c."""
+    row = small_blocks(row)
+    m, n = 5 * row.params["MR"] + 1, 4 * row.params["NR"] + 3
+    real = np.dtype(row.dtype).type
+    alpha, beta = float(real(alpha)), float(real(beta))
+    a, b, c = matrix(3, (m, k), row.dtype), matrix(4, (k, n), row.dtype), matrix(5, (m, n), row.dtype)
+    want = chain(a, b, c if beta else None, alpha, beta)
+    out, check = guarded((m, n), row.dtype)
+    same_bits(run(row, a, b, out, c=c if beta else None, alpha=alpha, beta=beta), want)
+    check()
+    if beta:
+        for flip in (False, True):  # also with rows adjacent, i.e. transposed inside
+            out, check = guarded((n, m) if flip else (m, n), row.dtype)
+            out = out.T if flip else out
+            out[...] = c
+            same_bits(run(row, a, b, out, c=out, alpha=alpha, beta=beta), want)
+            check()
+
+
+def test_stripes_when_out_is_c(row):
+    """Many row blocks with raw sums in the workspace: b is packed anew for each stripe."""
+    row = small_blocks(row)
+    m, n, k = 40 * row.params["MR"] + 1, row.params["NR"] + 1, 11
+    a, b, c = matrix(6, (m, k), row.dtype), matrix(7, (k, n), row.dtype), matrix(8, (m, n), row.dtype)
+    at = [(i, j) for i in range(0, m, 7) for j in (0, n - 1)]
+    want, out = chain(a, b, c, 1.0, 1.0, at), c.copy()
+    run(row, a, b, out, c=out, beta=1.0)
+    for i, j in at:
+        assert out[i, j] == want[i, j]
+
+
+LAYOUTS = {
+    "rows": lambda x: np.ascontiguousarray(x),
+    "columns": lambda x: np.asfortranarray(x),
+    "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "backward rows": lambda x: np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+    "spread": lambda x: spread(x, 3, 2),
+    "spread columns": lambda x: spread(x.T, 2, 5).T,
+    "unaligned": lambda x: field(x),
+}
+
+
+def spread(x, by_row, by_column):
+    wide = np.full((x.shape[0] * by_row, x.shape[1] * by_column), np.nan, x.dtype)
+    wide[::by_row, ::by_column] = x
+    return wide[::by_row, ::by_column]
+
+
+def field(x):
+    """x as a field of packed records: neither aligned nor a whole number of elements apart."""
+    records = np.zeros(x.shape, np.dtype([("tag", "u1"), ("x", x.dtype)]))
+    records["x"] = x
+    return records["x"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operand", ["a", "b", "c", "out", "all", "out is c"])
+def test_strides(row, operand, layout):
+    row = small_blocks(row)
+    m, n, k = 2 * row.params["MR"] + 1, 2 * row.params["NR"] + 2, 7
+    a, b, c = matrix(9, (m, k), row.dtype), matrix(10, (k, n), row.dtype), matrix(11, (m, n), row.dtype)
+    want = chain(a, b, c, 0.5, -2.0)
+    lay = LAYOUTS[layout]
+    place = {name: lay(x) if operand in (name, "all") else x for name, x in (("a", a), ("b", b), ("c", c))}
+    out = lay(c) if operand in ("out", "all", "out is c") else np.full_like(c, np.nan)
+    if operand == "out is c":
+        place["c"] = out
+    run(row, place["a"], place["b"], out, c=place["c"], alpha=0.5, beta=-2.0)
+    same_bits(out, want)
+
+
+def test_zero_strides(row):
+    m, n, k = row.params["MR"] + 1, row.params["NR"] + 1, 6
+    a = np.broadcast_to(matrix(12, (1, k), row.dtype), (m, k))
+    b = np.broadcast_to(matrix(13, (k, 1), row.dtype), (k, n))
+    c = np.broadcast_to(matrix(14, (1, 1), row.dtype), (m, n))
+    same_bits(run(row, a, b, np.empty((m, n), row.dtype), c=c, beta=3.0), chain(a, b, c, 1.0, 3.0))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_batches(row, threads, monkeypatch):
+    monkeypatch.setattr(cpu, "num_threads", lambda: threads)
+    m, n, k = 9, 70, 33  # 3 * 5 * 2 products of 20 000 multiply-adds: enough for several threads
+    a = matrix(15, (3, 1, 2, m, k), row.dtype)
+    b = matrix(16, (5, 1, n, k), row.dtype).mT
+    c = matrix(17, (m, n), row.dtype)
+    shape = (3, 5, 2)
+    a_, b_, c_ = (np.broadcast_to(x, (*shape, *x.shape[-2:])) for x in (a, b, c))
+    out = np.empty((2, 5, 3, m, n), row.dtype).transpose(2, 1, 0, 3, 4)
+    run(row, a_, b_, out, c=c_, beta=1.0)
+    at = [(0, 0), (m - 1, n - 1), (4, 37)]
+    for index in np.ndindex(*shape):
+        want = chain(a_[index], b_[index], c_[index], 1.0, 1.0, at)
+        for i, j in at:
+            assert out[(*index, i, j)] == want[i, j], index
+
+
+@pytest.mark.parametrize("shape", [(200, 210, 130), (7, 3000, 260), (3000, 5, 300), (1, 5000, 300), (5000, 1, 300)])
+def test_threads_leave_the_bits(row, shape, monkeypatch):
+    m, n, k = shape
+    a, b = matrix(18, (m, k), row.dtype), matrix(19, (k, n), row.dtype)
+    results = []
+    for threads in (1, 2, 3, 7):
+        monkeypatch.setattr(cpu, "num_threads", lambda: threads)  # noqa: B023 - read before the loop goes on
+        results.append(run(row, a, b, np.full((m, n), np.nan, row.dtype)))
+        results.append(run(row, a, b, np.full((n, m), np.nan, row.dtype).T))
+    at = [(0, 0), (m - 1, n - 1), (m // 2, n // 3), (m - 1, 0), (0, n - 1)]
+    want = chain(a, b, at=at)
+    for i, j in at:
+        assert results[0][i, j] == want[i, j]
+    for other in results[1:]:
+        same_bits(other, results[0])
+
+
+def test_special_values(row):
+    """Infinities, NaN times zero, subnormals; and nothing of a NaN leaks to neighbours through padding."""
+    tiny = float(np.finfo(row.dtype).smallest_subnormal)
+    huge = float(np.finfo(row.dtype).max)
+    a = np.array([[0, 1, 1], [np.inf, 0, 1], [-huge, huge, 1], [0.5, -0.0, 0], [tiny, tiny, 1]], row.dtype)
+    b = np.array([[np.nan, 1, huge, 3 * tiny, 0], [np.inf, -1, huge, tiny, -0.0], [1, 2, tiny, -tiny, -0.0]], row.dtype)
+    same_bits(run(row, a, b, np.full((5, 5), np.nan, row.dtype)), chain(a, b))
+    for alpha in (np.nan, np.inf, 0.5):
+        same_bits(run(row, a, b, np.empty((5, 5), row.dtype), alpha=alpha), chain(a, b, alpha=alpha))
+
+
+@pytest.mark.parametrize("k", range(1, 12))
+def test_a_sum_that_underflowed_to_minus_zero_stays(row, k):
+    """fma(-tiny, tiny, +0) rounds to -0; a pad of +0 * +0 along k would make it +0."""
+    tiny = float(np.finfo(row.dtype).smallest_subnormal)
+    a, b = np.zeros((2, k), row.dtype), np.zeros((k, 3), row.dtype)
+    a[:, 0], b[0] = -tiny, tiny
+    a[:, 1:], b[1:] = -0.0, 0.0
+    want = chain(a, b)
+    assert np.signbit(want).all()
+    same_bits(run(row, a, b, np.empty((2, 3), row.dtype)), want)
+    same_bits(run(small_blocks(row), a, b, np.empty((2, 3), row.dtype)), want)
+
+
+def test_no_terms(row):
+    """k = 0: alpha = -1 stands for a product that adds nothing; beta * c keeps every bit, -0 and Inf included."""
+    c = np.array([[-0.0, 0.0, np.inf], [np.nan, -3, 1e-30]], row.dtype)
+    a, b = np.empty((2, 0), row.dtype), np.empty((0, 3), row.dtype)
+    same_bits(run(row, a, b, c.copy(), c=c, alpha=-1.0, beta=1.0), c)
+    same_bits(run(row, a, b, np.full((2, 3), np.nan, row.dtype)), np.zeros((2, 3), row.dtype))
+
+
+def test_rounding_mode_of_the_caller(row):
+    """A caller that rounds upward gets the same bits, and its mode back."""
+    upward = {"x86_64": 0x800, "AMD64": 0x800, "aarch64": 0x400000}.get(platform.machine())
+    if upward is None or os.name != "posix":
+        pytest.skip("the constant for fesetround is not known here")
+    a, b = matrix(20, (13, 50), row.dtype), matrix(21, (50, 17), row.dtype)
+    want, out = chain(a, b), np.empty((13, 17), row.dtype)
+    library = ctypes.CDLL(None)
+    library.fesetround(upward)
+    try:
+        run(row, a, b, out)
+        assert library.fegetround() == upward
+    finally:
+        library.fesetround(0)
+    same_bits(out, want)
+
+
+def test_sixteen_threads_at_once(row):
+    """Concurrent callers share nothing: one has the pool, the others work alone."""
+    a, b = matrix(22, (120, 90), row.dtype), matrix(23, (90, 130), row.dtype)
+    want = run(row, a, b, np.empty((120, 130), row.dtype))
+
+    def many(seed):
+        for _ in range(5):
+            same_bits(run(row, a, b, np.full((120, 130), np.nan, row.dtype)), want)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(many, range(16)))
+
+
+# What needs a process of its own: forks, limits, the environment.
+
+PRELUDE = '''
+import os, sys, threading
+import numpy as np
+from gemm.backends import cpu
+from gemm.catalog import BY_NAME
+from gemm.problem import Problem
+backend = cpu.CpuBackend()
+device, = backend.devices()
+row = BY_NAME["sgemm_scalar_4x4"]
+cpu.num_threads = lambda: 4
+a = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+def product():
+    out = np.empty_like(a)
+    launch(a, a, None, out, 1.0, 0.0)
+    return out.tobytes()
+def child(expected):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if product() == expected else 1)
+    return pid
+def unless(works, limit):
+    """Emulators and some containers grant what a limit forbids."""
+    try:
+        works()
+    except (OSError, RuntimeError, MemoryError):
+        return
+    print(f"skip: {limit} does not bind here", flush=True)
+    os._exit(0)
+def status(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+'''
+
+
+def python(code):
+    """Runs PRELUDE and `code` in a new interpreter, which must end well and soon."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": paths}, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("skip: "):
+        pytest.skip(done.stdout[6:].strip())
+
+
+@posix
+def test_fork():
+    """Before the pool's first use, after it, and again in the child of a child."""
+    python("""
+        if (pid := os.fork()) == 0:
+            product(); os._exit(0)
+        assert status(pid) == 0
+        expected = product()
+        assert [status(child(expected)) for _ in range(3)] == [0, 0, 0]
+        if (pid := os.fork()) == 0:
+            os._exit(status(child(expected)))
+        assert status(pid) == 0
+        assert product() == expected
+    """)
+
+
+@posix
+def test_fork_during_a_product():
+    python("""
+        expected, stop = product(), threading.Event()
+        def busy():
+            while not stop.is_set():
+                assert product() == expected
+        threads = [threading.Thread(target=busy) for _ in range(2)]
+        for thread in threads: thread.start()
+        try:
+            assert [status(child(expected)) for _ in range(20)] == [0] * 20
+        finally:
+            stop.set()
+        for thread in threads: thread.join()
+    """)
+
+
+def test_exit_with_a_busy_daemon_thread():
+    python("""
+        product()
+        def busy():
+            while True: product()
+        threading.Thread(target=busy, daemon=True).start()
+        import time; time.sleep(0.2)
+    """)
+
+
+@posix
+def test_threads_that_cannot_start():
+    python("""
+        import resource
+        cpu.num_threads = lambda: 1
+        launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+        expected = product()
+        cpu.num_threads = lambda: 4
+        launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+        if os.geteuid() == 0:
+            os.setgid(65534); os.setuid(65534)  # the limit does not bind root
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        unless(threading.Thread(target=print).start, "RLIMIT_NPROC")
+        running = lambda: len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0
+        before = running()
+        assert product() == expected
+        assert running() == before
+    """)
+
+
+@posix
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS binds on Linux")
+def test_no_memory_leaves_out_alone():
+    python("""
+        import mmap, resource
+        from dataclasses import replace
+        from gemm.errors import KernelFailed
+        k = n = 1 << 16
+        one = np.ones((1, 1), np.float32)
+        out = np.full((1, n), 5, np.float32)
+        greedy = replace(row, params={**row.params, "KC": k, "NC": n})
+        launch = backend.launcher(greedy, device, Problem("float32", 1, n, k))
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28),) * 2)
+        unless(lambda: mmap.mmap(-1, 1 << 30), "RLIMIT_AS")
+        try:
+            launch(np.broadcast_to(one, (1, k)), np.broadcast_to(one, (k, n)), None, out, 1.0, 0.0)
+        except KernelFailed as error:
+            assert error.memory
+        else:
+            raise AssertionError("16 GiB were packed into 256 MiB")
+        assert (out == 5).all()
+    """)
+
+
+def test_isa_override(monkeypatch):
+    everything = CpuBackend().devices()[0].features
+    monkeypatch.setenv("GEMM_CPU_ISA", "scalar")
+    assert CpuBackend().devices()[0].features == frozenset()
+    monkeypatch.setenv("GEMM_CPU_ISA", "mmx")
+    with pytest.raises(BackendUnavailable, match=r"GEMM_CPU_ISA=mmx .*avx2, avx512, neon, scalar"):
+        CpuBackend().devices()
+    for row in ROWS:
+        monkeypatch.setenv("GEMM_CPU_ISA", row.target)
+        if set(row.needs) <= everything:
+            assert CpuBackend().devices()[0].features == frozenset(row.needs)
+        else:
+            with pytest.raises(BackendUnavailable, match="this CPU lacks"):
+                CpuBackend().devices()
+
+
+def test_number_of_threads(monkeypatch, tmp_path):
+    monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
+    assert 1 <= cpu.num_threads() <= (os.cpu_count() or 1)
+    monkeypatch.setenv("GEMM_NUM_THREADS", "1")
+    assert cpu.num_threads() == 1
+    for bad in ("0", "-2", "two", "1.5"):
+        monkeypatch.setenv("GEMM_NUM_THREADS", bad)
+        with pytest.raises(ValueError, match=f"GEMM_NUM_THREADS.*{bad}"):
+            cpu.num_threads()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "quota"),
+    [
+        ("0::/", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000\n"}, float("inf")),
+        ("0::/pod/job", {"pod/cpu.max": "200000 100000\n", "pod/job/cpu.max": "max 100000\n"}, 2),
+        ("0::/elsewhere", {"cpu.max": "300000 100000\n"}, 3),
+        ("4:cpu,cpuacct:/job", {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n",
+                                "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, float("inf")),
+        ("4:memory:/", {"memory/cpu.cfs_quota_us": "1\n"}, float("inf")),
+    ],
+)  # fmt: skip
+def test_quota_of_control_groups(own, files, quota, tmp_path):
+    for name, text in files.items():
+        path = tmp_path / "mount" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "own").write_text(own + "\n")
+    assert cpu._cgroup_quota.__wrapped__(tmp_path / "mount", tmp_path / "own") == quota
+
+
+def test_a_kernel_that_the_cpu_lacks():
+    row = replace(ROWS[0], needs=("avx2049",))
+    with pytest.raises(KernelFailed, match="needs avx2049, which cpu:0 lacks"):
+        CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))
+
+
+def test_a_row_that_the_build_lacks():
+    row = replace(ROWS[-1], name="sgemm_scalar_of_tomorrow")
+    with pytest.raises(KernelFailed, match="holds no sgemm_scalar_of_tomorrow"):
+        CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))
+
+
+def test_a_missing_extension(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gemm._cpu", None)
+    with pytest.raises(BackendUnavailable, match=r"gemm\._cpu"):
+        CpuBackend().devices()

@@ -1,0 +1,291 @@
+"""Choosing, demoting, and devices whose drivers crash, hang or compute garbage."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm.backends.base import Backend
+from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.dispatch import choice as choosing
+from gemm.dispatch import cost, probe, registry
+from gemm.errors import KernelFailed
+from gemm.problem import Device, Problem
+
+A = np.arange(12, dtype=np.float32).reshape(3, 4)
+B = np.arange(20, dtype=np.float32).reshape(4, 5)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Each test starts without demotions and cached choices, and leaves none."""
+    monkeypatch.setattr(choosing, "_demoted", {})
+    choosing.forget_choices()
+    yield
+    choosing.forget_choices()
+
+
+def run_python(code, **env):
+    """Run `code` in a new interpreter; returns the finished process."""
+    path = os.pathsep.join([str(Path(gemm.__file__).parents[1]), env.pop("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": path, **env}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_importing_and_small_products_load_no_device_library_and_start_no_thread():
+    done = run_python(
+        """
+        import sys, threading
+        import numpy as np, gemm
+        for n in (1, 8, 64, 128):
+            a = np.ones((n, n), np.float32)
+            assert (gemm.gemm(a, a) == n).all()
+        loaded = [m for m in sys.modules if m.partition(".")[0] in ("pyopencl", "cuda", "torch", "cupy")]
+        assert not loaded, loaded
+        assert threading.active_count() == 1
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_small_products_go_to_the_cpu_and_say_so():
+    chosen = gemm.plan(A, B)
+    assert BY_NAME[chosen.kernel].backend == "cpu"
+    assert chosen.device == "cpu:0"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"backend": "gpu"}, ValueError, "backend must be one of auto, cpu"),
+        ({"kernel": "sgemm"}, ValueError, "kernel must be one of"),
+        ({"kernel": "sgemm_scalar_4x4", "backend": "opencl"}, ValueError, "does not belong"),
+        ({"kernel": "dgemm_scalar_4x4"}, TypeError, "multiplies float64, not float32"),
+        ({"backend": "numpy", "reproducible": True}, ValueError, "reproducible"),
+        ({"precision": "exact"}, ValueError, "precision must be one of highest"),
+        ({"backend": None}, ValueError, "backend must be"),
+    ],
+)
+def test_names_that_cannot_be_met(options, error, words):
+    with pytest.raises(error, match=words):
+        gemm.gemm(A, B, **options)
+
+
+def test_a_target_of_another_machine_is_unavailable_with_the_reason():
+    target = "neon" if "neon" not in registry.backend("cpu").devices()[0].features else "avx2"
+    with pytest.raises(gemm.BackendUnavailable, match=f"needs .*{target}"):
+        gemm.gemm(A, B, backend=target)
+
+
+def test_a_problem_is_chosen_for_once():
+    problem = Problem("float32", 30, 31, 32)
+    assert choosing.choose(problem) is choosing.choose(problem)
+
+
+def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_device():
+    """The source documents' rule, from the launch and transfer terms alone."""
+    row = BY_NAME["sgemm_cuda_tile"]
+    gpu = Device("cuda", "cuda:0", "a GPU", kind="gpu")
+    gpu_rates = cost.Rates(launch=1e-5, flops=5e12, upload=2e10, download=2e10)
+    cpu = Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
+    cpu_rates = cost.Rates(launch=2e-6, flops=2e11)
+
+    def seconds(n, place="host"):
+        problem = Problem("float32", n, n, n, device=place)
+        there = cost.predict(row, gpu, problem, gpu_rates).seconds
+        here = cost.predict(BY_NAME["sgemm_scalar_4x4"], cpu, problem, cpu_rates).seconds
+        return here, there
+
+    here, there = seconds(64)
+    assert here < there
+    here, there = seconds(4096)
+    assert there < here
+    # Operands that are resident pay no transfer.
+    assert seconds(1024, "cuda:0")[1] < seconds(1024)[1]
+
+
+class Faulty(Backend):
+    """A backend whose one device fails as told; it delegates to the CPU's kernels when it works."""
+
+    name = "faulty"
+
+    def __init__(self, error):
+        self.error = error
+        self.calls = 0
+
+    def devices(self):
+        return (Device("faulty", "faulty:0", "faulty", limits={"threads": 10**9}),)
+
+    def launcher(self, kernel, device, problem):
+        def launch(a, b, c, out, alpha, beta):
+            self.calls += 1
+            raise self.error
+
+        return launch
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Makes Faulty the backend of least predicted time; call it with the error to raise."""
+
+    def plant(error):
+        backend, real = Faulty(error), registry.backend
+        row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c", gflops=1e6)
+        monkeypatch.setattr(choosing, "KERNELS", (*KERNELS, row))
+        monkeypatch.setattr(choosing, "HOST_BACKENDS", ("cpu", "numpy", "faulty"))
+        monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
+        return backend
+
+    return plant
+
+
+def test_a_kernel_that_fails_is_demoted_and_the_product_delivered(faulty, caplog):
+    backend = faulty(KernelFailed("the device was lost"))
+    with caplog.at_level(logging.WARNING, "gemm"):
+        np.testing.assert_array_equal(gemm.gemm(A, B), A @ B)
+        np.testing.assert_array_equal(gemm.gemm(A, B), A @ B)
+    assert backend.calls == 1
+    assert caplog.text.count("the device was lost") == 1
+
+
+def test_out_of_memory_goes_elsewhere_without_demoting(faulty):
+    backend = faulty(KernelFailed("no room", memory=True))
+    c = np.ones((3, 5), np.float32)
+    for _ in range(2):
+        result = gemm.gemm(A, B, c, beta=2.0, out=c.copy())
+        np.testing.assert_array_equal(result, A @ B + 2)
+    assert backend.calls == 2
+
+
+def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatch):
+    def launcher(self, kernel, device, problem):
+        def launch(a, b, c, out, alpha, beta):
+            raise KernelFailed("no room for the packed panels", memory=True)
+
+        return launch
+
+    choosing.launcher.cache_clear()
+    for name in ("cpu", "numpy"):
+        monkeypatch.setattr(type(registry.backend(name)), "launcher", launcher)
+    c = np.full((3, 5), 7, np.float32)
+    with pytest.raises(MemoryError, match="packed panels"):
+        gemm.gemm(A, B, c, beta=1.0, out=c)
+    assert (c == 7).all()
+    choosing.launcher.cache_clear()
+
+
+# The probe against drivers that misbehave. `evil.py` is put on the child's path and joins its backends.
+
+EVIL = """
+import os, sys, time
+from gemm.backends.base import Backend
+from gemm.problem import Device
+
+class Evil(Backend):
+    name = "evil"
+    def devices(self):
+        fault = os.environ["EVIL"]
+        if fault == "abort": os.abort()
+        if fault == "exit": os._exit(0)
+        if fault == "hang": time.sleep(600)
+        if fault == "noise": print("driver banner", flush=True)
+        return (Device("evil", "evil:0", "an evil device"),)
+    def launcher(self, kernel, device, problem):
+        fault = os.environ["EVIL"]
+        if fault == "crash": os.abort()
+        def launch(a, b, c, out, alpha, beta):
+            out[...] = a @ b * (1 if fault == "good" else 1.001)
+        return launch
+"""
+CUSTOMIZE = """
+import gemm.catalog as catalog
+catalog.BACKENDS["evil"] = "evil:Evil"
+catalog.KERNELS = (*[row for row in catalog.KERNELS if row.backend == "cpu"],
+                   catalog.Kernel("sgemm_evil_1x1", "evil", "evil", "float32", "none.c", ordered=False))
+for name in ("opencl", "cuda"):
+    del catalog.BACKENDS[name]
+"""
+
+
+def probed(tmp_path, fault):
+    """The facts that a probe finds when a backend of the fault joins."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
+    done = run_python(
+        """
+        import json, logging
+        logging.basicConfig()
+        from gemm.dispatch import probe
+        facts = probe.facts(run=True)
+        print(json.dumps(facts.lines))
+        """,
+        PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), EVIL=fault, GEMM_PROBE_TIMEOUT="5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return probe.Facts(json.loads(done.stdout.splitlines()[-1])), done.stderr
+
+
+@pytest.mark.parametrize("fault", ["abort", "exit", "hang"])
+def test_a_backend_that_kills_or_hangs_the_probe_is_done_without(tmp_path, fault):
+    facts, log = probed(tmp_path, fault)
+    assert "evil" in facts.unavailable
+    assert "gemm does without evil" in log
+    assert any(record["ok"] for (name, _), record in facts.kernels.items() if BY_NAME[name].backend == "cpu")
+
+
+@pytest.mark.parametrize("fault", ["crash", "garbage", "noise"])
+def test_a_kernel_that_fails_verification_is_not_trusted(tmp_path, fault):
+    facts, _ = probed(tmp_path, fault)
+    assert not facts.kernels["sgemm_evil_1x1", "evil:0"]["ok"]
+    assert facts.kernels["sgemm_evil_1x1", "evil:0"]["error"]
+
+
+def test_the_probe_remembers_on_disk(tmp_path):
+    first, _ = probed(tmp_path, "noise")
+    entry = next((tmp_path / "cache").glob("probe-*"))
+    written = entry.stat().st_mtime_ns
+    second, _ = probed(tmp_path, "noise")
+    assert first.lines == second.lines
+    assert entry.stat().st_mtime_ns == written
+
+
+@pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="builds a shared library")
+@pytest.mark.parametrize("fault", ["abort();", "_exit(0);", "*(volatile int *)0 = 0;", "for (;;) sleep(1);"])
+def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
+    pytest.importorskip("pyopencl")
+    source = tmp_path / "driver.c"
+    source.write_text(
+        f"#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void load(void) {{ {fault} }}\n"
+    )
+    library = tmp_path / "driver.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    (tmp_path / "vendors").mkdir()
+    (tmp_path / "vendors" / "bad.icd").write_text(str(library))
+    done = run_python(
+        """
+        import logging, numpy as np, gemm
+        logging.basicConfig()
+        a = np.ones((1500, 1500), np.float32)
+        assert (gemm.gemm(a, a) == 1500).all()
+        """,
+        GEMM_CACHE_DIR=str(tmp_path / "cache"), OCL_ICD_VENDORS=str(tmp_path / "vendors"), GEMM_PROBE_TIMEOUT="5",
+        GEMM_NUM_THREADS="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "gemm does without opencl" in done.stderr
+
+
+def test_a_timeout_that_is_no_number_names_the_variable(monkeypatch):
+    monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="GEMM_PROBE_TIMEOUT"):
+        probe.timeout()

@@ -1,0 +1,115 @@
+"""The disk cache: atomic, checksummed, private; and the kernel sources that travel with the package."""
+
+import logging
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gemm import sources
+from gemm.catalog import KERNELS
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A fresh cache folder for the test."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    sources.cache_dir.cache_clear()
+    yield tmp_path / "cache"
+    sources.cache_dir.cache_clear()
+
+
+def test_round_trip(folder):
+    assert sources.load("entry") is None
+    sources.store("entry", b"\x00data")
+    assert sources.load("entry") == b"\x00data"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in folder.iterdir()] == ["entry"]  # no temporary file is left
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "foreign"])
+def test_damaged_entries_read_as_absent(folder, harm, caplog):
+    sources.store("entry", b"0123456789")
+    path = folder / "entry"
+    blob = path.read_bytes()
+    path.write_bytes(
+        {
+            "truncate": blob[:-1],
+            "flip": blob[:-1] + bytes([blob[-1] ^ 1]),
+            "empty": b"",
+            "foreign": b"\x80\x04N.",
+        }[harm]
+    )
+    with caplog.at_level(logging.WARNING, "gemm"):
+        assert sources.load("entry") is None
+    assert "damaged" in caplog.text
+
+
+def test_entries_of_another_version_read_as_absent(folder, monkeypatch):
+    sources.store("entry", b"old")
+    monkeypatch.setattr("gemm.__version__", "999")
+    assert sources.load("entry") is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):
+    folder.mkdir()
+    (folder / "entry").write_bytes(b"planted")
+    folder.chmod(mode)
+    with caplog.at_level(logging.WARNING, "gemm"):
+        assert sources.load("entry") is None
+        sources.store("other", b"x")
+    assert not (folder / "other").exists()
+    assert "others may write" in caplog.text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX links")
+def test_a_link_is_not_used(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert sources.cache_dir() is None
+
+
+def test_an_impossible_folder_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    sources.cache_dir.cache_clear()
+    try:
+        assert sources.load("entry") is None
+        sources.store("entry", b"x")
+    finally:
+        sources.cache_dir.cache_clear()
+
+
+@pytest.mark.parametrize("row", [r for r in KERNELS if r.backend in ("opencl", "cuda")], ids=lambda r: r.name)
+def test_run_time_compiled_sources_are_found(row):
+    assert row.entry in sources.read(row)
+
+
+@pytest.mark.parametrize("row", KERNELS, ids=lambda r: r.name)
+def test_catalog_files_and_names_agree(row):
+    """File stem = entry point = row name, up to the type letter that a shared source generalises."""
+    root = Path(__file__).resolve().parents[1]
+    assert (root / row.source).is_file()
+    stem = Path(row.source).stem
+    assert stem in (row.name, "gemm" + row.name[len("sgemm") :]) or row.backend == "numpy"
+    if row.backend != "numpy":
+        assert row.name.split("_")[1] == row.target
+
+
+@pytest.mark.parametrize("row", [r for r in KERNELS if r.backend in ("opencl", "cuda")], ids=lambda r: r.name)
+def test_catalog_parameters_and_ifndef_defaults_agree(row):
+    lines = sources.read(row).splitlines()
+    defaults = {}
+    for guard, define in pairwise(lines):
+        if guard.startswith("#ifndef "):
+            name = guard.split()[1]
+            words = define.split()
+            assert words[:2] == ["#define", name], f"{row.source}: no default after {guard}"
+            defaults[name] = words[2] if len(words) > 2 else ""
+    for name, value in row.params.items():
+        if name.islower():
+            continue  # concerns the host alone
+        assert defaults.get(name) == str(value), f"{row.source}: {name}"
