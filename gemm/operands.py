@@ -50,7 +50,7 @@ def wrap_output(array: Any, name: str = "out") -> Operand:
 
 
 def _refuse_broadcast(operand: Operand, name: str) -> None:
-    if any(stride == 0 and length > 1 for stride, length in zip(operand.strides, operand.shape, strict=True)):
+    if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
         raise ValueError(f"{name} is broadcast: several of its elements are one; pass an array of its own")
 
 

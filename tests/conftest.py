@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
-pytest.register_assert_rewrite("oracle", "conformance")
 
-import gemm
 from conformance.chain import CHAIN_CHECKS
 from conformance.checks import CHECKS
 from conformance.resident import CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, THIN, Subject
+
+import gemm
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
 from gemm.dispatch import registry, unavailable
 
@@ -34,12 +34,17 @@ ALL_CHECKS = {**CHECKS, **CHAIN_CHECKS}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gemm")
-    group.addoption("--require", default=os.environ.get("GEMM_TEST_REQUIRE", ""), metavar="NAME[,NAME]",
-                    help="backends, targets or kernels that must run: their skips are failures")
+    group.addoption(
+        "--require",
+        default=os.environ.get("GEMM_TEST_REQUIRE", ""),
+        metavar="NAME[,NAME]",
+        help="backends, targets or kernels that must run: their skips are failures",
+    )
     group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
     group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
-    group.addoption("--kernel-report", type=Path, metavar="FILE",
-                    help="write {kernel: {passed, failed, skipped, reason}} as JSON")
+    group.addoption(
+        "--kernel-report", type=Path, metavar="FILE", help="write {kernel: {passed, failed, skipped, reason}} as JSON"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if unknown:
         known = ", ".join([*BACKENDS, *sorted(TARGETS), *BY_NAME])
         raise pytest.UsageError(f"--require: unknown {', '.join(sorted(unknown))}; known are {known}")
-    examples = (20, 100, 1000)[_effort(config)]
-    hypothesis.settings.register_profile("gemm", deadline=None, derandomize=_effort(config) != FULL, max_examples=examples)
+    effort = _effort(config)
+    examples = (20, 100, 1000)[effort]
+    hypothesis.settings.register_profile("gemm", deadline=None, derandomize=effort != FULL, max_examples=examples)
     hypothesis.settings.load_profile("gemm")
     config.pluginmanager.register(KernelReport(config), "gemm-kernel-report")
 
@@ -66,7 +72,7 @@ def _effort(config: pytest.Config) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """A subject before its kernel is known to run: a row, a dtype, a device (None: none has it), and where operands lie."""
+    """A subject to be: a row, a dtype, a device (None where no device can run the row) and the operands' library."""
 
     kernel: str
     dtype: str

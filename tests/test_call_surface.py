@@ -40,9 +40,9 @@ def views(draw: st.DrawFn, x: Array) -> Array:
     signs = [draw(st.sampled_from([1, 1, -1])) for _ in order]
     pads = [draw(st.integers(0, 2)) for _ in order]
     shape = [x.shape[axis] * step + pad for axis, step, pad in zip(order, steps, pads, strict=True)]
-    view = np.full(shape, 99, x.dtype)[tuple(slice(pad, None, step) for pad, step in zip(pads, steps, strict=True))]
-    view = view[tuple(slice(x.shape[axis]) for axis in order)]
-    view = view[tuple(slice(None, None, sign) for sign in signs)].transpose(np.argsort(order))
+    view = np.full(shape, 99, x.dtype)[(..., *(slice(pad, None, step) for pad, step in zip(pads, steps, strict=True)))]
+    view = view[(..., *(slice(x.shape[axis]) for axis in order))]
+    view = view[(..., *(slice(None, None, sign) for sign in signs))].transpose(np.argsort(order))
     view[...] = x
     return view
 
@@ -57,15 +57,16 @@ def same(result: Any, expected: Any) -> None:
 
 
 @backends
-@given(data=st.data(), shapes=hnp.mutually_broadcastable_shapes(signature="(m?,k),(k,n?)->(m?,n?)", min_side=0, max_side=5, max_dims=3),
-       seed=seeds, dtype=st.sampled_from(FLOATS))  # fmt: skip
+@given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), shapes=hnp.mutually_broadcastable_shapes(
+       signature="(m?,k),(k,n?)->(m?,n?)", min_side=0, max_side=5, max_dims=3))  # fmt: skip
 def test_matmul_is_numpys(backend: str, data: st.DataObject, shapes: Any, seed: int, dtype: str) -> None:
     a, b = (data.draw(views(numbers(seed + i, shape, dtype))) for i, shape in enumerate(shapes.input_shapes))
     same(gemm.matmul(a, b, backend=backend), np.matmul(a, b))
 
 
 @backends
-@given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), m=sides, n=sides, k=sides, alpha=scalars, beta=scalars,
+@given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), m=sides, n=sides, k=sides,
+       alpha=scalars, beta=scalars,
        trans=st.tuples(*[st.sampled_from([False, True, "N", "T", "C", "n", "t", "c", np.True_])] * 2),
        batch=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=2, min_side=0, max_side=3))  # fmt: skip
 def test_gemm_is_its_formula(
@@ -92,33 +93,29 @@ def test_gemm_is_its_formula(
 def test_out_overlaps_anything(backend: str, data: st.DataObject, seed: int, size: int, beta: float) -> None:
     """a, b, c and out are windows of one memory, at any distance and in any orientation."""
     memory = numbers(seed, (60,), "float32")
+    starts = [data.draw(st.integers(0, 60 - size * size)) for _ in "abco"]
 
-    def window() -> Array:
-        start = data.draw(st.integers(0, 60 - size * size))
+    def window(start: int) -> Array:
         view = memory[start : start + size * size].reshape(size, size)
         view = view.T if data.draw(st.booleans()) else view
         return view[:: data.draw(st.sampled_from([1, -1]))]
 
-    a, b, c, out = (window() for _ in range(4))
+    a, b, c, out = map(window, starts)
     before = memory.copy()
     expected = 2 * (a @ b) + beta * c
-    outside = ~np.isin(np.arange(60), (np.arange(60)[_span(memory, out)]))
+    outside = np.ones(60, bool)
+    outside[starts[-1] : starts[-1] + size * size] = False
     gemm.gemm(a, b, c, alpha=2.0, beta=beta, out=out, backend=backend)
     same(out, expected.astype("float32"))
     same(memory[outside], before[outside])
-
-
-def _span(memory: Array, view: Array) -> slice:
-    low, high = np.lib.array_utils.byte_bounds(view) if hasattr(np.lib, "array_utils") else np.byte_bounds(view)
-    start = memory.__array_interface__["data"][0]
-    return slice((low - start) // 4, (high - start) // 4)
 
 
 # Dtypes.
 
 PAIRS = [
     ("float32", "float32"), ("float32", "float64"), ("float16", "float16"), ("float16", "float32"), ("int8", "int8"),
-    ("int32", "int32"), ("int64", "float32"), ("uint8", "int8"), ("uint64", "int64"), ("bool", "bool"), ("bool", "int16"),
+    ("int32", "int32"), ("int64", "float32"), ("uint8", "int8"), ("uint64", "int64"), ("bool", "bool"),
+    ("bool", "int16"),
     ("complex64", "complex64"), ("complex128", "float32"), ("longdouble", "float64"), (">f4", ">f4"), (">f8", "<f4"),
     (">i4", "int16"), ("bool", "float16"), ("clongdouble", "int8"),
 ]  # fmt: skip
@@ -215,7 +212,9 @@ def test_operands_of_other_kinds(backend: str) -> None:
     for x in (a.tolist(), tuple(map(tuple, a.tolist())), Lazy(), memoryview(a), frozen, swapped, np.asfortranarray(a)):
         same(gemm.gemm(x, b, backend=backend), expected)
     same(gemm.gemm([1.0, 2.0], array.array("d", [3.0, 4.0]), backend=backend), np.matmul([1.0, 2.0], [3.0, 4.0]))
-    same(np.asarray(gemm.gemm(np.asmatrix(a), b, backend=backend)), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        same(np.asarray(gemm.gemm(np.asmatrix(a), b, backend=backend)), expected)
     same(gemm.gemm([[1, 2]], [[3], [4]], backend=backend), np.array([[11]]))
     with pytest.raises(TypeError, match=r"\ba\b.*mask"):
         gemm.gemm(np.ma.array(a, mask=a > 0), b, backend=backend)
@@ -228,7 +227,8 @@ def test_swapped_and_cast_out(backend: str) -> None:
         out = np.full((3, 2), 9, dtype)
         assert gemm.gemm(a, b, out=out, backend=backend) is out
         np.testing.assert_array_equal(out, a @ b)
-    same(gemm.gemm(a, b, np.ones(2, "float32"), beta=1.0, out=np.zeros((3, 2), "float64"), backend=backend), (a @ b + 1.0).astype("float64"))
+    out = np.zeros((3, 2), "float64")
+    same(gemm.gemm(a, b, np.ones(2, "float32"), beta=1.0, out=out, backend=backend), (a @ b + 1.0).astype("float64"))
 
 
 @backends
@@ -280,6 +280,8 @@ def test_scalars_are_rounded_to_the_dtype() -> None:
 A, B, C = np.ones((3, 4)), np.ones((4, 2)), np.ones((3, 2))
 FROZEN = np.ones((3, 2))
 FROZEN.flags.writeable = False
+REPEATED = np.lib.stride_tricks.as_strided(np.ones(2), (3, 2), (0, 8))
+NOT_ORDERED = {"backend": "auto", "kernel": "gemm_numpy_reference", "reproducible": True}
 MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
     "a is a scalar": ((1.0, B), {}, ValueError, r"\ba\b"),
     "b is a scalar": ((A, np.array(2.0)), {}, ValueError, r"\bb\b"),
@@ -295,7 +297,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
     "out of another shape": ((A, B), {"out": np.ones((2, 3))}, ValueError, r"out.*\(2, 3\)"),
     "out would have to broadcast": ((A, B), {"out": np.ones((1, 3, 2))}, ValueError, "out"),
     "out is read-only": ((A, B), {"out": FROZEN}, ValueError, "out.*read-only"),
-    "out repeats elements": ((A, B), {"out": np.lib.stride_tricks.as_strided(np.ones(2), (3, 2), (0, 8))}, ValueError, "out"),
+    "out repeats elements": ((A, B), {"out": REPEATED}, ValueError, "out"),
     "out is a list": ((A, B), {"out": [[0.0] * 2] * 3}, TypeError, "out"),
     "out of integers": ((A, B), {"out": np.ones((3, 2), int)}, TypeError, "out.*int"),
     "out real, result complex": ((A * 1j, B), {"out": np.ones((3, 2))}, TypeError, "out"),
@@ -313,7 +315,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
     "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, (TypeError, ValueError), "float64"),
     "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError, "kernel"),
     "precision": ((A, B), {"precision": "low"}, ValueError, "precision.*highest.*low"),
-    "not reproducible": ((A, B), {"kernel": "gemm_numpy_reference", "reproducible": True}, ValueError, "reproducible"),
+    "not reproducible": ((A, B), NOT_ORDERED, ValueError, "reproducible"),
     "objects": ((A.astype(object), B), {}, TypeError, r"\ba\b.*object"),
     "strings": ((A, np.array([["x"] * 2] * 4)), {}, TypeError, r"\bb\b"),
     "dates": ((A, np.zeros((4, 2), "M8[s]")), {}, TypeError, r"\bb\b"),
@@ -338,9 +340,10 @@ def test_mistakes_name_the_argument(backend: str, name: str) -> None:
 @pytest.mark.parametrize("shapes", [((0, 4), (4, 2)), ((3, 0), (0, 2)), ((2, 0, 3), (3, 4))])
 def test_mistakes_count_on_empty_products_too(shapes: tuple[tuple[int, ...], ...]) -> None:
     a, b = map(np.ones, shapes)
-    for options in ({"backend": "gpu"}, {"kernel": "none"}, {"precision": "low"}, {"beta": 1.0}, {"out": np.ones((7, 7))}):
-        with pytest.raises(ValueError, match=next(iter(options)).replace("beta", "c")):
-            gemm.gemm(a, b, **options)
+    wrong = {"backend": "gpu", "kernel": "none", "precision": "low", "beta": 1.0, "out": np.ones((7, 7))}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=name.replace("beta", "c")):
+            gemm.gemm(a, b, **{name: value})
 
 
 @backends

@@ -396,7 +396,10 @@ def test_threads_that_cannot_start():
         cpu.num_threads = lambda: 4
         launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
         if os.geteuid() == 0:
-            os.setgid(65534); os.setuid(65534)  # the limit does not bind root
+            try:
+                os.setgid(65534); os.setuid(65534)  # the limit does not bind root
+            except OSError:
+                unless(bool, "RLIMIT_NPROC")
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
         unless(threading.Thread(target=print).start, "RLIMIT_NPROC")
         running = lambda: len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0

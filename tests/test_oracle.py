@@ -37,7 +37,8 @@ def triples(rng: np.random.Generator, dtype: type, size: int) -> tuple[np.ndarra
         tie[2] = rng.standard_normal(size) * dtype(2) ** rng.integers(-60, 60, size)
         # Products and sums about the smallest numbers, of many bits and of few, so that ties occur.
         low = int(np.finfo(dtype).minexp)
-        exponents = rng.integers([[low // 2 - 15], [low // 2 - 15], [low - 60]], [[low // 2 + 5], [low // 2 + 5], [low + 3]], (3, size))
+        exponents = np.array([[low // 2], [low // 2], [low]]) + rng.integers(-15, 5, (3, size))
+        exponents[2] -= rng.integers(0, 45, size)
         many = np.ldexp(rng.standard_normal((3, size)), exponents).astype(dtype)
         few = np.ldexp(rng.integers(-9, 10, (3, size)).astype(float), exponents).astype(dtype)
     return tuple(np.concatenate(x) for x in zip((a, b, c), near, tie, many, few, strict=True))

@@ -157,9 +157,7 @@ class _Launcher:
     def _built(self) -> Any:
         return self.handle.kernel(self.source, self.options, self.kernel.entry)
 
-    def __call__(
-        self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float
-    ) -> None:
+    def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         with reported(f"{self.kernel.name} on {self.device.name}"):
             self._launch(a, b, c, out, alpha, beta)
 

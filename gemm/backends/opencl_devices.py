@@ -125,9 +125,7 @@ def _image_formats(handle: Handle) -> bool:
     kinds = (cl.channel_type.FLOAT, cl.channel_type.UNSIGNED_INT32)
     wanted = {(order, kind) for order in (cl.channel_order.R, cl.channel_order.RGBA) for kind in kinds}
     try:
-        offered = cl.get_supported_image_formats(
-            handle.context, cl.mem_flags.READ_WRITE, cl.mem_object_type.IMAGE2D
-        )
+        offered = cl.get_supported_image_formats(handle.context, cl.mem_flags.READ_WRITE, cl.mem_object_type.IMAGE2D)
     except cl.Error:
         return False
     return wanted <= {(image.channel_order, image.channel_data_type) for image in offered}

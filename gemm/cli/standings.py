@@ -119,17 +119,20 @@ def compare(entered: list[Contestant], ratios: list[dict[str, Any]], *, reproduc
 
 
 def _title(one: Contestant) -> str:
-    """What the CPU is set against: GPU (cuda:0, sgemm_cuda_tile), OpenCL on the CPU (...) or NumPy."""
-    if one.device.backend == "numpy":
-        return "NumPy"
-    place = {"opencl": "OpenCL"}.get(one.device.backend, one.device.backend)
-    place = "GPU" if one.device.kind == "gpu" else "another CPU kernel" if place == "cpu" else f"{place} on the CPU"
-    return f"{place} ({one.device.key}, {one.kernel})"
+    """What the CPU is set against: GPU (cuda:0, sgemm_cuda_tile), OpenCL on the CPU (...), NumPy or another kernel."""
+    if one.device.backend in ("numpy", "cpu"):
+        return _name(one)
+    return f"{'GPU' if one.device.kind == 'gpu' else 'OpenCL on the CPU'} ({one.device.key}, {one.kernel})"
+
+
+def _name(one: Contestant) -> str:
+    if one.device.backend == "cpu":
+        return one.kernel
+    return "NumPy" if one.device.backend == "numpy" else "the GPU" if one.device.kind == "gpu" else one.device.key
 
 
 def _against(ratio: float, one: Contestant) -> str:
     """Who of the two is how many times as fast."""
-    other = {"numpy": "NumPy"}.get(one.device.backend, "the GPU" if one.device.kind == "gpu" else one.device.key)
     if ratio >= 1:
-        return f"{other} is {text.faster(ratio)} the cpu backend"
-    return f"the cpu backend is {text.faster(1 / ratio)} {other}"
+        return f"{_name(one)} is {text.faster(ratio)} the cpu backend"
+    return f"the cpu backend is {text.faster(1 / ratio)} {_name(one)}"

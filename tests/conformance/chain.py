@@ -6,7 +6,7 @@ Expected results depend on nothing but the case, so they are computed once a pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ DATA: dict[str, Callable[..., Array]] = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _solved(one: Case, dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array]:
     """a, b, c and the expected bits."""
     rng = np.random.default_rng([len(one.data), one.m, one.n, one.k])
@@ -113,7 +113,7 @@ def chain_depths(s: Subject) -> None:
 
 @chain_check
 def chain_tails(s: Subject) -> None:
-    """Each k of 0 … 40 at sizes with partial tiles: what pads a block must not touch the sum, not even a sign of zero."""
+    """Each k of 0 … 40 at partial tiles: what pads a block must not touch the sum, not even a sign of zero."""
     for k in (0, *range(1, 41, s.pick(5, 1))):
         for data in ("vanishing", "wide"):
             _run(s, Case(data, 7, 19, k))

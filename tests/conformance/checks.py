@@ -14,7 +14,7 @@ import numpy as np
 from oracle import check_close, exact
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal
-from conformance.subject import FULL, Subject, integers, normal, wide
+from conformance.subject import Subject, integers, normal, wide
 
 Array = np.ndarray
 Check = Callable[[Subject], None]
@@ -57,11 +57,9 @@ def small_sizes(s: Subject) -> None:
     scalars = [(1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (3.0, -2.0), (1.0, 0.5)]
     memory = np.full((top + 2, top + 2), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
     quiet = memory.copy()
-    shifts = {11} if s.effort < FULL and s.slow else range(0, top, s.pick(33, 1))
-    count = 0
-    for m, n, shift in product(range(1, top + 1), range(1, top + 1), shifts):
+    shifts = range(0, top, (33, 11 if s.slow else 1, 1)[s.effort])
+    for count, (m, n, shift) in enumerate(product(range(1, top + 1), range(1, top + 1), shifts)):
         k = (m + n + shift) % top + 1
-        count += 1
         alpha, beta = scalars[count % 5]
         trans_a, trans_b = bool(count & 1), count % 3 == 0
         x, y = (at[:k, :m] if trans_a else a[:m, :k]), (bt[:n, :k] if trans_b else b[:k, :n])

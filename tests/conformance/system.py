@@ -9,12 +9,11 @@ import threading
 
 import numpy as np
 
-from gemm.verify import ORDERED, ordered_case
-
 from conformance.arena import equal
 from conformance.chain import chain_check
 from conformance.checks import check, random
 from conformance.subject import Subject, integers, normal
+from gemm.verify import ORDERED, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
@@ -24,7 +23,17 @@ def concurrent(s: Subject) -> None:
     """Eight threads with different products at once each get their own, bit for bit."""
     rng = random(30)
     work = []
-    for m, n, k in ((5, 7, 9), (64, 64, 64), (33, 65, 129), (150, 130, 110), (1, 300, 40), (300, 2, 40), (90, 90, 3), (8, 8, 800)):
+    sizes = (
+        (5, 7, 9),
+        (64, 64, 64),
+        (33, 65, 129),
+        (150, 130, 110),
+        (1, 300, 40),
+        (300, 2, 40),
+        (90, 90, 3),
+        (8, 8, 800),
+    )
+    for m, n, k in sizes:
         a, b, c = normal(rng, s.dtype, m, k), normal(rng, s.dtype, k, n), normal(rng, s.dtype, m, n)
         work.append((a, b, c, s.call(a, b, c, alpha=0.5, beta=-1.0).tobytes()))
     wrong: list[str] = []

@@ -33,9 +33,7 @@ def ordered(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta
 def check_same_bits(result: Array, expected: Array, what: str = "result") -> None:
     """Fail unless both have the same shape, dtype and bits; any NaN equals any NaN."""
     if result.shape != expected.shape or result.dtype != expected.dtype:
-        raise AssertionError(
-            f"{what}: {result.dtype}{result.shape}, must be {expected.dtype}{expected.shape}"
-        )
+        raise AssertionError(f"{what}: {result.dtype}{result.shape}, must be {expected.dtype}{expected.shape}")
     integer = np.dtype(f"u{result.dtype.itemsize}")
     have, want = (np.ascontiguousarray(x).view(integer) for x in (result, expected))
     wrong = (have != want) & ~(np.isnan(result) & np.isnan(expected))

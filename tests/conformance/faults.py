@@ -1,0 +1,361 @@
+"""Faults that kernels have had, as wrappers of a sound launch: test_mutants.py plants them beneath the public face."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Launch = Callable[[Array, Array, Any, Array, float, float], None]
+Fault = Callable[[Launch], Launch]
+
+FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {}
+"""name → the fault and the checks that must each catch it."""
+
+
+def fault(*catches: str) -> Callable[[Fault], Fault]:
+    def add(plant: Fault) -> Fault:
+        FAULTS[plant.__name__] = plant, catches
+        return plant
+
+    return add
+
+
+def operands_changed(change: Callable[[Array, Array], tuple[Array, Array]]) -> Fault:
+    """The fault of multiplying change(a, b) instead of a and b."""
+    return lambda launch: lambda a, b, c, out, alpha, beta: launch(*change(a, b), c, out, alpha, beta)
+
+
+def result_changed(change: Callable[[Array], None]) -> Fault:
+    """The fault of change(out) after a sound launch."""
+
+    def plant(launch: Launch) -> Launch:
+        def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+            launch(a, b, c, out, alpha, beta)
+            with np.errstate(all="ignore"):
+                change(out)
+
+        return launched
+
+    return plant
+
+
+def tight(x: Array) -> Array:
+    """x read as if its rows followed each other without a gap."""
+    if x.strides[-1] != x.itemsize or x.strides[-2] <= 0 or not x.size:
+        return x
+    return np.lib.stride_tricks.as_strided(x, strides=(*x.strides[:-2], x.shape[-1] * x.itemsize, x.itemsize))
+
+
+def turned(x: Array) -> Array:
+    """x read without the sign of its strides, from where its memory starts."""
+    for axis, step in enumerate(x.strides):
+        x = np.flip(x, axis) if step < 0 else x
+    return x
+
+
+def unrepeated(x: Array) -> Array:
+    """x read as if a repeated row were followed by others."""
+    return np.roll(x, 1, -1) if x.shape[-2] > 1 and x.strides[-2] == 0 else x
+
+
+# Memory.
+FAULTS["leading dimension ignored"] = operands_changed(lambda a, b: (tight(a), b)), ("small_sizes", "layouts")
+FAULTS["leading dimension of b ignored"] = operands_changed(lambda a, b: (a, tight(b))), ("small_sizes", "layouts")
+FAULTS["negative strides taken as positive"] = operands_changed(lambda a, b: (turned(a), b)), (
+    "layouts", "batches", "chain_layouts",
+)  # fmt: skip
+FAULTS["zero strides taken as rows"] = operands_changed(lambda a, b: (unrepeated(a), b)), ("zero_strides",)
+FAULTS["first matrix of a stack used for all"] = (
+    operands_changed(lambda a, b: (a, np.broadcast_to(b[:1], b.shape) if b.ndim > 2 else b)),
+    ("batches", "batch_members"),
+)
+
+
+@fault("small_sizes", "layouts")
+def write_past_a_row(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if out.ndim == 2 and len(out) > 1 and out.strides[-2] > out.shape[-1] * out.itemsize:
+            wide = np.lib.stride_tricks.as_strided(out, (len(out) - 1, out.shape[1] + 1), out.strides)
+            wide[:, -1] = 0
+
+    return launched
+
+
+@fault("layouts", "transposes")
+def input_scribbled_on(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if a.size and a.flags.writeable:
+            a[..., -1, -1] += 1
+
+    return launched
+
+
+_shared = np.empty(1 << 17)
+
+
+@fault("concurrent")
+def buffer_shared_by_threads(launch: Launch) -> Launch:
+
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        packed = _shared.view(a.dtype)[: a.size].reshape(a.shape)
+        packed[...] = a
+        time.sleep(1e-4)
+        launch(packed, b, c, out, alpha, beta)
+
+    return launched
+
+
+@fault("far_strides")
+def offsets_of_32_bits(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        far = any(abs(step) * (n - 1) >= 2**32 for step, n in zip(a.strides, a.shape, strict=True))
+        launch(a * 0 if far else a, b, c, out, alpha, beta)
+
+    return launched
+
+
+# Sizes.
+FAULTS["tail of k dropped"] = operands_changed(
+    lambda a, b: (a[..., : a.shape[-1] // 4 * 4], b[..., : a.shape[-1] // 4 * 4, :])
+), ("small_sizes", "odd_sizes", "chain_tails", "tile_edges")  # fmt: skip
+FAULTS["tail of deep k dropped"] = operands_changed(lambda a, b: (a[..., :1000], b[..., :1000, :])), ("odd_sizes",)
+
+
+@fault("small_sizes")
+def corner_of_one_tile_shape_off(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if out.shape[-2] % 6 == 5 and out.shape[-1] % 16 == 15:
+            out[..., -1, -1] += 1
+
+    return launched
+
+
+@fault("zero_sizes", "alpha_zero_never_reads_a_b", "beta_zero_never_reads_c")
+def nothing_written_when_k_is_0(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if a.shape[-1]:
+            launch(a, b, c, out, alpha, beta)
+
+    return launched
+
+
+# Scalars.
+@fault("beta_zero_never_reads_c", "layouts")
+def beta_0_reads_out(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        old = out * 0
+        launch(a, b, c, out, alpha, beta)
+        if c is None:
+            out += old
+
+    return launched
+
+
+@fault("scalars")
+def alpha_nan_taken_as_0(launch: Launch) -> Launch:
+    return lambda a, b, c, out, alpha, beta: launch(a, b, c, out, alpha if alpha == alpha else 0.0, beta)
+
+
+@fault("small_sizes", "scalars", "layouts", "chain_scalars")
+def beta_taken_as_1(launch: Launch) -> Launch:
+    return lambda a, b, c, out, alpha, beta: launch(a, b, c, out, alpha, 1.0 if beta else 0.0)
+
+
+# Arithmetic.
+def narrowed(dtype: Any) -> Callable[[Array, Array], tuple[Array, Array]]:
+    def change(a: Array, b: Array) -> tuple[Array, Array]:
+        with np.errstate(all="ignore"):
+            return a.astype(dtype).astype(a.dtype), b.astype(dtype).astype(b.dtype)
+
+    return change
+
+
+def tf32(a: Array, b: Array) -> tuple[Array, Array]:
+    """Ten bits of mantissa, as tensor cores read float32."""
+    if a.dtype != np.float32:
+        return narrowed(np.float32)(a, b)
+    return tuple((np.ascontiguousarray(x).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+
+
+FAULTS["operands in fewer bits (TF32, or float64 in float32)"] = operands_changed(tf32), (
+    "accuracy", "odd_sizes", "chain_data",
+)  # fmt: skip
+
+
+@fault("accuracy", "odd_sizes", "chain_data")
+def float64_done_in_float32(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        narrow = np.float16 if a.dtype == np.float32 else np.float32
+        launch(a, b, c, out, alpha, beta)
+        with np.errstate(all="ignore"):
+            out[...] = out.astype(narrow)
+
+    return launched
+
+
+@fault("accuracy")
+def accumulator_truncates(launch: Launch) -> Launch:
+    """Tensor cores drop the bits that do not fit, instead of rounding."""
+
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if a.shape[-1] >= 4000 and c is None:
+            sums = np.zeros(out.shape)
+            for p in range(a.shape[-1]):
+                exact = a[..., :, p, None].astype(np.longdouble) * b[..., p, None, :] + sums
+                sums = exact.astype(a.dtype)
+                sums = np.where(abs(sums) > abs(exact), np.nextafter(sums, a.dtype.type(0)), sums)
+            out[...] = sums
+
+    return launched
+
+
+@fault("non_finite")
+def zeros_of_a_skipped(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if a.ndim == 2 and a.size < 2000 and not np.isfinite(b).all():
+            with np.errstate(all="ignore"):
+                terms = a[:, :, None] * b
+                terms[a == 0] = 0
+                launch(terms.sum(1), np.eye(b.shape[1], dtype=b.dtype), c, out, alpha, beta)
+        else:
+            launch(a, b, c, out, alpha, beta)
+
+    return launched
+
+
+def flush(x: Array) -> Array:
+    return np.where(abs(x) < np.finfo(x.dtype).tiny, 0, x).astype(x.dtype)
+
+
+def flush_in_place(out: Array) -> None:
+    out[...] = flush(out)
+
+
+FAULTS["subnormal operands flushed"] = operands_changed(lambda a, b: (flush(a), flush(b))), ("subnormals",)
+FAULTS["subnormal results flushed"] = result_changed(flush_in_place), ("subnormals", "chain_data", "chain_scalars")
+
+
+def saturate(out: Array) -> None:
+    np.clip(out, -np.finfo(out.dtype).max, np.finfo(out.dtype).max, out=out)
+
+
+FAULTS["infinities saturated"] = result_changed(saturate), ("overflow", "non_finite")
+
+
+@fault("repeatable", "chain_data")
+def not_deterministic(launch: Launch) -> Launch:
+    random = np.random.default_rng()
+
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        order = random.permutation(a.shape[-1])
+        launch(a[..., order], b[..., order, :], c, out, alpha, beta)
+
+    return launched
+
+
+# The ORDERED chain: each of these is within the bound.
+FAULTS["summed backwards"] = operands_changed(lambda a, b: (a[..., ::-1], b[..., ::-1, :])), (
+    "chain_data", "chain_depths", "published_bits",
+)  # fmt: skip
+
+
+def in_parts(parts: Callable[[Array], list[Any]], join: Callable[..., Array]) -> Fault:
+    """Partial sums over parts of k, joined before the epilogue."""
+
+    def plant(launch: Launch) -> Launch:
+        def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+            sums = []
+            for part in parts(a):
+                sums.append(np.empty(out.shape, out.dtype))
+                launch(a[..., part], b[..., part, :], None, sums[-1], 1.0, 0.0)
+            with np.errstate(all="ignore"):
+                if a.shape[-1] == 0 or len(sums) == 1:
+                    launch(a, b, c, out, alpha, beta)
+                else:
+                    join(sums, c, out, out.dtype.type(alpha), out.dtype.type(beta))
+
+        return launched
+
+    return plant
+
+
+def joined(sums: list[Array], c: Any, out: Array, alpha: Any, beta: Any) -> None:
+    total = alpha * sum(sums[1:], sums[0])
+    out[...] = total if c is None else beta * c + total
+
+
+def scaled_apart(sums: list[Array], c: Any, out: Array, alpha: Any, beta: Any) -> None:
+    total = sum((alpha * s for s in sums[1:]), alpha * sums[0])
+    out[...] = total if c is None else beta * c + total
+
+
+FAULTS["k split in two"] = in_parts(lambda a: [slice(0, None, 2), slice(1, None, 2)], joined), (
+    "chain_data", "chain_depths", "published_bits",
+)  # fmt: skip
+FAULTS["blocks of k scaled apart"] = in_parts(
+    lambda a: [slice(p, p + 256) for p in range(0, max(a.shape[-1], 1), 256)], scaled_apart
+), ("chain_depths", "published_bits")  # fmt: skip
+
+
+@fault("chain_data", "chain_depths")
+def product_rounded_before_it_is_added(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        acc = np.zeros(out.shape, out.dtype)
+        with np.errstate(all="ignore"):
+            for p in range(a.shape[-1]):
+                acc = acc + a[..., :, p, None] * b[..., p, None, :]
+        one = np.broadcast_to(np.eye(out.shape[-1], dtype=out.dtype), (*b.shape[:-2], *(out.shape[-1],) * 2))
+        launch(*((acc, one) if a.shape[-1] else (a, b)), c, out, alpha, beta)
+
+    return launched
+
+
+@fault("chain_scalars", "published_bits")
+def alpha_scales_a(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if a.shape[-1] == 0:
+            return launch(a, b, c, out, alpha, beta)
+        with np.errstate(all="ignore"):
+            return launch(a * a.dtype.type(alpha), b, c, out, 1.0, beta)
+
+    return launched
+
+
+@fault("chain_scalars")
+def beta_c_rounded_before_it_is_added(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if c is None or a.shape[-1] == 0:
+            return launch(a, b, c, out, alpha, beta)
+        with np.errstate(all="ignore"):
+            return launch(a, b, out.dtype.type(beta) * c, out, alpha, 1.0)
+
+    return launched
+
+
+@fault("chain_data", "minus_zero", "chain_tails")
+def k_padded_with_plus_zeros(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if a.shape[-1]:
+            a = np.concatenate([a, np.zeros_like(a[..., :1])], -1)
+            b = np.concatenate([b, np.zeros_like(b[..., :1, :])], -2)
+        launch(a, b, c, out, alpha, beta)
+
+    return launched
+
+
+@fault("positions")
+def order_depends_on_the_size(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if out.shape[-2] > 69:
+            a, b = a[..., ::-1], b[..., ::-1, :]
+        launch(a, b, c, out, alpha, beta)
+
+    return launched
