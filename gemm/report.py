@@ -63,10 +63,13 @@ def _cpu_name() -> str:
 
 
 def commit() -> str | None:
-    """The git commit of the checkout that the package runs from, "-dirty" if changed; None outside of one."""
+    """The git commit of the checkout that the package runs from, "-dirty" if changed.
+
+    Outside of one it is $GEMM_COMMIT, for a copy of a checkout on a device under test, else None.
+    """
     root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
-        return None
+        return os.environ.get("GEMM_COMMIT")
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
