@@ -123,6 +123,8 @@ def _address(x: Operand) -> tuple[Any, int]:
 
 def distinct(x: Operand) -> bool:
     """Whether no two elements of `x` share memory, as far as its strides prove it."""
+    if x.size == 0:
+        return True
     reach = x.dtype.itemsize
     for step, length in sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
         if step < reach:

@@ -351,6 +351,11 @@ def test_fork():
             product(); os._exit(0)
         assert status(pid) == 0
         expected = product()
+        if sys.platform == "linux" and (pid := os.fork()) == 0:  # a child has workers of its own
+            before = len(os.listdir("/proc/self/task"))
+            product()
+            os._exit(len(os.listdir("/proc/self/task")) - before)
+        assert sys.platform != "linux" or status(pid) == 3
         assert [status(child(expected)) for _ in range(3)] == [0, 0, 0]
         if (pid := os.fork()) == 0:
             os._exit(status(child(expected)))

@@ -211,6 +211,8 @@ def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(spelled)
     except TypeError as error:
         raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU") from error
+    if dtype.kind not in "biufc":  # such as bfloat16 where ml_dtypes has registered it
+        raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU")
     if not dtype.isnative:
         raise TypeError(f"{name} has dtype {dtype.str} of foreign byte order, which is not supported on a GPU")
     return dtype

@@ -26,7 +26,10 @@ class Library(Protocol):
         """The block's bytes, after all work enqueued before."""
 
     def view(self, block: Any, x: Array, offset: int) -> Any:
-        """The library's array of x's shape, dtype and strides, `offset` bytes into the block."""
+        """The library's array of x's shape, dtype and strides, `offset` bytes into the block.
+
+        None if the library has no such strides.
+        """
 
     def values(self, array: Any) -> Array:
         """A result of this library as an ndarray; anything else is a TypeError."""
@@ -83,7 +86,7 @@ class CuPy:
 
 
 class Torch:
-    """PyTorch on CUDA; it has no negative strides, so that such views arrive as copies of their own."""
+    """PyTorch on CUDA; it has no negative strides."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -97,10 +100,12 @@ class Torch:
         return block.cpu().numpy()[:size]
 
     def view(self, block: Any, x: Array, offset: int) -> Any:
-        size = x.dtype.itemsize
+        size, dtype = x.dtype.itemsize, getattr(self._torch, x.dtype.name)
+        if not x.size:
+            return self._torch.empty(x.shape, dtype=dtype, device=self._device)
         if any(step < 0 for step in x.strides):
-            return self._torch.from_numpy(x.copy()).to(self._device)
-        typed = block[: len(block) // size * size].view(getattr(self._torch, x.dtype.name))
+            return None
+        typed = block[: len(block) // size * size].view(dtype)
         return typed.as_strided(x.shape, [step // size for step in x.strides], offset // size)
 
     def values(self, array: Any) -> Array:
@@ -114,6 +119,7 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
 
     def on_device(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Array:
         blocks: dict[int, tuple[Array, Any]] = {}
+        apart: list[tuple[Array, Any]] = []  # views that the library cannot have, and copies of their values
 
         def sent(x: Array | None) -> Any:
             if x is None:
@@ -122,7 +128,12 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
             if id(whole) not in blocks:
                 blocks[id(whole)] = whole, library.upload(_flat(whole))
             start = x.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-            return library.view(blocks[id(whole)][1], x, start if x.size else 0)
+            there = library.view(blocks[id(whole)][1], x, start if x.size else 0)
+            if there is None:
+                packed = np.ascontiguousarray(x)
+                there = library.view(library.upload(_flat(packed)), packed, 0)
+                apart.append((x, there))
+            return there
 
         target = sent(out)
         result = call(sent(a), sent(b), sent(c), out=target, **options)
@@ -135,6 +146,9 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
                 if not whole.flags.writeable:
                     raise AssertionError("an input was overwritten")
                 flat[...] = now
+        for x, there in apart:
+            if x is out:
+                out[...] = library.values(there)
         if values is not None:
             return values
         assert out is not None
