@@ -20,4 +20,8 @@ class BuildWithKernels(build_py):
             shutil.copyfile(source, target)
 
 
-setup(cffi_modules=["build.py:ffibuilder"], cmdclass={"build_py": BuildWithKernels})
+setup(
+    cffi_modules=["build.py:ffibuilder"],
+    cmdclass={"build_py": BuildWithKernels},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -60,9 +60,9 @@ venv() { # FOLDER REQUIREMENT...: a fresh virtual environment
     retry "$1/bin/pip" install -qq "${@:2}"
 }
 
-kernels() { # BACKEND: its catalog rows as an expression for pytest -k
-    python3 -c 'import runpy, sys; catalog = runpy.run_path(sys.argv[1])
-print(" or ".join(row.name for row in catalog["KERNELS"] if row.backend == sys.argv[2]))' "$ROOT/gemm/catalog.py" "$1"
+kernels() { # CONDITION on `row`: the catalog's rows that fulfil it, as an expression for pytest -k
+    python3 -c 'import runpy, sys; rows = runpy.run_path(sys.argv[1])["KERNELS"]
+print("(" + " or ".join(row.name for row in rows if eval(sys.argv[2])) + ")")' "$ROOT/gemm/catalog.py" "$1"
 }
 
 readme() { # TAG: the command in README.md's block marked "sh TAG"

@@ -143,7 +143,9 @@ def describe(chosen: GemmPlan) -> str:
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) == (chosen.kernel, chosen.device) else " "
         lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({c.basis})")
-    lines += [f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)]
+    lines += [
+        f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)
+    ]
     return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
 
 

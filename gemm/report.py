@@ -100,7 +100,7 @@ def cache_facts() -> dict[str, Any]:
     folder = sources.cache_dir()
     if folder is None:
         return {"folder": None, "entries": 0, "bytes": 0, "probe_age": None}
-    sizes, probes = [], []
+    sizes, age = [], None
     for file in folder.iterdir():
         try:
             status = file.stat()
@@ -108,9 +108,8 @@ def cache_facts() -> dict[str, Any]:
             continue
         if file.is_file() and not file.name.startswith("."):
             sizes.append(status.st_size)
-            probes += [status.st_mtime] if file.name.startswith("probe-") else []
-    known = probe.facts(run=False) is not None and probes
-    age = max(0.0, time.time() - max(probes)) if known else None
+        if file.name == probe.entry():
+            age = max(0.0, time.time() - status.st_mtime)
     return {"folder": str(folder), "entries": len(sizes), "bytes": sum(sizes), "probe_age": age}
 
 

@@ -19,7 +19,7 @@ from gemm.catalog import KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem, same_stack
 
-_REMEDY = "pip install gemm / pip install -e ."
+_REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 
 def _engine() -> Any:

@@ -87,8 +87,8 @@ def facts(*, run: bool) -> Facts | None:
         if known is None and run:
             known = _probe()
             blob = json.dumps(known.lines).encode()
-            sources.store(_entry(), blob)
-            _memory[_entry()] = known
+            sources.store(entry(), blob)
+            _memory[entry()] = known
         return known
 
 
@@ -98,14 +98,14 @@ def forget() -> None:
         _memory.clear()
         folder = sources.cache_dir()
         if folder is not None:
-            (folder / _entry()).unlink(missing_ok=True)
+            (folder / entry()).unlink(missing_ok=True)
 
 
 _memory: dict[str, Facts] = {}
 
 
 def _remembered() -> Facts | None:
-    name = _entry()
+    name = entry()
     if name not in _memory:
         blob = sources.load(name)
         if blob is None:
@@ -115,7 +115,7 @@ def _remembered() -> Facts | None:
 
 
 @lru_cache(maxsize=1)
-def _entry() -> str:
+def entry() -> str:
     """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS")
