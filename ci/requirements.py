@@ -8,8 +8,9 @@ not there is an error.
 
 import re
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 
 def requirements(extras: list[str]) -> dict[str, str]:

@@ -156,17 +156,16 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         return gemm.gemm(*operands, **options, **more)
 
     if spec.library == "pyopencl":
-        backend = registry.backend("opencl")
-        queue = backend.to_device(np.zeros(1, np.float32), _device(spec)).owner.queue
-        call = resident(call, PyOpenCL(queue))
+        call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
     elif spec.library == "cupy":
         call = resident(call, CuPy())
     elif spec.library == "torch":
         call = resident(call, Torch(str(spec.device)))
     return Subject(
         name=row.name, call=call, dtype=np.dtype(spec.dtype), ordered=row.ordered,
-        always=row.ordered and row.backend in ("cpu", "cuda"), params=row.params, effort=_effort(config),
-        slow=row.backend in ("opencl", "cuda"),
+        always=row.ordered and row.backend in ("cpu", "cuda"),
+        params=row.params, slow=row.backend in ("opencl", "cuda"),
+        effort=THIN if spec.library and _effort(config) != FULL else _effort(config),
     )  # fmt: skip
 
 

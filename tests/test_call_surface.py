@@ -282,7 +282,7 @@ FROZEN = np.ones((3, 2))
 FROZEN.flags.writeable = False
 REPEATED = np.lib.stride_tricks.as_strided(np.ones(2), (3, 2), (0, 8))
 NOT_ORDERED = {"backend": "auto", "kernel": "gemm_numpy_reference", "reproducible": True}
-MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any, str]] = {
     "a is a scalar": ((1.0, B), {}, ValueError, r"\ba\b"),
     "b is a scalar": ((A, np.array(2.0)), {}, ValueError, r"\bb\b"),
     "inner sizes": ((A, np.ones((3, 2))), {}, ValueError, r"4.*3"),

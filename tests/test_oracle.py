@@ -7,6 +7,7 @@ import ctypes.util
 import hashlib
 import sys
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.view(kind) == b.view(kind)) | (np.isnan(a) & np.isnan(b))
 
 
-def libm_fma(dtype: type) -> ctypes._CFuncPtr:
+def libm_fma(dtype: type) -> Any:
     name = ctypes.util.find_library("m")
     if name is None or sys.platform == "win32":
         pytest.skip("no libm to compare with")

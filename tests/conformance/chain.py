@@ -147,6 +147,12 @@ def chain_layouts(s: Subject) -> None:
         with case(layout=name, trans_a=trans_a, trans_b=trans_b):
             check_same_bits(s(x, y, z, **options), expected)
             check_same_bits(s(x, y, z, **options, out=z), expected, "in place")
+    for k in (s.edges("KC", "BK")[-1], 2 * s.edges("KC", "BK")[-1] + 1) if s.pick(False, True) else (521,):
+        one = Case("normal", 11, 21, k, 1 / 3, -0.7)
+        a, b, c, expected = _solved(one, s.dtype)
+        out = c.copy()
+        result = s(a, b, out, alpha=one.alpha, beta=one.beta, reproducible=True, out=out)
+        check_same_bits(result, expected, f"in place, k = {k}")
 
 
 def _pieces(size: int) -> Iterator[slice]:
@@ -160,7 +166,8 @@ def _pieces(size: int) -> Iterator[slice]:
 @chain_check
 def positions(s: Subject) -> None:
     """A block of a large product, computed by several threads or groups, has the bits of the block's own product."""
-    for m, n, k in s.pick([(70, 83, 40)], [(170, 203, 90), (530, 517, 300), (3, 2100, 130), (2100, 3, 130)]):
+    large = [(170, 203, 90), (530, 517, 300), (3, 2100, 130), (2100, 3, 130)]
+    for m, n, k in s.pick([(70, 83, 40), (140, 150, 30)], large):
         rng = np.random.default_rng([m, n, k])
         a, b, c = wide(rng, s.dtype, m, k, exponent=9), wide(rng, s.dtype, k, n, exponent=9), normal(rng, s.dtype, m, n)
         options = {"alpha": 1 / 3, "beta": 0.7, "reproducible": True}

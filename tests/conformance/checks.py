@@ -14,7 +14,7 @@ import numpy as np
 from oracle import check_close, exact
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal
-from conformance.subject import Subject, integers, normal, wide
+from conformance.subject import THIN, Subject, integers, normal, wide
 
 Array = np.ndarray
 Check = Callable[[Subject], None]
@@ -57,7 +57,7 @@ def small_sizes(s: Subject) -> None:
     scalars = [(1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (3.0, -2.0), (1.0, 0.5)]
     memory = np.full((top + 2, top + 2), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
     quiet = memory.copy()
-    shifts = range(0, top, (33, 11 if s.slow else 1, 1)[s.effort])
+    shifts = range(0, top, s.pick(33 if s.slow and s.effort == THIN else 11, 1))
     for count, (m, n, shift) in enumerate(product(range(1, top + 1), range(1, top + 1), shifts)):
         k = (m + n + shift) % top + 1
         alpha, beta = scalars[count % 5]
@@ -100,8 +100,9 @@ def tile_edges(s: Subject) -> None:
     shapes = [(m, n, k) for m in rows for n in columns for k in depths[-4:]]
     shapes += [(m, columns[-1], 5) for m in s.edges("MC")] + [(rows[-1], n, 5) for n in s.edges("NC")]
     _sized(s, shapes[:: s.pick(3, 1)])
-    if {"MC", "KC"} <= s.params.keys():
+    if {"MC", "KC", "NC"} <= s.params.keys():
         _sized(s, [(s.params["MC"] + 1, columns[-1] + 2, s.params["KC"] + 1)])
+        _sized(s, s.pick([], [(rows[-1], s.params["NC"] + 1, s.params["KC"] + 1)]))
 
 
 @check
@@ -190,6 +191,9 @@ def batches(s: Subject) -> None:
             out = Layout(pad=3).place(np.full(expected.shape, np.nan, s.dtype))
             equal(s(Layout(pad=1).place(a), Layout("F").place(b), c, alpha=2.0, beta=-1.0, out=out), 2 * expected - c)
             equal(s(a, b, c[..., :1], beta=1.0), expected + c[..., :1])
+            for name in ("F", "F both reversed", "every second column"):
+                out = LAYOUTS[name].place(np.full(expected.shape, np.nan, s.dtype))
+                equal(s(Layout("F", pad=2).place(a), b, c, beta=1.0, out=out), expected + c, f"out {name}")
     a, b = integers(rng, s.dtype, 5, 7, 9), integers(rng, s.dtype, 5, 9, 8)
     expected = a @ b
     inner = np.moveaxis(np.moveaxis(a, 0, -1).copy(), -1, 0)
@@ -356,3 +360,22 @@ def in_place(s: Subject) -> None:
                 equal(result, expected, f"out is {which} one row down")
             x = a.copy()
             equal(s(x, x, x, beta=1.0, out=x), a @ a + a, "all are one")
+
+
+@check
+def deep_in_place(s: Subject) -> None:
+    """out is c, and the sum longer than a block of k: partial sums must not take c's place before c was read."""
+    rng = random(14)
+    deep, tall = s.edges("KC", "BK")[-1], s.edges("MC", "BM", "MR")[-1]
+    large = [(8 * tall + 5, 2, deep), (36 * tall, 3, deep), (150, 130, 2 * deep)]
+    for m, n, k in ((7, 9, deep), (35, 2, 2 * deep + 1), *s.pick([], large)):
+        a, b, c = integers(rng, s.dtype, m, k), integers(rng, s.dtype, k, n), integers(rng, s.dtype, m, n)
+        for name in ("C", "F padded", "every second column", "rows reversed"):
+            out = LAYOUTS[name].place(c)
+            with case(m=m, n=n, k=k, layout=name):
+                equal(s(a, b, out, alpha=2.0, beta=-3.0, out=out), 2 * (a @ b) - 3 * c)
+                equal(s(a, b, c, alpha=2.0, beta=-3.0, out=LAYOUTS[name].place(c)), 2 * (a @ b) - 3 * c, "apart")
+    many = integers(rng, s.dtype, 3, 6, deep)
+    out = c = integers(rng, s.dtype, 3, 6, 6)
+    expected = many @ many.swapaxes(1, 2) - c
+    equal(s(many, many, c, trans_b=True, beta=-1.0, out=out), expected, "a stack")

@@ -75,6 +75,20 @@ FAULTS["first matrix of a stack used for all"] = (
 )
 
 
+@fault("deep_in_place", "chain_layouts")
+def partial_sums_in_the_place_of_c(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        if c is None or a.shape[-1] <= 256:
+            return launch(a, b, c, out, alpha, beta)
+        sums = np.empty_like(out)
+        launch(a, b, None, sums, alpha, 0.0)
+        launch(a[..., :256], b[..., :256, :], None, out, 1.0, 0.0)
+        out[...] = sums + out.dtype.type(beta) * c
+        return None
+
+    return launched
+
+
 @fault("small_sizes", "layouts")
 def write_past_a_row(launch: Launch) -> Launch:
     def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
@@ -181,7 +195,8 @@ def tf32(a: Array, b: Array) -> tuple[Array, Array]:
     """Ten bits of mantissa, as tensor cores read float32."""
     if a.dtype != np.float32:
         return narrowed(np.float32)(a, b)
-    return tuple((np.ascontiguousarray(x).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+    x, y = ((np.ascontiguousarray(x).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+    return x, y
 
 
 FAULTS["operands in fewer bits (TF32, or float64 in float32)"] = operands_changed(tf32), (
@@ -267,7 +282,7 @@ FAULTS["summed backwards"] = operands_changed(lambda a, b: (a[..., ::-1], b[...,
 )  # fmt: skip
 
 
-def in_parts(parts: Callable[[Array], list[Any]], join: Callable[..., Array]) -> Fault:
+def in_parts(parts: Callable[[Array], list[Any]], join: Callable[..., None]) -> Fault:
     """Partial sums over parts of k, joined before the epilogue."""
 
     def plant(launch: Launch) -> Launch:

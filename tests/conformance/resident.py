@@ -36,11 +36,13 @@ class Library(Protocol):
 
 
 class PyOpenCL:
-    def __init__(self, queue: Any) -> None:
+    """Arrays in a context and a queue of their own, as a program that uses OpenCL itself has them."""
+
+    def __init__(self, device: Any) -> None:
         import pyopencl as cl
         import pyopencl.array
 
-        self._cl, self._queue = cl, queue
+        self._cl, self._queue = cl, cl.CommandQueue(cl.Context([device]))
         self._array = pyopencl.array.Array
 
     def upload(self, memory: Array) -> Any:

@@ -55,10 +55,10 @@ def exact(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: 
             high, low = _product(a, b)
         magnitude = np.einsum("...ij,...jk->...ik", abs(a), abs(b)) * abs(scale)
         if scale != 1 and k:
-            high, error = two_product(high, np.float64(scale))
+            high, error = two_product(high, np.array(scale))
             low = low * scale + error
         if beta_ != 0:
-            extra, error = two_product(np.asarray(c, np.float64), np.float64(beta_))
+            extra, error = two_product(np.asarray(c, np.float64), np.array(beta_))
             high, carry = two_sum(high, np.broadcast_to(extra, high.shape))
             low = low + carry + error
             magnitude = magnitude + abs(extra)
