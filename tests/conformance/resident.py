@@ -121,7 +121,7 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
 
     def on_device(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Array:
         blocks: dict[int, tuple[Array, Any]] = {}
-        apart: list[tuple[Array, Any]] = []  # views that the library cannot have, and copies of their values
+        apart: list[Any] = []  # arrays with the values of views that the library cannot have
 
         def sent(x: Array | None) -> Any:
             if x is None:
@@ -134,7 +134,7 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
             if there is None:
                 packed = np.ascontiguousarray(x)
                 there = library.view(library.upload(_flat(packed)), packed, 0)
-                apart.append((x, there))
+                apart.append(there)
             return there
 
         target = sent(out)
@@ -148,9 +148,9 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
                 if not whole.flags.writeable:
                     raise AssertionError("an input was overwritten")
                 flat[...] = now
-        for x, there in apart:
-            if x is out:
-                out[...] = library.values(there)
+        if any(there is target for there in apart):
+            assert out is not None
+            out[...] = library.values(target)
         if values is not None:
             return values
         assert out is not None
