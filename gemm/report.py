@@ -65,11 +65,12 @@ def _cpu_name() -> str:
 def commit() -> str | None:
     """The git commit of the checkout that the package runs from, "-dirty" if changed.
 
-    Outside of one it is $GEMM_COMMIT, for a copy of a checkout on a device under test, else None.
+    $GEMM_COMMIT says it for a copy of a checkout on a device under test; None outside of a checkout.
     """
     root = Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return os.environ.get("GEMM_COMMIT")
+    copied = os.environ.get("GEMM_COMMIT")
+    if copied or not (root / ".git").exists():
+        return copied
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

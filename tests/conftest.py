@@ -20,16 +20,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
 
-from conformance.chain import CHAIN_CHECKS
-from conformance.checks import CHECKS
 from conformance.resident import CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, THIN, Subject
+from conformance.suite import ALL_CHECKS, CHAIN_CHECKS
 
 import gemm
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
 from gemm.dispatch import registry, unavailable
-
-ALL_CHECKS = {**CHECKS, **CHAIN_CHECKS}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,13 +10,11 @@ from dataclasses import replace
 from functools import partialmethod
 from typing import Any
 
-import conformance.system  # noqa: F401  (adds its checks)
 import numpy as np
 import pytest
-from conformance.chain import CHAIN_CHECKS
-from conformance.checks import CHECKS
 from conformance.faults import FAULTS, Array, Fault, Launch
 from conformance.subject import THIN, Subject
+from conformance.suite import ALL_CHECKS
 
 import gemm
 from gemm import dispatch, operands
@@ -24,7 +22,6 @@ from gemm.catalog import BY_NAME, Kernel
 from gemm.dispatch import registry
 from gemm.problem import Device, Problem
 
-ALL = {**CHECKS, **CHAIN_CHECKS}
 KERNELS = ("sgemm_scalar_4x4", "dgemm_scalar_4x4")
 PLANTED = [(name, check) for name, (_, catches) in FAULTS.items() for check in catches]
 
@@ -65,10 +62,10 @@ def examined(kernel: str) -> Subject:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("check", [*ALL])
+@pytest.mark.parametrize("check", [*ALL_CHECKS])
 def test_a_sound_kernel_passes(kernel: str, check: str, mutant: Callable[[Fault], None]) -> None:
     mutant(lambda launch: lambda *operands: launch(*operands))
-    ALL[check](examined(kernel))
+    ALL_CHECKS[check](examined(kernel))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -76,15 +73,15 @@ def test_a_sound_kernel_passes(kernel: str, check: str, mutant: Callable[[Fault]
 def test_caught(kernel: str, name: str, check: str, mutant: Callable[[Fault], None]) -> None:
     mutant(FAULTS[name][0])
     with pytest.raises(AssertionError):
-        ALL[check](examined(kernel))
+        ALL_CHECKS[check](examined(kernel))
 
 
 def test_overlap_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operands, "overlap", lambda x, y: False)
     with pytest.raises(AssertionError, match="out is"):
-        ALL["in_place"](examined("sgemm_scalar_4x4"))
+        ALL_CHECKS["in_place"](examined("sgemm_scalar_4x4"))
 
 
 def test_every_check_catches_something() -> None:
     used = {check for _, catches in FAULTS.values() for check in catches} | {"in_place"}
-    assert ALL.keys() - used == set(), "no planted fault shows what these checks are for"
+    assert ALL_CHECKS.keys() - used == set(), "no planted fault shows what these checks are for"

@@ -13,16 +13,9 @@ import numpy as np
 from oracle import check_same_bits, ordered
 
 from conformance.arena import LAYOUTS, case
-from conformance.subject import Subject, integers, normal, wide
+from conformance.subject import Subject, chain_check, integers, normal, wide
 
 Array = np.ndarray
-Check = Callable[[Subject], None]
-CHAIN_CHECKS: dict[str, Check] = {}
-
-
-def chain_check(function: Check) -> Check:
-    CHAIN_CHECKS[function.__name__] = function
-    return function
 
 
 class Case(NamedTuple):

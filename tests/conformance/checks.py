@@ -6,7 +6,6 @@ not, the componentwise bound of the numerical contract holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -14,18 +13,11 @@ import numpy as np
 from oracle import check_close, exact
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal
-from conformance.subject import THIN, Subject, integers, normal, wide
+from conformance.subject import THIN, Subject, check, integers, normal, wide
 
 Array = np.ndarray
-Check = Callable[[Subject], None]
-CHECKS: dict[str, Check] = {}
 
 TRANSPOSED = {False: False, True: True, "N": False, "T": True, "C": True}
-
-
-def check(function: Check) -> Check:
-    CHECKS[function.__name__] = function
-    return function
 
 
 def random(seed: int = 0) -> np.random.Generator:

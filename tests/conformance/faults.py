@@ -110,7 +110,7 @@ def input_scribbled_on(launch: Launch) -> Launch:
     return launched
 
 
-_shared = np.empty(1 << 17)
+_shared = np.empty(1 << 18)
 
 
 @fault("concurrent")

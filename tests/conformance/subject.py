@@ -11,6 +11,22 @@ import numpy as np
 from conformance.arena import guarded
 
 Array = np.ndarray
+Check = Callable[["Subject"], None]
+CHECKS: dict[str, Check] = {}
+"""What every kernel owes, by name; filled by the decorators below."""
+CHAIN_CHECKS: dict[str, Check] = {}
+"""What a kernel that offers reproducible=True owes besides."""
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def chain_check(function: Check) -> Check:
+    CHAIN_CHECKS[function.__name__] = function
+    return function
+
 
 THIN, DEFAULT, FULL = range(3)
 """Effort: for emulators, for every run, for releases."""

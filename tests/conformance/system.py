@@ -10,9 +10,8 @@ import threading
 import numpy as np
 
 from conformance.arena import case, equal
-from conformance.chain import chain_check
-from conformance.checks import check, random
-from conformance.subject import Subject, integers, normal
+from conformance.checks import random
+from conformance.subject import Subject, chain_check, check, integers, normal
 from gemm.verify import ORDERED, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0

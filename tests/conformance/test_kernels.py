@@ -5,11 +5,9 @@ Select with -k: a kernel ("sgemm_neon_4x4"), a check ("small_sizes") or both.
 
 from __future__ import annotations
 
-import conformance.system  # noqa: F401  (adds its checks)
-from conformance.chain import CHAIN_CHECKS
-from conformance.checks import CHECKS
 from conformance.subject import Subject
+from conformance.suite import ALL_CHECKS
 
 
 def test_kernel(subject: Subject, check: str) -> None:
-    {**CHECKS, **CHAIN_CHECKS}[check](subject)
+    ALL_CHECKS[check](subject)
