@@ -1,6 +1,6 @@
-"""Builds gemm._cpu, the C extension, with cffi: the driver, and the catalog's kernels for this architecture.
+"""Builds gemm._cpu, the C engine, with cffi: the driver, and the catalog's kernels for this architecture.
 
-`python build.py` compiles it in place; setup.py takes `ffibuilder` from here. A new kernel needs nothing here: a row's
+`python build.py` compiles in place (as `python setup.py build_ext --inplace`); setup.py takes `ffibuilder` from here. A new kernel needs nothing here: a row's
 source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64, aarch64, ...) where
 platform.machine() does not tell the target. No instruction set is switched on globally: kernels do so function by
 function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
@@ -12,9 +12,8 @@ import os
 import platform
 import re
 import runpy
-import shutil
+import subprocess
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +74,14 @@ def make_builder(base: Path = Path()) -> FFI:
     return builder
 
 
-def compile_in_place() -> Path:
-    """Compile and put the extension beside the package's modules; a process that has the old one loaded keeps it."""
-    built = Path(make_builder(ROOT).compile(tmpdir=str(ROOT / "build" / "cffi")))
-    # cffi keeps to the limited API; setuptools names the file likewise, so that either build replaces the other's
-    target = ROOT / "gemm" / ("_cpu.abi3.so" if ".abi3.so" in EXTENSION_SUFFIXES else built.name)
-    fresh = target.with_name(f"{target.name}.{os.getpid()}")
-    shutil.copy2(built, fresh)
-    os.replace(fresh, target)
-    return target
+def compile_in_place() -> None:
+    """Compile and put the extensions of setup.py beside the package's modules."""
+    subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=True)
 
 
 if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":
     hand_over()
 elif __name__ == "__main__":
-    print(compile_in_place())
+    compile_in_place()
 else:
     ffibuilder = make_builder()

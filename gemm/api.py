@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from gemm import dispatch
+from gemm import dispatch, repeat
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import registry
@@ -48,14 +48,28 @@ def gemm(
         BackendUnavailable: what was asked for by name cannot run here.
         MemoryError: no device had room for the product.
     """
+    options = (
+        alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel,
+        alpha.__class__, beta.__class__, trans_a.__class__, trans_b.__class__,  # 1 is not 1+0j, nor True
+    )  # fmt: skip
+    try:
+        memo = repeat.memos.get(options)
+    except TypeError:  # an option without a hash: the long way says what is wrong with it
+        memo = None
+    if memo is not None:
+        result = memo.run(a, b, c, out)
+        if result is not None:
+            return result
     call = normalise(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
         precision=precision, reproducible=reproducible,
     )  # fmt: skip
-    if call.out.size:
-        dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
-    else:
+    if not call.out.size:
         dispatch.check_names(backend, kernel)
+        return call.finish()
+    chosen = dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
+    if chosen is not None:
+        repeat.remember(options, chosen, call, a, b, c, out)
     return call.finish()
 
 
@@ -83,6 +97,7 @@ class GemmPlan:
         self._problem = example.problem
         self._plan: Plan = dispatch.choose(example.problem, backend, kernel, held_by)
         self._launch = dispatch.launcher(self._plan)
+        self._memo = repeat.new(4)
         self._held_by = held_by
         self._asked = kernel
 
@@ -97,10 +112,16 @@ class GemmPlan:
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
+        if self._memo is not None:
+            result = self._memo.run(a, b, c, out)
+            if result is not None:
+                return result
         call = normalise(a, b, c, out=out, **self._options)
         if call.problem != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         self._launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+        if self._memo is not None:
+            repeat.learn(self._memo, self._plan, call, a, b, c, out)
         return call.finish()
 
     def __repr__(self) -> str:

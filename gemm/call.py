@@ -28,6 +28,8 @@ class Call:
         a, b, c, out: (*batch, rows, columns) operands of one dtype; c is None when beta = 0.
         alpha, beta: rounded to the dtype.
         problem: the key for dispatch.
+        shape: of the result as the caller sees it.
+        direct: the kernel writes where the caller reads: to `out`, or to the new array that is returned.
         finish: hands the caller its result (and fills `out` where `out` here is a temporary).
     """
 
@@ -38,6 +40,8 @@ class Call:
     alpha: Any
     beta: Any
     problem: Problem
+    shape: tuple[int, ...]
+    direct: bool
     finish: Callable[[], Any]
 
 
@@ -97,7 +101,7 @@ def normalise(
     if isinstance(z, np.ndarray) and not empty:
         z = operands.kernel_ready(z, kind)
 
-    target, finish = _target(x, y, z, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
+    target, direct, finish = _target(x, y, z, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
     x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
     problem = Problem(
         dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
@@ -105,7 +109,7 @@ def normalise(
         alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
         device=device,
     )  # fmt: skip
-    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, finish)
+    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct, finish)
 
 
 def _one_place(given: dict[str, Operand | None]) -> str:
@@ -199,8 +203,8 @@ def _class(value: Any) -> str:
 def _target(
     x: Operand, y: Operand, z: Operand | None, given: Operand | None, shape: Sequence[int],
     as_matrices: Callable[[Operand], Operand], kind: np.dtype[Any], *, like: Sequence[Any], returned: Any,
-) -> tuple[Operand, Callable[[], Any]]:  # fmt: skip
-    """Where the kernel writes, and how the caller gets its result from there.
+) -> tuple[Operand, bool, Callable[[], Any]]:  # fmt: skip
+    """Where the kernel writes, whether the caller reads there, and how the caller gets its result.
 
     Writes go to `given` itself unless it overlaps an input that is still to be read, or needs a cast: then to a
     temporary that is copied at the end.
@@ -215,7 +219,7 @@ def _target(
         and (isinstance(given, DeviceView) or operands.kernel_ready(given, kind) is given)
     )
     if direct and given is not None:
-        return as_matrices(given), lambda: returned
+        return as_matrices(given), True, lambda: returned
     result: Operand
     if isinstance(x, DeviceView):
         result = registry.backend(x.device.backend).empty(tuple(shape), x)
@@ -223,7 +227,7 @@ def _target(
         result = np.empty(tuple(shape), kind)
     if given is None:
         example = next((array for array in like if type(array) is not np.ndarray and array is not None), like[0])
-        return as_matrices(result), lambda: operands.like(result, example)
+        return as_matrices(result), True, lambda: operands.like(result, example)
 
     def copied() -> Any:
         if result.size == 0:
@@ -234,7 +238,7 @@ def _target(
             np.copyto(given, result, casting="same_kind")
         return returned
 
-    return as_matrices(result), copied
+    return as_matrices(result), False, copied
 
 
 def _copy_on_device(source: Operand, target: Operand) -> None:

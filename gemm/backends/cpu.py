@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -154,67 +153,65 @@ class CpuBackend(Backend):
         if not hasattr(engine.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
             raise KernelFailed(f"gemm._cpu holds no {kernel.name}: {cause}. {_REMEDY}")
-        return _bind(engine, kernel, problem)
+        return CpuLaunch(engine, kernel, problem)
 
 
-_Pointer = Callable[[Any], Any]
-_KEPT_LAYOUTS = 64
-"""How many layouts of operands a launch remembers before it starts anew."""
+class CpuLaunch:
+    """A launch; what depends on strides is made once per layout, so that repeated products find it."""
 
+    KEPT_LAYOUTS = 64
+    """How many layouts of operands are remembered before it starts anew."""
 
-def _bind(engine: Any, kernel: Kernel, problem: Problem) -> Launch:
-    """The launch; what depends on shapes and strides is made once per layout, so that repeated products find it."""
-    ffi, run, threads = engine.ffi, engine.lib.gemm_run, num_threads()
-    descriptor = getattr(engine.lib, kernel.name)  # lib owns it, for good
-    from_buffer, cast, void, null = ffi.from_buffer, ffi.cast, ffi.typeof("void *"), ffi.NULL
-    blocks = kernel.params["MC"], kernel.params["KC"], kernel.params["NC"]
-    size, no_memory = problem.itemsize, engine.lib.GEMM_NO_MEMORY
-    layouts: dict[object, tuple[Any, ...] | None] = {}
+    def __init__(self, engine: Any, kernel: Kernel, problem: Problem) -> None:
+        self._ffi, self._lib = engine.ffi, engine.lib
+        self._kernel, self._problem, self._threads = kernel, problem, num_threads()
+        self._layouts: dict[object, tuple[Any, Any] | None] = {}
 
-    def address(array: np.ndarray) -> Any:
-        return cast(void, array.__array_interface__["data"][0])
+    def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        ready = self._plan(a, b, c, out)
+        if ready is not None:
+            result = self._lib.gemm_run(ready[0], *map(self._address, (a, b, c, out)), alpha, beta)
+            if result == self._lib.GEMM_OK:
+                return
+            if result == self._lib.GEMM_NO_MEMORY:
+                raise KernelFailed(f"{self._kernel.name}: no memory for packing {self._problem}", memory=True)
+        _through_copies(self, a, b, c, out, alpha, beta)
 
-    def absent(array: None) -> Any:
-        return null
+    def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
+        """The address of the gemm_plan for operands like these, and what owns it; for gemm.repeat."""
+        ready = self._plan(a, b, c, out)
+        return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
-    def pointer(array: np.ndarray | None) -> _Pointer:
-        """The cheapest way to the data of arrays that are laid out like this one."""
-        if array is None:
-            return absent
-        return from_buffer if array.flags.c_contiguous else address
+    def _address(self, array: np.ndarray | None) -> Any:
+        return self._ffi.NULL if array is None else self._ffi.cast("void *", array.__array_interface__["data"][0])
 
-    def prepare(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray) -> tuple[Any, ...] | None:
-        """(plan, pointer to a, b, c, out, what must live as long); None if a stride is no multiple of the element."""
-        arrays = (a, b, out if c is None else c, out)
+    def _plan(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
+        layout = out.shape, out.strides, a.strides, b.strides, None if c is None else c.strides
+        if layout not in self._layouts:
+            if len(self._layouts) >= self.KEPT_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[layout] = self._prepare(a, b, out if c is None else c, out)
+        return self._layouts[layout]
+
+    def _prepare(self, *arrays: np.ndarray) -> tuple[Any, Any] | None:
+        """(gemm_plan, what it points to) for a, b, c and out; None if a stride is no multiple of the element."""
+        ffi, problem, params = self._ffi, self._problem, self._kernel.params
+        size = problem.itemsize
         if any(step % size for x in arrays for step in x.strides):
             return None
-        axes = same_stack(out.shape[:-2], *([step // size for step in x.strides[:-2]] for x in arrays))
+        axes = same_stack(arrays[-1].shape[:-2], *([step // size for step in x.strides[:-2]] for x in arrays))
         shape = ffi.new("int64_t[]", [length for length, _ in axes])
         steps = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
         inner = [(x.strides[-2] // size, x.strides[-1] // size) for x in arrays]
-        strides = [(*pair, batch) for pair, batch in zip(inner, steps, strict=True)]
-        sizes = problem.m, problem.n, problem.k
-        plan = ffi.new("gemm_plan *", (ffi.addressof(descriptor), *sizes, *blocks, threads, len(axes), shape, *strides))
-        return plan, *map(pointer, (a, b, c, out)), (shape, steps)
-
-    def launch(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        layout = out.shape, out.strides, a.strides, b.strides, None if c is None else c.strides
-        try:
-            ready = layouts[layout]
-        except KeyError:
-            if len(layouts) >= _KEPT_LAYOUTS:
-                layouts.clear()
-            ready = layouts[layout] = prepare(a, b, c, out)
-        if ready is not None:
-            plan, at_a, at_b, at_c, at_out, _ = ready
-            result = run(plan, at_a(a), at_b(b), at_c(c), at_out(out), alpha, beta)
-            if result == 0:
-                return
-            if result == no_memory:
-                raise KernelFailed(f"{kernel.name}: no memory for packing {problem}", memory=True)
-        _through_copies(launch, a, b, c, out, alpha, beta)
-
-    return launch
+        plan = ffi.new(
+            "gemm_plan *",
+            (
+                ffi.addressof(getattr(self._lib, self._kernel.name)), problem.m, problem.n, problem.k,
+                params["MC"], params["KC"], params["NC"], self._threads, len(axes), shape,
+                *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
+            ),
+        )  # fmt: skip
+        return plan, (shape, steps)
 
 
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:

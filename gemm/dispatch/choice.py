@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Callable
 from functools import lru_cache
 
 from gemm.backends.base import Launch
@@ -203,19 +204,25 @@ def demote(plan: Plan, error: Exception) -> None:
     forget_choices()
 
 
+forgetful: list[Callable[[], None]] = [_choose.cache_clear]
+"""What is to be called when choices are no longer valid."""
+
+
 def forget_choices() -> None:
     """Drop cached choices, after something that they depend on has changed."""
-    _choose.cache_clear()
+    for forget in forgetful:
+        forget()
 
 
 def run(
     problem: Problem, backend: str, kernel: str | None,
     a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,
-) -> Plan:  # fmt: skip
+) -> Plan | None:  # fmt: skip
     """Compute the product with the best candidate; one that fails is demoted and the next one delivers.
 
-    Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered. Raises MemoryError
-    or BackendUnavailable, with inputs (and an `out` that is c) untouched, when no candidate is left.
+    Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered if the next product
+    like this one will be given to it, too. Raises MemoryError or BackendUnavailable, with inputs (and an `out` that is
+    c) untouched, when no candidate is left.
     """
     held_by = out.device if isinstance(out, DeviceView) else None
     without: frozenset[tuple[str, str]] = frozenset()
@@ -229,7 +236,7 @@ def run(
             raise error from failure
         try:
             launcher(plan)(a, b, c, out, alpha, beta)
-            return plan
+            return plan if failure is None or not failure.memory else None
         except KernelFailed as error:
             failure = error
             without |= {(plan.kernel.name, plan.device.key)}

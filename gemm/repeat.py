@@ -1,0 +1,67 @@
+"""Repeated products on the CPU: after the first one of a kind the checks in Python are skipped.
+
+A small product takes less time than its arguments take to check. So each set of options has a Memo (see
+csrc/python/memo.c). It knows the signatures of operands (dtype, shapes, strides) for which `gemm.call` and
+`gemm.dispatch` ended in a native CPU plan, and runs them again by itself. What it does not know, or must not repeat
+(overlapping operands, subclasses, read-only outputs, other dtypes), takes the long way, whose result is the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gemm.call import Call
+from gemm.dispatch import Plan, choice, launcher
+
+OPTIONS, KINDS = 64, 64
+"""How many sets of options are remembered, and how many kinds of products each."""
+
+memos: dict[object, Any] = {}
+"""{options: Memo}, for `gemm.gemm`."""
+choice.forgetful.append(memos.clear)
+
+
+@cache
+def _factory() -> tuple[Any, int] | None:
+    """The Memo type and the address of the engine's gemm_run; None where they were not built."""
+    try:
+        engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
+    except ImportError:
+        return None
+    return memo.Memo, int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, "gemm_run")))
+
+
+def new(kinds: int) -> Any:
+    """A Memo for `kinds` kinds of products, or None where there is none."""
+    made = _factory()
+    return None if made is None else made[0](np.ndarray, np.empty, made[1], kinds)
+
+
+def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
+    """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
+    native = getattr(launcher(plan), "native", None)
+    given = [x for x in (a, b, c, out) if x is not None]
+    if native is None or not call.direct or any(getattr(x, "dtype", None) != call.out.dtype for x in given):
+        return
+    ready = native(call.a, call.b, call.c, call.out)
+    if ready is not None and call.shape:
+        make = (call.shape, call.out.dtype) if out is None else None
+        memo.learn(a, b, c, out, make, ready[0], call.alpha, call.beta, ready[1])
+
+
+def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
+    """`learn` for `gemm.gemm` called with `options`."""
+    try:
+        memo = memos.get(options)
+    except TypeError:  # an option without a hash
+        return
+    if memo is None:
+        if len(memos) >= OPTIONS:
+            memos.clear()
+        memo = memos[options] = new(KINDS)
+    if memo is not None:
+        learn(memo, plan, call, a, b, c, out)

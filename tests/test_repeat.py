@@ -1,0 +1,216 @@
+"""Repeated products take the short way (gemm.repeat), with the same results, refusals and lifetimes as the long one."""
+
+import gc
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import repeat
+from gemm.dispatch import choice
+
+pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    repeat.memos.clear()
+    yield
+    repeat.memos.clear()
+
+
+@pytest.fixture
+def long_way(monkeypatch):
+    """How often a call took the long way: a list with one entry a call."""
+    calls = []
+    import gemm.api as api
+
+    real = api.normalise
+
+    def counted(*operands, **options):
+        calls.append(operands)
+        return real(*operands, **options)
+
+    monkeypatch.setattr(sys.modules["gemm.api"], "normalise", counted)
+    return calls
+
+
+def floats(*shape, dtype=np.float32):
+    return RNG.integers(-8, 8, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((8, 8), (8, 8)), ((5, 3), (3, 7)), ((4, 2, 3), (3, 5)), ((2, 3), (6, 3, 2)), ((3,), (3, 4)), ((4, 3), (3,))],
+)
+def test_the_second_call_is_short_and_right(long_way, dtype, a, b):
+    for given in (False, True):
+        long_way.clear()
+        for _ in range(3):
+            x, y = floats(*a, dtype=dtype), floats(*b, dtype=dtype)
+            out = np.full(np.matmul(x, y).shape, np.nan, dtype) if given else None
+            result = gemm.gemm(x, y, out=out)
+            np.testing.assert_array_equal(result, x @ y)
+            assert result.dtype == dtype
+            assert (result is out) == given
+        assert len(long_way) == 1
+
+
+@pytest.mark.parametrize("options", [{"trans_a": True}, {"trans_b": "T"}, {"alpha": 0.5}, {"reproducible": True}])
+def test_options_are_kept_apart(long_way, options):
+    x, y = floats(6, 6), floats(6, 6)
+    plain = gemm.gemm(x, y)
+    for _ in range(2):
+        result = gemm.gemm(x, y, **options)
+        left = x.T if "trans_a" in options else x
+        right = y.T if "trans_b" in options else y
+        np.testing.assert_array_equal(result, options.get("alpha", 1) * (left @ right))
+    np.testing.assert_array_equal(gemm.gemm(x, y), plain)
+    assert len(long_way) == 2
+
+
+def test_c_and_beta_in_place_and_apart(long_way):
+    x, y, c = floats(6, 4), floats(4, 5), floats(6, 5)
+    for _ in range(2):
+        np.testing.assert_array_equal(gemm.gemm(x, y, c, alpha=2, beta=-3), 2 * (x @ y) - 3 * c)
+        out = c.copy()
+        assert gemm.gemm(x, y, out, alpha=2, beta=-3, out=out) is out
+        np.testing.assert_array_equal(out, 2 * (x @ y) - 3 * c)
+        row = c[0].copy()
+        np.testing.assert_array_equal(gemm.gemm(x, y, row, alpha=2, beta=-3), 2 * (x @ y) - 3 * row)
+    assert len(long_way) == 3
+
+
+def test_beta_zero_still_never_reads_c():
+    x, y, c = floats(4, 4), floats(4, 4), np.full((4, 4), np.nan, np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(gemm.gemm(x, y, c), x @ y)
+
+
+def test_strides_are_part_of_the_kind():
+    big = floats(12, 12)
+    y = floats(6, 6)
+    for _ in range(2):
+        for x in (big[:6, :6], big[::2, ::2], big[5::-1, :6], big[:6, :6].T, big[6:, 6:]):
+            np.testing.assert_array_equal(gemm.gemm(x, y), x @ y)
+
+
+def test_overlap_takes_the_long_way_and_is_safe(long_way):
+    x, y = floats(5, 5), floats(5, 5)
+    gemm.gemm(x, y, out=np.empty_like(x))
+    gemm.gemm(x, y, out=np.empty_like(x))
+    assert len(long_way) == 1
+    expected = x @ y
+    gemm.gemm(x, y, out=x)
+    np.testing.assert_array_equal(x, expected)
+    assert len(long_way) == 2
+    block = floats(6, 5)
+    expected = block[:5] @ y
+    gemm.gemm(block[:5], y, out=block[1:])
+    np.testing.assert_array_equal(block[1:], expected)
+    # c next to out in the same memory, overlapping by a row
+    rows = floats(6, 5)
+    expected = y @ y + rows[:5]
+    for _ in range(2):
+        again = rows.copy()
+        gemm.gemm(y, y, again[:5], beta=1.0, out=again[1:])
+        np.testing.assert_array_equal(again[1:], expected)
+
+
+def test_what_may_not_be_repeated_is_refused_every_time():
+    x, y = floats(4, 4), floats(4, 4)
+    out = np.empty_like(x)
+    for _ in range(2):
+        gemm.gemm(x, y, out=out)
+    frozen = np.empty_like(x)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        gemm.gemm(x, y, out=frozen)
+    with pytest.raises(TypeError, match="masked"):
+        gemm.gemm(np.ma.masked_array(x), y, out=out)
+    with pytest.raises(TypeError, match="complex"):
+        gemm.gemm(x, y, alpha=1 + 0j, out=out)
+    with pytest.raises(TypeError, match="trans_a"):
+        gemm.gemm(x, y, trans_a=0, out=out)
+    with pytest.raises(ValueError, match="beta"):
+        gemm.gemm(x, y, beta=1.0, out=out)
+    with pytest.raises(ValueError, match="backend"):
+        gemm.gemm(x, y, out=out, backend="nowhere")
+
+
+def test_other_dtypes_and_byte_orders_are_not_mistaken():
+    x, y = floats(4, 4), floats(4, 4)
+    for _ in range(2):
+        gemm.gemm(x, y)
+        swapped = x.astype(x.dtype.newbyteorder())
+        np.testing.assert_array_equal(gemm.gemm(swapped, y), x @ y)
+        np.testing.assert_array_equal(gemm.gemm(x.astype(np.int32), y.astype(np.int32)), x @ y)
+        assert gemm.gemm(x.astype(np.float64), y).dtype == np.float64
+        assert gemm.gemm(x, y, dtype=np.float64).dtype == np.float64
+        unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(4, 4)
+        unaligned[...] = x
+        np.testing.assert_array_equal(gemm.gemm(unaligned, y), x @ y)
+
+
+def test_a_demoted_kernel_is_not_repeated(long_way):
+    x, y = floats(4, 4), floats(4, 4)
+    gemm.gemm(x, y)
+    choice.forget_choices()
+    gemm.gemm(x, y)
+    assert len(long_way) == 2
+
+
+def test_a_plan_is_short_from_its_second_call(long_way):
+    x, y, c = floats(7, 5), floats(5, 6), floats(7, 6)
+    plan = gemm.plan(x, y, c, alpha=3, beta=2)
+    long_way.clear()
+    for _ in range(3):
+        np.testing.assert_array_equal(plan(x, y, c), 3 * (x @ y) + 2 * c)
+    assert len(long_way) == 1
+    with pytest.raises(ValueError, match="this plan is for"):
+        plan(floats(7, 4), floats(4, 6), c)
+
+
+def test_many_kinds_and_options_neither_leak_nor_mix():
+    arrays = [(floats(m, 3), floats(3, n)) for m in range(1, 20) for n in range(1, 20)]
+    for turn in range(2):
+        for number, (x, y) in enumerate(arrays):
+            alpha = float(number % 100)
+            np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), alpha * (x @ y), err_msg=str(turn))
+    assert len(repeat.memos) <= repeat.OPTIONS
+
+
+def test_reference_counts_stay():
+    x, y, out = floats(4, 4), floats(4, 4), np.empty((4, 4), np.float32)
+    gemm.gemm(x, y, out=out)
+    gemm.gemm(x, y)
+    gc.collect()
+    before = [sys.getrefcount(o) for o in (x, y, out, None, x.dtype)]
+    for _ in range(1000):
+        gemm.gemm(x, y, out=out)
+        gemm.gemm(x, y)
+    after = [sys.getrefcount(o) for o in (x, y, out, None, x.dtype)]
+    assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
+
+
+def test_threads_learn_and_repeat_at_once():
+    arrays = [(floats(n, n), floats(n, n)) for n in (3, 4, 90, 100)]
+    wrong = []
+
+    def work(seed):
+        for turn in range(200):
+            x, y = arrays[(seed + turn) % 4]
+            if not np.array_equal(gemm.gemm(x, y, alpha=1.0 + turn % 70), (1.0 + turn % 70) * (x @ y)):
+                wrong.append((seed, turn))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
