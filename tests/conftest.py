@@ -20,9 +20,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
 
+from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.resident import CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, THIN, Subject
-from conformance.suite import ALL_CHECKS, CHAIN_CHECKS
 
 import gemm
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS

@@ -50,11 +50,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., 
             return wrong
 
         monkeypatch.setattr(CpuBackend, "launcher", spoiled)
-        dispatch.launcher.cache_clear()
+        dispatch.forget()
 
     yield install
     monkeypatch.undo()
-    dispatch.launcher.cache_clear()
+    dispatch.forget()
 
 
 class TestMistakes:

@@ -174,14 +174,14 @@ def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatc
 
         return launch
 
-    choosing.launcher.cache_clear()
+    choosing.forget()
     for name in ("cpu", "numpy"):
         monkeypatch.setattr(type(registry.backend(name)), "launcher", launcher)
     c = np.full((3, 5), 7, np.float32)
     with pytest.raises(MemoryError, match="packed panels"):
         gemm.gemm(A, B, c, beta=1.0, out=c)
     assert (c == 7).all()
-    choosing.launcher.cache_clear()
+    choosing.forget()
 
 
 # The probe against drivers that misbehave. `evil.py` is put on the child's path and joins its backends.

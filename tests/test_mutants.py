@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance import ALL_CHECKS
 from conformance.faults import FAULTS, Array, Fault, Launch
 from conformance.subject import THIN, Subject
-from conformance.suite import ALL_CHECKS
 
 import gemm
 from gemm import dispatch, operands
@@ -45,11 +45,11 @@ def mutant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault], None]]
 
     def plant(fault: Fault) -> None:
         monkeypatch.setattr(cls, "launcher", partialmethod(launcher_of, fault))
-        dispatch.launcher.cache_clear()
+        dispatch.forget()
 
     yield plant
     monkeypatch.undo()
-    dispatch.launcher.cache_clear()
+    dispatch.forget()
 
 
 def examined(kernel: str) -> Subject:

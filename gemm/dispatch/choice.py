@@ -214,6 +214,12 @@ def forget_choices() -> None:
         forget()
 
 
+def forget() -> None:
+    """Drop cached choices and launches, as if the process had just started; demotions stay."""
+    launcher.cache_clear()
+    forget_choices()
+
+
 def run(
     problem: Problem, backend: str, kernel: str | None,
     a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,

@@ -42,11 +42,12 @@ class PyOpenCL:
         import pyopencl as cl
         import pyopencl.array
 
-        self._cl, self._queue = cl, cl.CommandQueue(cl.Context([device]))
+        self._context = cl.Context([device])  # Intel's queues do not keep theirs alive
+        self._cl, self._queue = cl, cl.CommandQueue(self._context)
         self._array = pyopencl.array.Array
 
     def upload(self, memory: Array) -> Any:
-        block = self._cl.Buffer(self._queue.context, self._cl.mem_flags.READ_WRITE, max(memory.nbytes, 1))
+        block = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(memory.nbytes, 1))
         if memory.nbytes:
             self._cl.enqueue_copy(self._queue, block, memory)
         return block

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import sys
 import threading
+from itertools import product
 
 import numpy as np
 
@@ -55,24 +56,24 @@ def concurrent(s: Subject) -> None:
 
 @check
 def far_strides(s: Subject) -> None:
-    """Neighbours along each axis more than 2³¹ elements apart: offsets and strides are 64-bit."""
-    step = 2**31 + 1
+    """Elements along each axis more than 2³¹ apart, in one step or in several: offsets and strides are 64-bit."""
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
     try:  # memory that is only promised: what is not touched is not there
-        memory = mmap.mmap(-1, (step + 4096) * s.dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        memory = mmap.mmap(-1, 12 * 2**28 * s.dtype.itemsize, private)
     except (AttributeError, OSError, OverflowError):
         return  # Windows, or a system that promises no more than it has; test_mutants.py shows that others run this
     line = np.frombuffer(memory, s.dtype)
     rng = random(31)
-    for axis in range(3):
-        shape = [2, 40, 33]
-        shape[axis], shape[0] = 2, 2 if axis == 0 else 1
+    for axis, (count, step) in product(range(3), ((2, 2**31 + 1), (12, 2**28 + 1))):
+        shape = [1, 40, 33]
+        shape[axis] = count
         near = integers(rng, s.dtype, *shape)
         strides = [shape[1] * shape[2], shape[2], 1]
         strides[axis] = step
         far = np.ndarray(near.shape, s.dtype, line, 0, [n * s.dtype.itemsize for n in strides])
         far[...] = near
         b, c = integers(rng, s.dtype, 1, shape[2], 5), integers(rng, s.dtype, *shape)
-        with case(axis=axis):
+        with case(axis=axis, step=step):
             equal(s.call(far, b), near @ b, "a")
             equal(s.call(far[::-1, ::-1], b), near[::-1, ::-1] @ b, "a reversed")
             equal(s.call(b, far, trans_a=True, trans_b=True), (near @ b).swapaxes(1, 2), "b")

@@ -5,8 +5,8 @@ Select with -k: a kernel ("sgemm_neon_4x4"), a check ("small_sizes") or both.
 
 from __future__ import annotations
 
+from conformance import ALL_CHECKS
 from conformance.subject import Subject
-from conformance.suite import ALL_CHECKS
 
 
 def test_kernel(subject: Subject, check: str) -> None:
