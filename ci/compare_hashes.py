@@ -10,19 +10,24 @@ from collections import defaultdict
 from pathlib import Path
 
 
+def run_of(path: Path) -> str:
+    """"pocl" for REPORTS/pocl.hashes.json, "2026-11-21-h200" for benchmarks/results/2026-11-21-h200/hashes.json."""
+    return path.parent.name if path.name == "hashes.json" else path.name.partition(".")[0]
+
+
 def main(names: list[str]) -> int:
     hashes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # dtype → hash → runs
     faults = []
-    print(f"{'run':8} {'device':40} {'kernel':36} sha256 of the ordered result")
+    print(f"{'run':16} {'device':40} {'kernel':36} sha256 of the ordered result")
     for path in map(Path, names):
-        run = path.name.partition(".")[0]
+        run = run_of(path)
         if not path.exists():
             faults.append(f"{run}: its job left no {path.name}")
             continue
         document = json.loads(path.read_text())
         devices = {device["key"]: device["name"] for device in document["devices"]}
         for one in document["outcomes"]:
-            print(f"{run:8} {devices[one['device']]:40.40} {one['kernel']:36} {one['sha256'] or one['error']}")
+            print(f"{run:16} {devices[one['device']]:40.40} {one['kernel']:36} {one['sha256'] or one['error']}")
             if one["sha256"]:
                 hashes[one["dtype"]][one["sha256"]].add(run)
             else:
@@ -30,7 +35,7 @@ def main(names: list[str]) -> int:
     for dtype, found in sorted(hashes.items()):
         if len(found) > 1:
             faults.append(f"{dtype} has {len(found)} different hashes")
-        if absent := {Path(name).name.partition(".")[0] for name in names} - set().union(*found.values()):
+        if absent := {run_of(Path(name)) for name in names} - set().union(*found.values()):
             faults.append(f"{dtype}: no hash from {', '.join(sorted(absent))}")
     print("\n".join(faults) or f"one hash a dtype: {', '.join(sorted(hashes))}")
     return 1 if faults or not hashes else 0
