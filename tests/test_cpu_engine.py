@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -201,7 +202,7 @@ def test_zero_strides(row):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_batches(row, threads, monkeypatch):
     monkeypatch.setattr(cpu, "num_threads", lambda: threads)
-    m, n, k = 9, 70, 33  # 3 * 5 * 2 products of 20 000 multiply-adds: enough for several threads
+    m, n, k = 19, 140, 66  # 3 * 5 * 2 products of 175 000 multiply-adds: enough for several threads
     a = matrix(15, (3, 1, 2, m, k), row.dtype)
     b = matrix(16, (5, 1, n, k), row.dtype).mT
     c = matrix(17, (m, n), row.dtype)
@@ -216,7 +217,7 @@ def test_batches(row, threads, monkeypatch):
             assert out[(*index, i, j)] == want[i, j], index
 
 
-@pytest.mark.parametrize("shape", [(200, 210, 130), (7, 3000, 260), (3000, 5, 300), (1, 5000, 300), (5000, 1, 300)])
+@pytest.mark.parametrize("shape", [(230, 240, 300), (7, 3000, 260), (3000, 5, 300), (1, 5000, 300), (5000, 1, 300)])
 def test_threads_leave_the_bits(row, shape, monkeypatch):
     m, n, k = shape
     a, b = matrix(18, (m, k), row.dtype), matrix(19, (k, n), row.dtype)
@@ -295,6 +296,20 @@ def test_sixteen_threads_at_once(row):
         list(pool.map(many, range(16)))
 
 
+def test_threads_asleep_and_awake(row, monkeypatch):
+    """Products of all sizes, after pauses that put none, some or all of the workers to sleep, by changing limits."""
+    rng = np.random.default_rng(24)
+    a, b = matrix(25, (400, 150), row.dtype), matrix(26, (150, 400), row.dtype)
+    monkeypatch.setattr(cpu, "num_threads", lambda: 1)
+    want = run(row, a, b, np.empty((400, 400), row.dtype))
+    for _ in range(60):
+        threads, m, n = int(rng.integers(1, 9)), *rng.integers(1, 401, 2).tolist()
+        monkeypatch.setattr(cpu, "num_threads", lambda: threads)  # noqa: B023 - read before the loop goes on
+        out = run(row, a[:m], b[:, :n], np.full((m, n), np.nan, row.dtype))
+        same_bits(out, want[:m, :n])
+        time.sleep(rng.choice([0, 2e-5, 1e-4, 2e-3]))
+
+
 # What needs a process of its own: forks, limits, the environment.
 
 PRELUDE = '''
@@ -307,8 +322,8 @@ backend = cpu.CpuBackend()
 device, = backend.devices()
 row = BY_NAME["sgemm_scalar_4x4"]
 cpu.num_threads = lambda: 4
-a = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
-launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+a = np.random.default_rng(0).standard_normal((320, 320)).astype(np.float32)
+launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
 def product():
     out = np.empty_like(a)
     launch(a, a, None, out, 1.0, 0.0)
@@ -396,10 +411,10 @@ def test_threads_that_cannot_start():
     python("""
         import resource
         cpu.num_threads = lambda: 1
-        launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+        launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
         expected = product()
         cpu.num_threads = lambda: 4
-        launch = backend.launcher(row, device, Problem("float32", 256, 256, 256))
+        launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
         if os.geteuid() == 0:
             try:
                 os.setgid(65534); os.setuid(65534)  # the limit does not bind root

@@ -34,11 +34,6 @@ gemm_blocking gemm_cut(const gemm_plan *plan, int64_t m, int64_t n, int out_is_c
 void gemm_block_float(const gemm_block *block, const gemm_blocking *blocking, char *workspace);
 void gemm_block_double(const gemm_block *block, const gemm_blocking *blocking, char *workspace);
 
-/* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads of which the caller is
- * slot 0; returns when all are done. Re-entrant, and sound in the child of a fork at any moment. */
-typedef void gemm_work(void *context, int64_t index, int slot);
-void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads);
-
 static inline int64_t min64(int64_t x, int64_t y) {
     return x < y ? x : y;
 }

@@ -1,19 +1,35 @@
 /* The thread pool: started by the first product that is worth it, shared by all, given up by a fork.
  *
- * One call at a time owns the pool; a second concurrent caller finds it busy and works alone, which is right, for the
- * cores are busy too. Work is an atomic counter of jobs: the caller takes part, nobody waits for anybody but the
- * caller, at the end, for jobs that still run. A worker that wakes too late finds the call closed and misses it.
+ * One call at a time holds the pool; a second concurrent caller finds it busy and works alone, which is right, for the
+ * cores are busy too. Jobs are an atomic count: the caller takes part and can do them all, so that it never waits for
+ * a worker to start, only, at the end, for jobs that still run. A worker joins by taking a seat; one that wakes too
+ * late finds the seats gone. There is no lock that woken workers would queue for.
  *
- * The pool lies on the heap and a fork's child forgets it: whatever state other threads had left its locks in, the
- * child's next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
+ * Sleepers are woken as a tree: the caller wakes two, each of those two more, as many as the call has use for. So the
+ * caller starts on its own first job after two wake-ups, however many threads there are.
+ *
+ * The pool lies on the heap and a fork's child forgets it: whatever state other threads had left it in, the child's
+ * next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
  */
+#include "pool.h"
 #include "driver.h"
+
+#include <stddef.h>
 
 static void run_alone(gemm_work *work, void *context, int64_t count) {
     for (int64_t index = 0; index < count; index++) work(context, index, 0);
 }
 
 #ifdef _WIN32 /* no POSIX threads */
+
+gemm_team gemm_muster(double ns, int most) {
+    (void)ns, (void)most;
+    return (gemm_team){1, NULL, 0};
+}
+
+void gemm_dismiss(gemm_team team) {
+    (void)team;
+}
 
 void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
     (void)threads;
@@ -26,28 +42,88 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum {
-    SPIN_NS = 50000, /* how long a thread burns its core before it sleeps: about what waking it costs */
+    WAKE_NS = 50000,      /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
+    PAY_NS = 2 * WAKE_NS, /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
+    SPIN_NS = WAKE_NS,    /* how long a thread burns its core before it sleeps: as much as waking it costs */
+    JOIN_NS = 5000,       /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
+    LOSS_NS = 10000000,   /* how long a call that threads made slower warns others of the same: cores are taken */
+    WAKES = 2,            /* by each thread of the tree: one costs the waker some 5 us, so 15 would cost 75 */
+    ASLEEP = 1 << 20,     /* in `owed`: the caller sleeps until the rest is 0 */
+    LINE = 64,            /* bytes that cores pass around at a time */
     WORKER_STACK = 1024 * 1024
 };
 
+/* A counting semaphore. */
+#ifdef __APPLE__ /* has none without a name */
+
+typedef struct bell {
+    pthread_mutex_t lock;
+    pthread_cond_t rung;
+    int rings;
+} bell;
+
+static void bell_init(bell *x) {
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_cond_init(&x->rung, NULL);
+    x->rings = 0;
+}
+
+static void bell_ring(bell *x) {
+    pthread_mutex_lock(&x->lock);
+    x->rings++;
+    pthread_mutex_unlock(&x->lock);
+    pthread_cond_signal(&x->rung);
+}
+
+static void bell_wait(bell *x) {
+    pthread_mutex_lock(&x->lock);
+    while (!x->rings) pthread_cond_wait(&x->rung, &x->lock);
+    x->rings--;
+    pthread_mutex_unlock(&x->lock);
+}
+
+#else
+
+#include <semaphore.h>
+
+typedef sem_t bell; /* a futex on Linux: no lock, and no system call when nobody sleeps */
+
+static void bell_init(bell *x) {
+    sem_init(x, 0, 0);
+}
+
+static void bell_ring(bell *x) {
+    sem_post(x);
+}
+
+static void bell_wait(bell *x) {
+    while (sem_wait(x)) continue; /* a signal came */
+}
+
+#endif
+
 typedef struct pool {
-    atomic_flag busy;     /* held by the one call that uses the pool */
-    pthread_mutex_t lock; /* guards what follows but the atomics */
-    pthread_cond_t call, done;
+    atomic_flag busy;       /* held by the one call that uses the pool; guards the next two */
     int started, startable; /* workers; startable shrinks when the system refuses one */
-    int next_slot, slots;   /* of the current call; equal when it takes no more workers */
+    bell morning, done;     /* sleeping workers, the sleeping caller */
+    /* the current call: constant while there are seats or anybody inside */
     gemm_work *work;
     void *context;
     int64_t count;
-    atomic_llong next;  /* job of the current call */
-    atomic_uint calls;  /* so far: workers wait for a change */
-    atomic_int working; /* workers inside the current call */
+    _Alignas(LINE) atomic_int seats;  /* free ones, the next to be taken is the one numbered so; 0: closed */
+    atomic_int wanted;                /* sleepers that the current call would still have woken */
+    atomic_int asleep;                /* workers that wait for the morning; who takes one off here must ring for it */
+    _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative when many found none */
+    _Alignas(LINE) atomic_int owed;   /* minus the workers that left; plus, after the close, those that joined */
 } pool;
 
 static _Atomic(pool *) the_pool;
+static atomic_llong last_end; /* of a call that threads could have paid for, by now_ns */
+static atomic_llong last_loss;
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void forget_pool(void) {
@@ -62,12 +138,12 @@ static pool *get_pool(void) {
     pool *x = atomic_load(&the_pool);
     if (x) return x;
     pthread_once(&fork_handler, watch_forks);
-    x = (pool *)calloc(1, sizeof *x);
-    if (!x) return NULL;
+    void *memory;
+    if (posix_memalign(&memory, LINE, sizeof *x)) return NULL;
+    x = (pool *)memset(memory, 0, sizeof *x);
     atomic_flag_clear(&x->busy);
-    pthread_mutex_init(&x->lock, NULL);
-    pthread_cond_init(&x->call, NULL);
-    pthread_cond_init(&x->done, NULL);
+    bell_init(&x->morning);
+    bell_init(&x->done);
     x->startable = INT32_MAX;
     pool *first = NULL;
     if (atomic_compare_exchange_strong(&the_pool, &first, x)) return x;
@@ -94,30 +170,43 @@ static void relax(void) {
     for (int64_t end = now_ns() + SPIN_NS; (condition) && now_ns() < end;) \
         for (int pause = 0; pause < 16; pause++) relax();
 
+/* Takes up to `most` off a count that stays positive or 0; what it was then goes to `before`. */
+static int take(atomic_int *count, int most, int *before) {
+    int found = atomic_load(count), taken;
+    do taken = found < most ? found : most;
+    while (taken > 0 && !atomic_compare_exchange_weak(count, &found, found - taken));
+    *before = found;
+    return taken > 0 ? taken : 0;
+}
+
+static void wake_some(pool *x) {
+    int before, wakes = take(&x->wanted, WAKES, &before);
+    wakes = take(&x->asleep, wakes, &before);
+    while (wakes--) bell_ring(&x->morning);
+}
+
 static void take_jobs(pool *x, gemm_work *work, void *context, int64_t count, int slot) {
-    for (int64_t index; (index = atomic_fetch_add(&x->next, 1)) < count;) work(context, index, slot);
+    for (int64_t left; (left = atomic_fetch_sub(&x->jobs, 1)) > 0;) work(context, count - left, slot);
+}
+
+static int is_open(pool *x) {
+    return atomic_load(&x->seats) > 0 && atomic_load(&x->jobs) > 0;
 }
 
 static void *worker(void *argument) {
     pool *x = (pool *)argument;
-    unsigned seen = 0;
-    for (;;) {
-        SPIN_WHILE(atomic_load(&x->calls) == seen)
-        pthread_mutex_lock(&x->lock);
-        while (atomic_load(&x->calls) == seen) pthread_cond_wait(&x->call, &x->lock);
-        seen = atomic_load(&x->calls);
-        if (x->next_slot < x->slots) {
-            const int slot = x->next_slot++;
-            gemm_work *work = x->work;
-            void *context = x->context;
-            const int64_t count = x->count;
-            atomic_fetch_add(&x->working, 1);
-            pthread_mutex_unlock(&x->lock);
-            take_jobs(x, work, context, count, slot);
-            pthread_mutex_lock(&x->lock);
-            if (atomic_fetch_sub(&x->working, 1) == 1) pthread_cond_signal(&x->done);
+    for (int slot, before;;) {
+        SPIN_WHILE(!is_open(x))
+        if (!is_open(x)) {
+            atomic_fetch_add(&x->asleep, 1);
+            /* a call that was opened meanwhile may have taken this worker for an awake one */
+            if (is_open(x) && take(&x->asleep, 1, &before)) continue;
+            bell_wait(&x->morning);
+            if (is_open(x)) wake_some(x);
+        } else if (take(&x->seats, 1, &slot)) {
+            take_jobs(x, x->work, x->context, x->count, slot);
+            if (atomic_fetch_sub(&x->owed, 1) == ASLEEP + 1) bell_ring(&x->done);
         }
-        pthread_mutex_unlock(&x->lock);
     }
     return NULL;
 }
@@ -143,33 +232,64 @@ static void start_workers(pool *x, int wanted) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+gemm_team gemm_muster(double ns, int most) {
+    const double awake_pay = ns / JOIN_NS, asleep_pay = ns / PAY_NS;
+    const int useful = awake_pay < most ? (int)awake_pay : most;
+    pool *x = useful > 1 ? get_pool() : NULL;
+    if (!x || atomic_flag_test_and_set(&x->busy)) return (gemm_team){1, NULL, 0};
+
+    /* Workers that spin pay sooner than sleepers; and so do all in a run of products, because who is woken now will
+     * spin when the next one comes. But where other programs have the cores, waiting for a worker that lost its own
+     * costs more than a small product. */
+    const int64_t now = now_ns();
+    int threads = asleep_pay < useful ? (int)asleep_pay : useful;
+    if (now - atomic_load(&last_loss) > LOSS_NS) {
+        const int awake = 1 + x->started - atomic_load(&x->asleep);
+        if (threads < awake) threads = awake < useful ? awake : useful;
+        if (now - atomic_load(&last_end) < SPIN_NS) threads = useful;
+    }
+    start_workers(x, threads - 1);
+    if (threads > 1 + x->started) threads = 1 + x->started;
+    if (threads < 2) {
+        threads = 1;
+        atomic_flag_clear(&x->busy);
+    }
+    return (gemm_team){threads, x, now + (int64_t)ns};
+}
+
+void gemm_dismiss(gemm_team team) {
+    if (!team.pool) return;
+    const int64_t now = now_ns();
+    atomic_store(&last_end, now);
+    if (team.threads < 2) return;
+    if (now > team.alone) atomic_store(&last_loss, now);
+    atomic_flag_clear(&((pool *)team.pool)->busy);
+}
+
 void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
-    if (count < threads) threads = (int)count;
-    pool *x = threads > 1 ? get_pool() : NULL;
-    if (!x || atomic_flag_test_and_set(&x->busy)) {
+    if (threads < 2 || count < 2) {
         run_alone(work, context, count);
         return;
     }
-    start_workers(x, threads - 1);
-
-    pthread_mutex_lock(&x->lock);
+    pool *x = atomic_load(&the_pool); /* held since gemm_muster */
+    const int seats = (int)min64(count, threads) - 1;
     x->work = work, x->context = context, x->count = count;
-    x->next_slot = 1, x->slots = threads;
-    atomic_store(&x->next, 0);
-    atomic_fetch_add(&x->calls, 1);
-    pthread_cond_broadcast(&x->call);
-    pthread_mutex_unlock(&x->lock);
+    atomic_store(&x->jobs, count);
+    atomic_store(&x->seats, seats);
+    const int awake = x->started - atomic_load(&x->asleep); /* they come of themselves */
+    if (awake < seats) {
+        atomic_store(&x->wanted, seats - awake);
+        wake_some(x);
+    }
 
     take_jobs(x, work, context, count, 0);
 
-    pthread_mutex_lock(&x->lock);
-    x->slots = x->next_slot; /* closed: nobody joins any more */
-    pthread_mutex_unlock(&x->lock);
-    SPIN_WHILE(atomic_load(&x->working))
-    pthread_mutex_lock(&x->lock);
-    while (atomic_load(&x->working)) pthread_cond_wait(&x->done, &x->lock);
-    pthread_mutex_unlock(&x->lock);
-    atomic_flag_clear(&x->busy);
+    atomic_store(&x->wanted, 0);
+    const int joined = seats - atomic_exchange(&x->seats, 0); /* closed: nobody joins any more */
+    atomic_fetch_add(&x->owed, joined);
+    SPIN_WHILE(atomic_load(&x->owed))
+    if (atomic_fetch_add(&x->owed, ASLEEP)) bell_wait(&x->done);
+    atomic_store(&x->owed, 0);
 }
 
 #endif

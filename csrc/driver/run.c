@@ -1,6 +1,7 @@
 /* gemm_run: orients the product, cuts it into jobs and shares them among threads. */
 #include "driver.h"
 #include "environment.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -61,22 +62,47 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_leave(saved);
 }
 
-/* The grid over one product whose slowest thread does least: fused multiply-adds, plus what packing costs each job. */
+/* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
+static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
+    const double packing = 14; /* an element packed takes as long as so many multiply-adds: measured, AVX2 */
+    const double m = (double)round_up(rows, kernel->mr), n = (double)round_up(columns, kernel->nr);
+    return m * n + packing * (m + n);
+}
+
+/* The time that the whole call would take alone, by the speed of a fast core; a slow one is given fewer threads than
+ * would pay, never more. */
+static double alone_ns(const jobs *all) {
+    const double bytes_per_ns = 200; /* 50 float or 25 double multiply-adds */
+    const gemm_block *x = &all->whole;
+    const gemm_kernel *kernel = all->plan->kernel;
+    return cost(kernel, x->m, x->n) * (double)(x->k + 1) * (double)all->batch * kernel->element / bytes_per_ns;
+}
+
+/* The grid over one product whose jobs are done first. Up to ROUNDS jobs a thread, where they are large enough that
+ * packing, which small jobs do more of, stays small: a thread that starts late or loses its core then leaves jobs to
+ * the others. LATE is that risk, in jobs. */
 static void choose_grid(jobs *all, int threads) {
-    const int64_t m = all->whole.m, n = all->whole.n, mr = all->plan->kernel->mr, nr = all->plan->kernel->nr;
-    const double packing = 8; /* an element packed costs about as much as so many multiply-adds */
+    enum { ROUNDS = 4 };
+    const double LATE = 1. / 16;
+    const gemm_kernel *kernel = all->plan->kernel;
+    const int64_t m = all->whole.m, n = all->whole.n;
+    const int64_t most_m = ceil_div(m, kernel->mr), most_n = ceil_div(n, kernel->nr);
     double least = -1;
-    for (int64_t gm = 1; gm <= 2 * threads && (gm - 1) * mr < m; gm++)
-        for (int64_t gn = 1; gm * gn <= 2 * threads && (gn - 1) * nr < n; gn++) {
-            const int64_t rows = equal_pieces(m, ceil_div(m, gm), mr), columns = equal_pieces(n, ceil_div(n, gn), nr);
+    for (int64_t round = 1; round <= ROUNDS; round++) {
+        const int64_t pieces = ceil_div(round * threads, all->batch);
+        for (int64_t gm = 1; gm <= pieces; gm++) {
+            if (pieces % gm) continue; /* few candidates: this is done for every call */
+            const int64_t rows = equal_pieces(m, ceil_div(m, min64(gm, most_m)), kernel->mr);
+            const int64_t columns = equal_pieces(n, ceil_div(n, min64(pieces / gm, most_n)), kernel->nr);
             const int64_t grid_m = ceil_div(m, rows), grid_n = ceil_div(n, columns);
-            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads);
-            const double time = rounds * ((double)rows * (double)columns + packing * (double)(rows + columns));
+            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads) + LATE;
+            const double time = rounds * cost(kernel, rows, columns);
             if (least < 0 || time < least) {
                 least = time;
                 all->rows = rows, all->columns = columns, all->grid_m = grid_m, all->grid_n = grid_n;
             }
         }
+    }
 }
 
 static void cut_for(jobs *all, int threads, int out_is_c) {
@@ -122,10 +148,8 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     orient(&all, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
 
-    /* two threads pay from about 5e5 multiply-adds, more need as much again each */
-    const double work = (double)plan->m * (double)plan->n * (double)(plan->k + 1) * (double)all.batch / 2.5e5;
-    int threads = work < plan->threads ? (int)work : plan->threads;
-    if (threads < 1) threads = 1;
+    const gemm_team team = gemm_muster(alone_ns(&all), plan->threads);
+    int threads = team.threads, result = GEMM_OK;
 
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     cut_for(&all, threads, c == out);
@@ -137,11 +161,14 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
             cut_for(&all, threads, c == out);
             memory = (char *)malloc((size_t)(all.workspace_bytes + GEMM_ALIGNMENT));
         }
-        if (!memory) return GEMM_NO_MEMORY;
     }
-    all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
-
-    gemm_parallel(run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
+    if (memory) {
+        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+        gemm_parallel(run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
+    } else {
+        result = GEMM_NO_MEMORY;
+    }
+    gemm_dismiss(team);
     if (memory != stack) free(memory);
-    return GEMM_OK;
+    return result;
 }

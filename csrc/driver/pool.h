@@ -1,0 +1,24 @@
+/* The threads of a product: gemm_muster says how many pay, gemm_parallel runs jobs in them, gemm_dismiss frees them for
+ * the next product. Re-entrant, and sound in the child of a fork at any moment. */
+#ifndef GEMM_POOL_H
+#define GEMM_POOL_H
+
+#include <stdint.h>
+
+typedef struct gemm_team {
+    int threads;   /* for gemm_parallel, the caller's included */
+    void *pool;    /* NULL when threads could not pay at all; held when `threads` is above 1 */
+    int64_t alone; /* the moment at which the caller alone would have ended */
+} gemm_team;
+
+/* The threads, up to `most`, that pay at this moment for work of `ns` nanoseconds on one: 1 while another call has the
+ * pool. Fewer may be used than were mustered, none need be. */
+gemm_team gemm_muster(double ns, int most);
+void gemm_dismiss(gemm_team team);
+
+/* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads, no more than were
+ * mustered, of which the caller is slot 0; returns when all are done. */
+typedef void gemm_work(void *context, int64_t index, int slot);
+void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads);
+
+#endif
