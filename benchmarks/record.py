@@ -2,8 +2,8 @@
 
     python benchmarks/record.py OUT_FOLDER [--require cuda,opencl] [--sizes 256,1024,4096]
 
-Run it in a checkout whose extension is built (`python build.py`), on a quiet machine. It writes info.json, verify.json,
-hashes.json, bench.json and tests.txt to OUT_FOLDER and exits 1 if anything failed. What comes out belongs under
+Run it in a checkout whose extension is built (`python build.py`), on a quiet machine. It writes verify.json, hashes.json,
+bench.json and tests.txt to OUT_FOLDER and exits 1 if anything failed. What comes out belongs under
 benchmarks/results/<date>-<device>/.
 """
 
@@ -28,11 +28,11 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     gemm = [sys.executable, "-m", "gemm"]
     steps = {
-        "info": [*gemm, "info", "--json", str(folder / "info.json")],
+        "info": [*gemm, "info"],
         "verify": [*gemm, "verify", "--json", str(folder / "verify.json")],
         "hashes": [*gemm, "verify", "--hashes", "--json", str(folder / "hashes.json")],
         "bench": [*gemm, "bench", "--sizes", options.sizes, "--validate", "--json", str(folder / "bench.json")],
-        "tests": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4",
+        "tests": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-n", "4",
                   f"--require={options.require}", *options.tests.split()],
     }  # fmt: skip
     failed = []

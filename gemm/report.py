@@ -83,7 +83,7 @@ def head() -> dict[str, Any]:
     """What every recorded result starts with: when, where and by which versions it was made."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return {"date": now, "command": sys.argv[1:], "commit": commit(), "versions": versions(), "machine": machine(),
+    return {"date": now, "command": [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]], "commit": commit(), "versions": versions(), "machine": machine(),
             "environment": environment}  # fmt: skip
 
 
