@@ -83,8 +83,11 @@ def head() -> dict[str, Any]:
     """What every recorded result starts with: when, where and by which versions it was made."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return {"date": now, "command": [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]], "commit": commit(), "versions": versions(), "machine": machine(),
-            "environment": environment}  # fmt: skip
+    command = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]  # paths tell of a machine
+    return {
+        "date": now, "command": command, "commit": commit(), "versions": versions(), "machine": machine(),
+        "environment": environment,
+    }  # fmt: skip
 
 
 def device_facts(device: Device) -> dict[str, Any]:
