@@ -2,8 +2,8 @@
 
     python benchmarks/record.py OUT_FOLDER [--require cuda,opencl] [--sizes 256,1024,4096]
 
-Run it in a checkout whose extension is built (`python build.py`), on a quiet machine. It writes verify.json, hashes.json,
-bench.json and tests.txt to OUT_FOLDER and exits 1 if anything failed. What comes out belongs under
+Run it in a checkout whose extension is built (`python build.py`), on a quiet machine. It writes verify.json,
+hashes.json, bench.json and tests.txt to OUT_FOLDER and exits 1 if anything failed. What comes out belongs under
 benchmarks/results/<date>-<device>/.
 """
 

@@ -19,7 +19,7 @@ from gemm.problem import Device, DeviceView
 SAMPLE = 5e-4
 """Seconds that a sample should last at least: shorter products are repeated within it."""
 
-SPINNING = 0.03
+SPINNING = 0.12
 """Seconds that the threads of NumPy's BLAS (OpenBLAS) may go on spinning after a product, at the next one's cost."""
 
 _EXACT_WORK = 1 << 31

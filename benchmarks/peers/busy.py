@@ -1,0 +1,53 @@
+"""Another process that keeps one core busy, on command."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_BUSY = """
+import os, sys
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+while True:
+    pass
+"""
+
+
+class BusyProcess:
+    """A context; the process in it burns `core` within `running()` and is stopped otherwise."""
+
+    def __init__(self) -> None:
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+        self.core = cores[-1]
+
+    def __enter__(self) -> BusyProcess:
+        self._process = subprocess.Popen([sys.executable, "-c", _BUSY, str(self.core)])
+        time.sleep(0.5)  # until Python is up and bound to its core
+        self._process.send_signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)  # until the scheduler has both on their cores
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
+
+
+def cpu_seconds() -> float:
+    """CPU time of the processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
