@@ -1,9 +1,10 @@
 """Builds gemm._cpu, the C engine, with cffi: the driver, and the catalog's kernels for this architecture.
 
-`python build.py` compiles in place (as `python setup.py build_ext --inplace`); setup.py takes `ffibuilder` from here. A new kernel needs nothing here: a row's
-source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64, aarch64, ...) where
-platform.machine() does not tell the target. No instruction set is switched on globally: kernels do so function by
-function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
+`python build.py` compiles in place (as `python setup.py build_ext --inplace`); setup.py takes `ffibuilder` from here.
+A new kernel needs nothing here: a row's source is compiled and its descriptor, named like the row, declared. Set
+GEMM_BUILD_MACHINE (x86_64, aarch64, ...) where platform.machine() does not tell the target. No instruction set is
+switched on globally: kernels do so function by function, and the CPU is asked at run time, so that one build runs on
+every CPU of its architecture.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def run_of(path: Path) -> str:
-    """"pocl" for REPORTS/pocl.hashes.json, "2026-11-21-h200" for benchmarks/results/2026-11-21-h200/hashes.json."""
+    """REPORTS/pocl.hashes.json is of the run "pocl", benchmarks/results/2026-11-21-h200/hashes.json of the latter."""
     return path.parent.name if path.name == "hashes.json" else path.name.partition(".")[0]
 
 
