@@ -1,10 +1,9 @@
-"""Builds gemm._cpu, the C engine, with cffi: the driver, and the catalog's kernels for this architecture.
+"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and gemm._memo.
 
-`python build.py` compiles in place (as `python setup.py build_ext --inplace`); setup.py takes `ffibuilder` from here.
-A new kernel needs nothing here: a row's source is compiled and its descriptor, named like the row, declared. Set
-GEMM_BUILD_MACHINE (x86_64, aarch64, ...) where platform.machine() does not tell the target. No instruction set is
-switched on globally: kernels do so function by function, and the CPU is asked at run time, so that one build runs on
-every CPU of its architecture.
+`python build.py` compiles them in place; setup.py takes `ffibuilder` and `memo` from here. A new kernel needs nothing
+here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64,
+aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally: kernels do so
+function by function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 import platform
 import re
 import runpy
-import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +74,27 @@ def make_builder(base: Path = Path()) -> FFI:
     return builder
 
 
+def memo() -> list[Any]:
+    """gemm._memo, written against the limited API; without the GIL, whose protection it needs, there is none."""
+    from setuptools import Extension
+
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return []
+    source = "csrc/python/memo.c"
+    return [Extension("gemm._memo", [source], include_dirs=["csrc"], depends=["csrc/gemm.h"], py_limited_api=True)]
+
+
 def compile_in_place() -> None:
-    """Compile and put the extensions of setup.py beside the package's modules."""
-    subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=True)
+    """Compile and put the extensions beside the package's modules; no metadata is read, so any setuptools will do."""
+    from setuptools import Distribution
+
+    os.chdir(ROOT)
+    engine = make_builder().distutils_extension(tmpdir="build/cffi", verbose=False)
+    engine.py_limited_api = True
+    command = Distribution({"name": "gemm", "ext_modules": [engine, *memo()]}).get_command_obj("build_ext")
+    command.inplace = True
+    command.ensure_finalized()
+    command.run()
 
 
 if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":

@@ -1,22 +1,11 @@
 """What pyproject.toml cannot say: the extensions, and run-time compiled kernels as package data."""
 
+import runpy
 import shutil
-import sysconfig
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import setup
 from setuptools.command.build_py import build_py
-
-# The limited API needs the GIL's reference counts; without it products take the long way through Python.
-memo = [
-    Extension(
-        "gemm._memo",
-        ["csrc/python/memo.c"],
-        include_dirs=["csrc"],
-        depends=["csrc/gemm.h"],
-        py_limited_api=True,
-    )
-]
 
 
 class BuildWithKernels(build_py):
@@ -34,7 +23,7 @@ class BuildWithKernels(build_py):
 
 setup(
     cffi_modules=["build.py:ffibuilder"],
-    ext_modules=[] if sysconfig.get_config_var("Py_GIL_DISABLED") else memo,
+    ext_modules=runpy.run_path("build.py")["memo"](),
     cmdclass={"build_py": BuildWithKernels},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

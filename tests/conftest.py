@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
 
 from conformance import ALL_CHECKS, CHAIN_CHECKS
+from conformance.repeated import repeated
 from conformance.resident import CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, THIN, Subject
 
@@ -69,19 +71,31 @@ def _effort(config: pytest.Config) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """A subject to be: a row, a dtype, a device (None where no device can run the row) and the operands' library."""
+    """A subject to be.
+
+    Attributes:
+        kernel, dtype: what multiplies.
+        device: the key of the device; None where no device can run the kernel.
+        variant: "" for host operands; a library for operands of its own on the device; "cramped": a device that claims
+            so little room that products are cut along every axis; "repeated": each call after others like it.
+    """
 
     kernel: str
     dtype: str
     device: str | None
-    library: str | None = None
+    variant: str = ""
 
 
-def _libraries(backend: str) -> list[str]:
-    """The libraries of device arrays to test `backend` with."""
+CRAMPED = {"image_width": 24, "image_height": 72, "max_alloc": 4096}
+
+
+def _variants(backend: str) -> list[str]:
+    """The ways to test a device of `backend` with."""
     if backend == "opencl":
-        return ["pyopencl"]
-    return [name for name in ("cupy", "torch") if backend == "cuda" and _imports(name)]
+        return ["", "pyopencl", "cramped"]
+    if backend == "cpu":
+        return ["", "repeated"]
+    return ["", *(name for name in ("cupy", "torch") if backend == "cuda" and _imports(name))]
 
 
 def _imports(name: str) -> bool:
@@ -99,10 +113,10 @@ def _specs() -> list[tuple[Spec, str]]:
         several = len(status.devices) > 1
         for dtype in ("float32", "float64") if status.dtype == "*" else (status.dtype,):
             for device in status.devices or (None,):
-                for library in [None, *(_libraries(status.backend) if device else [])]:
+                for variant in _variants(status.backend) if device else [""]:
                     id_ = status.name + (f"-{dtype}" if status.dtype == "*" else "")
-                    id_ += (f"@{device}" if several else "") + (f"-{library}" if library else "")
-                    found.append((Spec(status.name, dtype, device, library), id_))
+                    id_ += (f"@{device}" if several else "") + (f"-{variant}" if variant else "")
+                    found.append((Spec(status.name, dtype, device, variant), id_))
     return found
 
 
@@ -112,7 +126,7 @@ HOST_ONLY = {"far_strides", "concurrent"}
 def _applies(check: str, spec: Spec) -> bool:
     """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
     row = BY_NAME[spec.kernel]
-    if spec.library and check in HOST_ONLY:
+    if spec.variant and check in HOST_ONLY:
         return False
     if check not in CHAIN_CHECKS:
         return True
@@ -138,31 +152,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest) -> Subject:
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """The kernel of the test's parameter, reached through `gemm.gemm`; skips, or fails if required, when absent."""
-    return make_subject(request.param, request.config)
+    spec: Spec = request.param
+    if spec.device is None:
+        _absent(spec.kernel, request.config)
+    with pytest.MonkeyPatch.context() as patch:
+        if spec.variant == "cramped":
+            for name, limit in CRAMPED.items():
+                patch.setitem(_device(spec).limits, name, limit)
+        yield make_subject(spec, request.config)
 
 
 def make_subject(spec: Spec, config: pytest.Config) -> Subject:
     row = BY_NAME[spec.kernel]
-    if spec.device is None:
-        _absent(spec.kernel, config)
     options = {"kernel": row.name, "backend": spec.device}
 
     def call(*operands: Any, **more: Any) -> Any:
         return gemm.gemm(*operands, **options, **more)
 
-    if spec.library == "pyopencl":
+    if spec.variant == "pyopencl":
         call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
-    elif spec.library == "cupy":
+    elif spec.variant == "repeated":
+        call = repeated(call)
+    elif spec.variant == "cupy":
         call = resident(call, CuPy())
-    elif spec.library == "torch":
+    elif spec.variant == "torch":
         call = resident(call, Torch(str(spec.device)))
     return Subject(
         name=row.name, call=call, dtype=np.dtype(spec.dtype), ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda"),
         params=row.params, slow=row.backend in ("opencl", "cuda"),
-        effort=THIN if spec.library and _effort(config) != FULL else _effort(config),
+        effort=THIN if spec.variant and _effort(config) != FULL else _effort(config),
     )  # fmt: skip
 
 

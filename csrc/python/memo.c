@@ -115,7 +115,7 @@ static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
     return count == wanted;
 }
 
-/* The product into result, whose data `at` holds; its status. */
+/* The product of the operands `at`, by a slot that stays as it is; its status. */
 static int compute(memo *self, const slot *known, const extent *at) {
     const gemm_plan *plan = known->plan;
     const void *c = known->beta == 0 ? NULL : at[C].data;
@@ -123,13 +123,9 @@ static int compute(memo *self, const slot *known, const extent *at) {
     for (int axis = 0; axis < plan->batch_ndim; axis++) work *= (double)plan->batch_shape[axis];
     if (work < WORTH_RELEASING)
         return self->run(plan, at[A].data, at[B].data, c, at[OUT].data, known->alpha, known->beta);
-    const double alpha = known->alpha, beta = known->beta;
-    PyObject *keep = known->keep; /* another thread may learn over this slot meanwhile */
-    Py_INCREF(keep);
     PyThreadState *state = PyEval_SaveThread();
-    const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, alpha, beta);
+    const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, known->alpha, known->beta);
     PyEval_RestoreThread(state);
-    Py_DECREF(keep);
     return status;
 }
 
@@ -142,21 +138,24 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize
     extent at[OPERANDS];
     if (!counted(count, OPERANDS, "run")) return NULL;
     if (!read_operands(self, arguments, &key, at)) Py_RETURN_NONE;
-    const slot *known = place_of(self, &key);
-    if (!known->keep || memcmp(&known->key, &key, sizeof key)) Py_RETURN_NONE;
+    const slot *found = place_of(self, &key);
+    if (!found->keep || memcmp(&found->key, &key, sizeof key)) Py_RETURN_NONE;
+    const slot known = *found; /* other code, run below or in other threads, may learn over it meanwhile */
+    Py_INCREF(known.keep);
+    Py_INCREF(known.make);
+    int status = GEMM_OK;
     PyObject *result = arguments[OUT];
     if (result == Py_None) {
         signature ignored = {.itemsize = key.itemsize};
-        result = PyObject_CallObject(self->empty, known->make);
-        if (!result) return NULL;
-        if (!read_array(self, result, OUT, &ignored, &at[OUT])) {
-            Py_DECREF(result);
-            Py_RETURN_NONE;
-        }
+        result = PyObject_CallObject(self->empty, known.make);
+        if (result && !read_array(self, result, OUT, &ignored, &at[OUT])) status = GEMM_UNALIGNED;
     } else {
         Py_INCREF(result);
     }
-    if (compute(self, known, at) == GEMM_OK) return result;
+    if (result && status == GEMM_OK) status = compute(self, &known, at);
+    Py_DECREF(known.keep);
+    Py_DECREF(known.make);
+    if (!result || status == GEMM_OK) return result;
     Py_DECREF(result);
     Py_RETURN_NONE;
 }

@@ -345,11 +345,13 @@ def in_place(s: Subject) -> None:
                 x, y, z = a.copy(), b.copy(), c.copy()
                 out = {"a": x, "b": y, "c": z}[which].T
                 equal(s(x, y, z, alpha=2.0, beta=-1.0, out=out), expected, f"out is {which}.T")
-                memory = np.zeros((n + 2, n), s.dtype)
-                memory[:n] = {"a": a, "b": b, "c": c}[which]
-                given = {"a": a, "b": b, "c": c, which: memory[:n]}
-                result = s(given["a"], given["b"], given["c"], alpha=2.0, beta=-1.0, out=memory[1 : n + 1])
-                equal(result, expected, f"out is {which} one row down")
+                for way, step in product((1, -1), (1, -1)):
+                    memory = np.zeros((n + 2, n), s.dtype)
+                    inner, outer = memory[1 : n + 1][::way], (memory[2:] if step > 0 else memory[:n])
+                    inner[...] = {"a": a, "b": b, "c": c}[which]
+                    given = {"a": a, "b": b, "c": c, which: inner}
+                    result = s(given["a"], given["b"], given["c"], alpha=2.0, beta=-1.0, out=outer)
+                    equal(result, expected, f"{which} in direction {way}, out {step} rows on")
             x = a.copy()
             equal(s(x, x, x, beta=1.0, out=x), a @ a + a, "all are one")
 
