@@ -2,8 +2,8 @@
 
 `python build.py` compiles them in place; setup.py takes `ffibuilder` and `memo` from here. A new kernel needs nothing
 here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64,
-aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally: kernels do so
-function by function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
+aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally: kernels do
+so function by function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
 """
 
 from __future__ import annotations
