@@ -1,29 +1,40 @@
 """The CPU backend beside the other matrix multiplications for CPUs, in one process.
 
     python benchmarks/cpu_vs_peers.py [--threads 1,2] [--dtype float32,float64] [--json FILE]
-    python benchmarks/cpu_vs_peers.py --families square --peers numpy,mkl --library amd-blis=/opt/aocl/libblis-mt.so
+    python benchmarks/cpu_vs_peers.py --families square --peers openblas,mkl --library amd-blis=/opt/aocl/libblis-mt.so
+    python benchmarks/cpu_vs_peers.py --families square,skinny --shapes 33,256,16x2000x2000 --rounds 5 --sample 1
     python benchmarks/cpu_vs_peers.py --quick
 
-pip install "gemm[peers]" brings the peers of PyPI; libblis4-pthread of Debian and any library with cblas_sgemm and
-cblas_dgemm (--library NAME=PATH) join. What is absent is named, and left out. Beside PyTorch, MKL has to share its
-libgomp; a run with --peers mkl times MKL on Intel's OpenMP.
+pip install "gemm[peers]" brings the peers of PyPI; libblis4-pthread of Debian and any library with cblas_sgemm
+(--library NAME=PATH) join. What is absent is named, and left out. Beside PyTorch, MKL has to share its libgomp; a run
+with --peers mkl times MKL on Intel's OpenMP.
 
 Each round takes a sample of everyone, in rotating order, after the threads of the one before have come to rest; a
-ratio is the median over the rounds of peer's time ÷ ours: above 1 we are faster. Everyone is prepared as far as its
-interface goes: we by gemm.plan, NumPy and PyTorch by bound arguments with out=, libraries by converted ctypes
-arguments. Such a call costs about 1.4 µs through ctypes. Below 64³ a column "net" gives the ratio with each side's
-own call taken off: an empty product of the library, a plan of 1 × 1 × 1 for us; "–" where the rest drowns in noise.
+ratio is the median over the rounds of peer's time ÷ ours: above 1 we are faster. Who takes half a second is sampled
+once, without a round.
 
-Families: square, skinny, batched (a stack in one call); call: gemm and plan beside np.matmul on small products;
-scaling: everyone beside itself on one thread; with --contention also: another process burns one core.
+Like is set against like. Each contestant is prepared as far as its interface goes, then called in a loop at one of two
+levels: C functions (cblas_?gemm of the libraries, NumPy's OpenBLAS among them, and our gemm_run: "gemm") from a
+compiled loop (peers/native.c; needs a C compiler), so that nobody's binding to Python counts; Python functions
+(np.matmul(out=), torch.mm(out=), and our plan: "plan") from a loop in Python. A peer's ratio is against us at its own
+level. What Python's users pay as a whole is the family "call".
 
-The JSON document ("gemm-cpu-peers/1", seconds):
+Families: square, skinny; batched: a stack in one call, also with one b for all, also cut out of larger matrices; call:
+plan and gemm beside np.matmul on small products; prepare: a right-hand side packed beforehand; dtypes: what is neither
+float32 nor float64; scaling: everyone beside itself on one thread; with --contention: another process burns one core.
 
-    date, command, commit, versions, machine, environment, device, rounds, sample_s, peers {name: about}, absent
-    peaks {dtype: {gflops (a core), basis}}, read_gbs {threads: GB/s}, call_s {peer: {dtype: s}}
-    results     [{family, dtype, threads, m, n, k, batch (0: no stack), ratios, spreads, best_peer, ratio, seconds,
-                gflops, cores, settling, repeats, worst_error, samples, and by family net, percent_of_peak,
-                percent_of_read, plain_ratios, speedup, slowdown}]
+FMA peak: chains of FMAs in registers on all the threads, no product. Read rate: the best of several loops over as many
+bytes as a matrix-vector product from 48 MiB reads.
+
+The JSON document ("gemm-cpu-peers/2", seconds):
+
+    date, command, commit, versions, machine, environment, device, rounds, sample_s, peers {name: about}, absent,
+    unable {contestant: {operands: why}}
+    peaks       {dtype: {threads: {gflops (of all), basis}}}
+    read_gbs    {threads: {bytes: GB/s}}
+    results     [{family, dtype, threads, m, n, k, batch (0: no stack), layout, kernel (ours), ratios, spreads,
+                best_peer, ratio, seconds, gflops, cores, settling, repeats, worst_error, samples, and by family
+                percent_of_peak, percent_of_read, plain_ratios, gain, speedup, slowdown}]
     means       [{family, dtype, threads, rows, peers, best, least, lost}]: geometric means of ratios
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 
@@ -36,25 +47,29 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers import PEERS, families, load, roofs
+from peers import PEERS, families, load
 from peers.busy import cpu_seconds
-from peers.families import QUICK, SHAPES, Contest, Row
+from peers.families import Contest, Row
 from peers.quiet import Watch
+from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
+from peers.tables import shape, show, show_means
 
 from gemm import report
 from gemm.backends.cpu import num_threads
 from gemm.cli import text
-from gemm.cli.arguments import DTYPES, listed, positive, save_json, writable
+from gemm.cli.arguments import listed, positive, save_json, writable
 from gemm.dispatch import registry
 
 LOOSE = 4.0
 """Contract bounds that a peer, which promised none, may err by before it counts as wrong."""
+OURS = ("gemm", "plan", "prepared")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -63,14 +78,16 @@ def arguments() -> argparse.ArgumentParser:
     cores = num_threads()
     parser.add_argument("--threads", type=_counts, default=sorted({1, cores}), metavar="LIST",
                         help=f"for everyone (default: {','.join(map(str, sorted({1, cores})))})")  # fmt: skip
-    parser.add_argument("--dtype", type=_of("--dtype", DTYPES), default=list(DTYPES), metavar="LIST")
+    parser.add_argument("--dtype", type=_of("--dtype", DTYPES), default=list(DTYPES), metavar="LIST",
+                        help=f"of {','.join(DTYPES)} (default: all, each in its families)")  # fmt: skip
     parser.add_argument("--peers", type=_of("--peers", PEERS), default=list(PEERS), metavar="LIST",
                         help=f"of {','.join(PEERS)} (default: all)")  # fmt: skip
     parser.add_argument("--library", type=_library, action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--families", type=_of("--families", SHAPES), metavar="LIST",
                         help=f"of {','.join(SHAPES)} (default: all but contention)")  # fmt: skip
+    parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="only these of the families: 256,1x4096x4096")
     parser.add_argument("--contention", action="store_true", help="also beside a process that burns one core")
-    parser.add_argument("--rounds", type=positive, default=15)
+    parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=2.0, metavar="MS", help="length of a sample (default: 2)")
     parser.add_argument("--quick", action="store_true", help="few tiny products: does it run? Proves nothing")
     parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
@@ -98,9 +115,16 @@ def _library(argument: str) -> tuple[str, str]:
     return name, path
 
 
+def _shapes(argument: str) -> set[tuple[int, ...]]:
+    sizes = [tuple(map(positive, item.split("x"))) for item in listed(argument)]
+    if any(len(size) not in (1, 3) for size in sizes):
+        raise argparse.ArgumentTypeError(f"are N or MxNxK, not {argument!r}")
+    return {size * 3 if len(size) == 1 else size for size in sizes}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Time, print, write; returns the exit status."""
-    args = arguments().parse_args(argv)
+    args, start = arguments().parse_args(argv), time.monotonic()
     cores = num_threads()  # before a contestant is told another number
     if args.threads[-1] > cores:
         print(f"--threads {args.threads[-1]}: this process may use {cores}", file=sys.stderr)
@@ -109,127 +133,90 @@ def main(argv: list[str] | None = None) -> int:
     rounds, sample = (3, 2e-4) if args.quick else (args.rounds, args.sample / 1e3)
     head, watch = report.head(), Watch()
     found, absent = load(args.peers, dict(args.library))
-    peaks = {dtype: roofs.fma_peak(dtype) for dtype in args.dtype}
-    reads = {count: roofs.read_rate(count, *((1 << 24, 1) if args.quick else ())) for count in args.threads}
-    contest = Contest(found, rounds, sample, {name: peak["gflops"] for name, peak in peaks.items() if peak}, reads)
+    contest = Contest(found, rounds, sample, args.quick)
     print(f"{device.name}, commit {head['commit']}, {contest.rounds} rounds")
-    _introduce(contest, peaks, absent)
+    for peer in (*contest.ours, *contest.peers):
+        print(f"  {peer.name:10} {peer.about}")
+    for name, why in absent.items():
+        print(f"  without {name}: {why}")
     rows = _run(args, contest)
     spreads = [row["spreads"][row["best_peer"]] for row in rows if row["best_peer"]]
     means, quiet = families.summary(rows), watch.finish(spreads, cpu_seconds())
     show_means(means)
+    peaks, reads = _roofs(contest)
     wrong = _wrong(rows)
+    text.bullets("Not multiplied by:", _unable(contest.unable))
     text.bullets("Wrong results:", wrong)
     text.bullets("Threads: told one number, used another:", _disobedient(rows))
+    print(f"\nIt took {time.monotonic() - start:.0f} s.")
     text.bullets("The machine was not quiet; do not quote these figures:", quiet["warnings"])
     if args.json:
-        calls: dict[str, Any] = {}
-        for (name, dtype), seconds in contest.empties.items():
-            calls.setdefault(name, {})[dtype] = seconds
         document = {
-            "schema": "gemm-cpu-peers/1", **head, "device": report.device_facts(device), "rounds": rounds,
-            "sample_s": sample, "peers": {peer.name: peer.about for peer in (contest.ours, *found)}, "absent": absent,
-            "peaks": peaks, "read_gbs": {str(count): rate for count, rate in reads.items()}, "call_s": calls,
-            "results": rows, "means": means, "quiet": quiet,
+            "schema": "gemm-cpu-peers/2", **head, "device": report.device_facts(device), "rounds": rounds,
+            "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
+            "unable": contest.unable, "peaks": peaks, "read_gbs": reads, "results": rows, "means": means,
+            "quiet": quiet,
         }  # fmt: skip
         save_json(args.json, document)
     return 1 if wrong else 0
 
 
-def _introduce(contest: Contest, peaks: dict[str, Any], absent: dict[str, str]) -> None:
-    for peer in (contest.ours, *contest.peers):
-        print(f"  {peer.name:10} {peer.about}")
-    for name, why in absent.items():
-        print(f"  without {name}: {why}")
-    for dtype, peak in peaks.items():
-        if peak:
-            print(f"FMA peak, {dtype}: {peak['gflops']:.1f} GFLOP/s a core, {peak['basis']}")
-    print("Memory reads: " + ", ".join(f"{rate:.1f} GB/s on {n}" for n, rate in contest.reads.items()))
-
-
 def _run(args: argparse.Namespace, contest: Contest) -> list[Row]:
     """All rows, printed table by table."""
-    shapes = QUICK if args.quick else SHAPES
     chosen = args.families or [name for name in SHAPES if name != "contention"]
     if args.contention and "contention" not in chosen:
         chosen.append("contention")
-    numpy = Contest([peer for peer in contest.peers if peer.name == "numpy"], contest.rounds, contest.sample)
+    everyone = contest.peers
     rows: list[Row] = []
     for family in chosen:
+        shapes = _wanted((QUICK if args.quick else SHAPES)[family], args.shapes)
+        contest.peers = [peer for peer in everyone if peer.name == "numpy"] if family == "call" else everyone
         most = args.threads[-1:]
         counts = {"call": [1], "contention": most, "scaling": [n for n in most if n > 1]}.get(family, args.threads)
         for dtype in args.dtype:
-            for threads in counts:
-                who = numpy if family == "call" else contest
-                some = list(who.rows(family, shapes[family], dtype, threads))
-                show(family, dtype, threads, some)
+            for threads in counts if (family == "dtypes") != (dtype in MAIN) else ():
+                some = list(contest.rows(family, shapes, dtype, threads))
+                if some:
+                    show(family, dtype, threads, some)
                 rows += some
     return rows
 
 
-def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
-    """Print one table."""
-    names = list(dict.fromkeys(name for row in rows for name in row["ratios"]))
-    nets = list(dict.fromkeys(name for row in rows for name in row.get("net", {})))
-    own = list(dict.fromkeys(name for row in rows for name in row.get("speedup") or row.get("slowdown") or ()))
-    calls = ["gemm()", "gemm", "numpy"] if family == "call" else []
-    head = ["product", *names, "best peer", "ours ÷ best", "± spread", *(f"{name} net" for name in nets)]
-    head += {"scaling": [f"{name} 1→{threads}" for name in own], "contention": [f"{name} slower" for name in own],
-             "call": ["gemm() ÷ numpy", *(f"{'plan' if name == 'gemm' else name} time" for name in calls)]
-             }.get(family, ["GFLOP/s", "of peak", "of read"])  # fmt: skip
-    lines = []
-    for row in rows:
-        best = row["best_peer"]
-        line = [_shape(row), *(_ratio(row["ratios"].get(name)) for name in names), best or "–", _ratio(row["ratio"])]
-        line += [f"{100 * row['spreads'][best]:.0f} %" if best else "–"]
-        line += [_ratio(row["net"].get(name)) for name in nets]
-        if family == "call":
-            line += [_ratio(row["plain_ratios"].get("numpy")), *(text.seconds(row["seconds"].get(x)) for x in calls)]
-        elif own:
-            table = row.get("slowdown") or {x: speeds[str(threads)] for x, speeds in row["speedup"].items()}
-            line += [_ratio(table.get(name)) for name in own]
-        else:
-            percents = (_percent(row[name]) for name in ("percent_of_peak", "percent_of_read"))
-            line += [text.number(row["gflops"]["gemm"]), *percents]
-        lines.append(line)
-    note = {"contention": " beside a process on one core", "call": ": ratios of plan(a, b, out=c)"}.get(family, "")
-    numbers = set(range(1, len(head))) - {len(names) + 1}
-    print()
-    text.table(head, lines, numbers=numbers, title=f"{family}, {dtype}, {text.counted(threads, 'thread')}{note}")
+def _wanted(shapes: list[Shape], only: set[tuple[int, ...]] | None) -> list[Shape]:
+    return [shape for shape in shapes if only is None or shape[:3] in only]
 
 
-def show_means(means: list[Row]) -> None:
-    """Print the geometric means."""
-    names = list(dict.fromkeys(name for mean in means for name in mean["peers"]))
-    lines = [
-        [m["family"], m["dtype"], str(m["threads"]), *(_ratio(m["peers"].get(name)) for name in names),
-         _ratio(m["best"]), _ratio(m["least"]), f"{m['lost']} of {m['rows']}"]
-        for m in means
-    ]  # fmt: skip
-    head = ["family", "dtype", "threads", *names, "best peer", "least", "below 1"]
-    print()
-    text.table(head, lines, numbers=range(2, len(head)), title="Geometric means of peer's time ÷ ours")
+def _roofs(contest: Contest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """peaks and read_gbs of the document; printed, too."""
+    peaks: dict[str, Any] = {}
+    reads: dict[str, Any] = {}
+    for (dtype, threads), peak in contest.peaks.items():
+        if peak:
+            peaks.setdefault(dtype, {})[str(threads)] = peak
+            count = text.counted(threads, "thread")
+            print(f"FMA peak, {dtype}, {count}: {peak['gflops']:.1f} GFLOP/s, {peak['basis']}")
+    for (threads, size), rate in contest.reads.items():
+        reads.setdefault(str(threads), {})[str(size)] = rate
+        if rate:
+            print(f"Reads of {size >> 20} MiB, {text.counted(threads, 'thread')}: {rate:.1f} GB/s")
+    return peaks, reads
 
 
-def _shape(row: Row) -> str:
-    return f"{row['batch']} × " * bool(row["batch"]) + f"{row['m']} × {row['n']} × {row['k']}"
-
-
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
+def _unable(unable: dict[str, dict[str, str]]) -> list[str]:
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for name, reasons in unable.items():
+        for what, why in reasons.items():
+            by_reason.setdefault((name, why), []).append(what)
+    return [f"{name}: {', '.join(what)}: {why}" for (name, why), what in by_reason.items()]
 
 
 def _wrong(rows: list[Row]) -> list[str]:
     found = []
     for row in rows:
         for name, error in row["worst_error"].items():
-            if error is None or error > (1 if name.startswith("gemm") else LOOSE):
-                much = "not finite" if error is None else f"{error:.3g} times the bound"
-                found.append(f"{name}: {_shape(row)} {row['dtype']}: {much}")
+            if error is None or error > (1 if name.startswith(OURS) else LOOSE):
+                much = "not finite or not exact" if error is None else f"{error:.3g} times the bound"
+                found.append(f"{name}: {shape(row)} {row['dtype']}: {much}")
     return found
 
 

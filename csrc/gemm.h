@@ -1,16 +1,18 @@
-/* The C ABI of the CPU engine, and the contract between its driver and its micro-kernels.
+/* The C ABI of the CPU engine, and the contract between its driver and its kernels.
  *
- * A micro-kernel is one small file: it computes one MR x NR tile of C from packed panels, in registers. It neither
- * allocates, nor starts threads, nor looks at the machine. The driver (csrc/driver/) does all of that and no
- * arithmetic at all: it moves elements. So the numerical contract lies entirely with the kernels:
+ * A kernel computes a block of C whose operands fit the caches, tile by tile in registers. It neither allocates, nor
+ * starts threads, nor looks at the machine. The driver (csrc/driver/) does all of that and no arithmetic at all: it
+ * moves elements. So the numerical contract lies entirely with the kernels:
  *
  *     acc = from[i,j] or +0                               raw sums of earlier k, exact because stored unscaled
  *     acc = fma(a[i,p], b[p,j], acc)                      p = 0 ... k-1, in this order
  *     t   = alpha == 1 ? acc : alpha * acc                rounded on its own
  *     to[i,j] = c == NULL ? t : fma(beta, c[i,j], t)
  *
- * Nothing is reassociated, split over k, flushed or skipped: every kernel gives the same bits. A kernel stops at k;
- * were it to pad k, +0 would be wrong: a sum that underflowed to -0 must stay -0.
+ * In float and double nothing is reassociated, split over k, flushed or skipped: every kernel gives the same bits. One
+ * exception: of a product with m = 1 whose b has its columns adjacent along k, sums may be split unless `ordered`. Such
+ * a kernel stops at k; were it to pad k, +0 would be wrong: a sum that underflowed to -0 must stay -0. Narrower types
+ * are summed in a wider one, the sum type; integers wrap.
  */
 #ifndef GEMM_H
 #define GEMM_H
@@ -21,26 +23,54 @@
 extern "C" {
 #endif
 
-/* One tile; all strides are in elements, all columns adjacent. Anything else the driver stages through a small tile. */
-typedef struct gemm_tile {
-    const void *from; /* raw sums to go on from, or NULL for +0; may equal `to` */
+/* alpha or beta, already rounded to the type of C: `re` and, for complex types, `im`; `integer` for integer types. */
+typedef struct gemm_scalar {
+    double re, im;
+    int64_t integer;
+} gemm_scalar;
+
+/* A block of C, m x n, for one call of a kernel. Strides are in elements of their own operand.
+ *
+ *   a[i,p] = a[i / MR * a_ts + i % MR * a_rs + p * a_ps]     packed: a_rs = 1, a_ps = MR, a_ts = MR * k
+ *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
+ *
+ * Unpacked, a_ts = MR * a_rs and b_ts = NR. Panels are 64-byte aligned and padded to whole ones with zeros; nothing
+ * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS. Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
+ */
+typedef struct gemm_block {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t a_rs, a_ps, a_ts, b_ps, b_cs, b_ts;
+    const void *from; /* raw sums to go on from, of the sum type, or NULL for +0; may equal `to` */
     const void *c;    /* NULL exactly when beta is 0; may equal `to` */
-    void *to;         /* every element of the tile is written */
+    void *to;         /* all of m x n is written, nothing else */
     int64_t from_rs, c_rs, to_rs;
-    double alpha, beta; /* already rounded to the element type; raw sums are stored with alpha = 1, c = NULL */
-} gemm_tile;
+    const gemm_scalar *alpha, *beta;
+    int32_t raw;     /* `to` takes raw sums, of the sum type: no alpha, no c */
+    int32_t ordered; /* nothing may be split over k */
+} gemm_block;
 
-/* a: k columns of MR elements; b: k rows of NR elements; both 64-byte aligned and padded to whole panels with zeros.
- * With k = 0 neither is read. */
-typedef void gemm_tile_function(int64_t k, const void *a, const void *b, const gemm_tile *tile);
+typedef void gemm_block_function(const gemm_block *block);
 
-/* What a kernel's file defines, under the name of its row in the catalog. */
+/* Packs `rows` x `k` elements x[i * rs + p * ps] into panels of `width` rows (a's rows, or b's columns), each panel by
+ * p and, within, groups of `k_group`; what misses in the last panel and the last group becomes zero. */
+typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
+                                int64_t width);
+
+/* What a kernel's file defines, under the name of its row in the catalog. Sizes are bytes of an element. */
 typedef struct gemm_kernel {
     const char *name;
-    int32_t element; /* bytes: 4 float, 8 double */
-    int32_t mr, nr;
-    gemm_tile_function *function;
+    int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size of c and out */
+    int32_t a_packed, b_packed;               /* in panels */
+    int32_t mr, nr, k_group;                  /* k_group: panels hold k rounded up to a multiple; 1 for float, double */
+    int32_t takes;                            /* what it accepts, of the flags below */
+    gemm_block_function *compute;
+    gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;
+
+/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1; a and b not exchanged for the
+ * transposed product, because their types differ. */
+enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
 typedef struct gemm_strides {
@@ -54,6 +84,8 @@ typedef struct gemm_plan {
     int64_t m, n, k;
     int64_t mc, kc, nc; /* cache blocks: a is packed mc x kc, b kc x nc; they never change a bit of the result */
     int32_t threads;    /* at most so many, the caller's included */
+    int32_t prepared;   /* b is what gemm_prepare made, not a matrix */
+    int32_t ordered;    /* reproducible=True: the chain above for products of a vector, too */
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
@@ -64,7 +96,13 @@ enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 /* out = alpha * a * b + beta * c. c is NULL exactly when beta is 0; it is disjoint from out or the same elements.
  * Inputs may have zero and negative strides. Re-entrant. On any other result than GEMM_OK nothing was written:
  * GEMM_NO_MEMORY for the workspace, GEMM_UNALIGNED when a pointer is no multiple of the element size. */
-int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, double alpha, double beta);
+int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
+             const gemm_scalar *beta);
+
+/* Packs the single matrix b of a plan (its kernel, n, k, kc and strides of b count) for plans that say `prepared`:
+ * into `to`, 64-byte aligned, of gemm_prepared_bytes bytes. */
+int64_t gemm_prepared_bytes(const gemm_plan *plan);
+void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
 
 /* What this CPU and its operating system can run: bit i stands for gemm_feature_names[i]; NULL ends the names. */
 enum { GEMM_AVX2 = 1, GEMM_FMA = 2, GEMM_AVX512F = 4, GEMM_NEON = 8 };

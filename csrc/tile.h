@@ -1,18 +1,34 @@
-/* The register tile, written once. A kernel's file defines the parameters below and includes this; what comes out is
- * a static function NAME that fulfils the contract of gemm.h, every accumulator in a register:
+/* The register tile and the loops over tiles, written once. A kernel's file defines the parameters below and includes
+ * this; what comes out is a function that fulfils the contract of gemm.h, every accumulator in a register:
  *
- *                 b: NV vectors of VL columns
+ *                 b: nv vectors of VL columns
  *                +------+------+------+
- *      a: MR     | acc  | acc  | acc  |    per k: load NV vectors of b, broadcast each of MR elements of a,
- *      rows      | acc  | acc  | acc  |    MR x NV fused multiply-adds
+ *      a: rows   | acc  | acc  | acc  |    per k: load nv vectors of b, broadcast each of the elements of a,
+ *                | acc  | acc  | acc  |    rows x nv fused multiply-adds
  *                +------+------+------+
  *
- *   KERNEL    name of its row: defines the descriptor; without it only the function is made
- *   NAME      of the function          TARGET  its attributes: the instruction set, for this function alone
- *   T         element type             V, VL   vector type and how many elements it holds
- *   MR, NV    rows, vectors per row    LOAD(p), STORE(p, v), SPLAT(x), MUL(x, y), FMA(x, y, z) = x*y + z
+ * There is a tile for each rows x nv that fits ACCUMULATORS: 6 x 2 and 12 x 1, 4 x 3, 3 x 4, ... So no shape wastes
+ * more than a part of its last vector, and blocks of few columns or few rows keep the units as busy as large ones.
+ *
+ *   KERNEL    name of its row: defines the descriptor      NAME    of the function made
+ *   TARGET    attributes of functions: the instruction set, for them alone
+ *   T         the sum type                  V, VL   vector type and how many elements it holds
+ *   MR, NV    rows and vectors of the tile that packed panels are made for
+ *   TALLEST   rows of any tile              TILES(X)  X(nv) for each nv that there shall be; NV among them
+ *   LOAD(p), STORE(p, v), SPLAT(x), MUL(x, y), FMA(x, y, z) = x*y + z
+ *   PART, PART_OF(count), LOAD_PART(p, part), STORE_PART(p, part, v)   the first `count` elements of a vector, 1 to VL;
+ *             what LOAD_PART did not read is anything but a trap
  *             without V these are plain C, only FMA is to be given
- *   STEP4(acc, a, b)                   optional: the kernel's own four k in one, in order; `acc` is V[MR][NV]
+ *   TAKES     what may come unpacked; default: both operands
+ *   C_T, LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   where C is of another type than T
+ *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
+ *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types of a and b in memory
+ *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT(*(p)), FMA
+ *   FMA_ONE(x, y, z)                        for single elements, if STREAM and TURN are given
+ *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
+ *             TURN_DEPTH; rows from `count` on are zero and not read
+ *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
+ *   K_LOOP(rows, nv, acc, k, a, b)          optional: the k loop of an MR x NV tile of packed panels, in the order of k
  *
  * All are undefined again at the end, so that a file may include this several times.
  */
@@ -26,6 +42,16 @@
 #else
 #define EACH(i, count) for (int i = 0; i < (count); i++)
 #endif
+#ifdef __GNUC__
+#define PREFETCH(p) __builtin_prefetch(p)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define PREFETCH(p) (void)(p)
+#define INLINE static __forceinline
+#endif
+#define JOIN_(x, y) x##_##y
+#define JOIN(x, y) JOIN_(x, y)
+#define LOCAL(stem) JOIN(NAME, stem)
 #ifndef TARGET
 #define TARGET
 #endif
@@ -36,48 +62,357 @@
 #define STORE(p, v) (*(p) = (v))
 #define SPLAT(x) (x)
 #define MUL(x, y) ((x) * (y))
+#define PART int
+#define PART_OF(count) (count)
+#define LOAD_PART(p, part) ((void)(part), *(p))
+#define STORE_PART(p, part, v) ((void)(part), *(p) = (v))
 #endif
-
-TARGET static void NAME(int64_t k, const void *a_panel, const void *b_panel, const gemm_tile *tile) {
-    const T *a = (const T *)a_panel, *b = (const T *)b_panel;
-    const T *from = (const T *)tile->from, *c = (const T *)tile->c;
-    T *to = (T *)tile->to;
-    V acc[MR][NV];
-
-    EACH(i, MR)
-        EACH(j, NV) acc[i][j] = from ? LOAD(from + i * tile->from_rs + j * VL) : SPLAT((T)0);
-
-    int64_t p = 0;
-#ifdef STEP4
-    for (; p + 4 <= k; p += 4, a += 4 * MR, b += 4 * NV * VL) { STEP4(acc, a, b); }
+#ifndef C_T
+#define C_T T
+#define LOAD_C LOAD
+#define STORE_C STORE
+#define LOAD_C_PART LOAD_PART
+#define STORE_C_PART STORE_PART
 #endif
-    for (; p < k; p++, a += MR, b += NV * VL) {
-        V row[NV];
-        EACH(j, NV) row[j] = LOAD(b + j * VL);
-        EACH(i, MR) {
-            const V element = SPLAT(a[i]);
-            EACH(j, NV) acc[i][j] = FMA(element, row[j], acc[i][j]);
+#ifndef ONE
+#define ONE(s) ((s)->re == 1)
+#define SCALAR(s) ((T)(s)->re)
+#endif
+#ifndef ELEMENT
+#define ELEMENT(p) SPLAT(*(p))
+#define FMA_ELEMENT FMA
+#endif
+#ifndef TAKES
+#if defined(STREAM) && defined(TURN)
+#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
+#else
+#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
+#endif
+#endif
+#ifndef PACK_A
+#define A_T T
+#define B_T T
+#define PACK_A LOCAL(pack_a)
+#define PACK_B LOCAL(pack_b)
+#define PACK_WIDTH MR
+#define PACK_NAME PACK_A
+#include "pack.h"
+#define PACK_WIDTH ((NV) * (VL))
+#define PACK_NAME PACK_B
+#include "pack.h"
+#endif
+#define NR ((NV) * (VL))
+
+/* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. */
+TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const gemm_block *x, int64_t i,
+                                int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step, int64_t b_next, int last_count) {
+    const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
+    const PART last = PART_OF(last_count);
+    (void)last;
+#define EACH_VECTOR(statement, statement_of_part) \
+    EACH(v, nv) {                                 \
+        if (whole || v < nv - 1) {                \
+            statement;                            \
+        } else {                                  \
+            statement_of_part;                    \
+        }                                         \
+    }
+    for (; tiles > 0; tiles--, i += rows, a += a_step) {
+        V acc[TALLEST * 8];
+        if (x->from) {
+            const T *from = (const T *)x->from + i * x->from_rs + j;
+            EACH(r, rows) {
+                const T *row = from + r * x->from_rs;
+                EACH_VECTOR(acc[r * nv + v] = LOAD(row + v * VL), acc[r * nv + v] = LOAD_PART(row + v * VL, last))
+            }
+        } else {
+            EACH(at, rows *nv) acc[at] = SPLAT((T)0);
+        }
+
+        if (tiles > 1) { /* the next tile of C, which the k loop leaves time to fetch */
+            const char *next = (const char *)x->to + ((i + rows) * x->to_rs + j) * (int64_t)sizeof(C_T);
+            EACH(r, rows) {
+                PREFETCH(next + r * x->to_rs * (int64_t)sizeof(C_T));
+                PREFETCH(next + (r * x->to_rs + nv * VL - 1) * (int64_t)sizeof(C_T));
+            }
+        }
+
+        /* the last tile fetches the next panel: memory does not guess what comes after short rows far apart */
+        const int64_t ahead = tiles == 1 ? b_next : 0;
+        const T *ap = a, *bp = b;
+#ifdef K_LOOP
+        if (rows == MR && nv == NV && a_rs == 1 && a_ps == MR && b_ps == NR) {
+            K_LOOP(rows, nv, acc, k, ap, bp)
+        } else
+#endif
+            for (int64_t p = k; p > 0; p--, ap += a_ps, bp += b_ps) {
+                V row[8];
+                EACH(line, (nv * VL * (int)sizeof(T) + 63) / 64) PREFETCH(bp + ahead + line * (64 / (int)sizeof(T)));
+                EACH_VECTOR(row[v] = LOAD(bp + v * VL), row[v] = LOAD_PART(bp + v * VL, last))
+                EACH(r, rows) {
+                    const V element = ELEMENT(ap + r * a_rs);
+                    EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);
+                }
+            }
+
+        if (x->raw) {
+            T *to = (T *)x->to + i * x->to_rs + j;
+            EACH(r, rows) {
+                T *row = to + r * x->to_rs;
+                EACH_VECTOR(STORE(row + v * VL, acc[r * nv + v]), STORE_PART(row + v * VL, last, acc[r * nv + v]))
+            }
+            continue;
+        }
+        if (!ONE(x->alpha)) { /* so a NaN multiplies; 1 is no multiplication only to save it */
+            const V alpha = SPLAT(SCALAR(x->alpha));
+            EACH(at, rows *nv) acc[at] = MUL(alpha, acc[at]);
+        }
+        if (x->c) {
+            const V beta = SPLAT(SCALAR(x->beta));
+            const C_T *c = (const C_T *)x->c + i * x->c_rs + j;
+            EACH(r, rows) {
+                const C_T *row = c + r * x->c_rs;
+                EACH_VECTOR(acc[r * nv + v] = FMA(beta, LOAD_C(row + v * VL), acc[r * nv + v]),
+                            acc[r * nv + v] = FMA(beta, LOAD_C_PART(row + v * VL, last), acc[r * nv + v]))
+            }
+        }
+        C_T *to = (C_T *)x->to + i * x->to_rs + j;
+        EACH(r, rows) {
+            C_T *row = to + r * x->to_rs;
+            EACH_VECTOR(STORE_C(row + v * VL, acc[r * nv + v]), STORE_C_PART(row + v * VL, last, acc[r * nv + v]))
         }
     }
+#undef EACH_VECTOR
+}
 
-    if (tile->alpha != 1) { /* so a NaN multiplies; 1 is no multiplication only to save it */
-        const V alpha = SPLAT((T)tile->alpha);
-        EACH(i, MR)
-            EACH(j, NV) acc[i][j] = MUL(alpha, acc[i][j]);
+/* One function for each rows x nv. A whole last vector is worth code of its own; a packed one is read whole. */
+#define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
+#define TILE(rows, nv)                                                                                             \
+    TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const T *a, \
+                                             const T *b, int64_t a_step, int64_t b_next, int last_count) {         \
+        if ((rows) > HEIGHT(nv)) return;                                                                           \
+        if (last_count == VL)                                                                                      \
+            LOCAL(tiles)(rows, nv, 1, x, i, j, tiles, a, b, a_step, b_next, VL);                                        \
+        else                                                                                                       \
+            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                                   \
     }
-    if (c) {
-        const V beta = SPLAT((T)tile->beta);
-        EACH(i, MR)
-            EACH(j, NV) acc[i][j] = FMA(beta, LOAD(c + i * tile->c_rs + j * VL), acc[i][j]);
+#define TILES_OF(nv)                                                                                                \
+    TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv) TILE(9, nv)     \
+    TILE(10, nv) TILE(11, nv) TILE(12, nv)
+#define TABLE_OF(nv)                                                                                                \
+    {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)), LOCAL(JOIN(3, nv)), LOCAL(JOIN(4, nv)), LOCAL(JOIN(5, nv)),            \
+     LOCAL(JOIN(6, nv)), LOCAL(JOIN(7, nv)), LOCAL(JOIN(8, nv)), LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)),           \
+     LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
+#define HEIGHT_OF(nv) HEIGHT(nv),
+TILES(TILES_OF)
+
+typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const T *, const T *, int64_t, int64_t, int);
+static LOCAL(function) *const LOCAL(table)[][12] = {TILES(TABLE_OF)};
+static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
+enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
+
+#ifdef STREAM
+/* A vector of sums becomes C: columns from j on, `part` of them unless `whole`. */
+TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
+    if (x->raw) {
+        T *to = (T *)x->to + j;
+        if (whole)
+            STORE(to, sum);
+        else
+            STORE_PART(to, part, sum);
+        return;
     }
-    EACH(i, MR)
-        EACH(j, NV) STORE(to + i * tile->to_rs + j * VL, acc[i][j]);
+    if (!ONE(x->alpha)) sum = MUL(SPLAT(SCALAR(x->alpha)), sum);
+    if (x->c) {
+        const C_T *c = (const C_T *)x->c + j;
+        V addend;
+        if (whole)
+            addend = LOAD_C(c);
+        else
+            addend = LOAD_C_PART(c, part);
+        sum = FMA(SPLAT(SCALAR(x->beta)), addend, sum);
+    }
+    C_T *to = (C_T *)x->to + j;
+    if (whole)
+        STORE_C(to, sum);
+    else
+        STORE_C_PART(to, part, sum);
+}
+
+/* One row against an unpacked b: b is read along its rows, eight at a time; the sums of a stretch of columns wait in
+ * the cache. */
+TARGET static void LOCAL(stream)(const gemm_block *x) {
+    enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
+    _Alignas(64) T sums[STRETCH];
+    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    for (int64_t j0 = 0; j0 < x->n; j0 += STRETCH) {
+        const int64_t n = x->n - j0 < STRETCH ? x->n - j0 : STRETCH, whole = n / VL * VL;
+        const PART part = PART_OF(n > whole ? (int)(n - whole) : VL);
+        const T *b = (const T *)x->b + j0;
+        for (int64_t j = 0; j < n; j += VL) {
+            V sum = SPLAT((T)0);
+            if (from) sum = j < whole ? LOAD(from + j0 + j) : LOAD_PART(from + j0 + j, part);
+            STORE(sums + j, sum);
+        }
+        int64_t p = 0;
+        for (; p + DEPTH <= x->k; p += DEPTH, b += DEPTH * x->b_ps) {
+            V element[DEPTH];
+            EACH(q, DEPTH) element[q] = SPLAT(a[(p + q) * x->a_ps]);
+            for (int64_t j = 0; j < whole; j += VL) {
+                V sum = LOAD(sums + j);
+                EACH(q, DEPTH) sum = FMA(element[q], LOAD(b + q * x->b_ps + j), sum);
+                STORE(sums + j, sum);
+            }
+            if (whole < n) {
+                V sum = LOAD(sums + whole);
+                EACH(q, DEPTH) sum = FMA(element[q], LOAD_PART(b + q * x->b_ps + whole, part), sum);
+                STORE(sums + whole, sum);
+            }
+        }
+        for (; p < x->k; p++, b += x->b_ps) {
+            const V element = SPLAT(a[p * x->a_ps]);
+            for (int64_t j = 0; j < n; j += VL) {
+                const V row = j < whole ? LOAD(b + j) : LOAD_PART(b + j, part);
+                STORE(sums + j, FMA(element, row, LOAD(sums + j)));
+            }
+        }
+        for (int64_t j = 0; j < n; j += VL) LOCAL(finish)(x, j0 + j, LOAD(sums + j), j < whole, part);
+    }
+}
+
+#ifdef TURN
+/* One row against a b whose columns are adjacent in memory along k: these are turned in registers, so that each sum
+ * takes its k in order. */
+TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
+    enum { GROUPS = 2 }; /* sums at a time: enough to hide how long one takes, few enough streams for the caches */
+    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    for (int64_t j = 0; j < x->n; j += GROUPS * VL) {
+        const T *b = (const T *)x->b + j * x->b_cs;
+        const int count = x->n - j < GROUPS * VL ? (int)(x->n - j) : GROUPS * VL;
+        V sum[GROUPS];
+        EACH(g, GROUPS) {
+            T start[VL] = {0};
+            for (int64_t i = g * VL; from && i < count && i < (g + 1) * VL; i++) start[i - g * VL] = from[j + i];
+            sum[g] = LOAD(start);
+        }
+        int64_t p = 0;
+        for (; p + TURN_DEPTH <= x->k; p += TURN_DEPTH) {
+            EACH(g, GROUPS) {
+                V turned[TURN_DEPTH];
+                if (count == GROUPS * VL)
+                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, VL);
+                else
+                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
+                EACH(q, TURN_DEPTH) sum[g] = FMA(SPLAT(a[(p + q) * x->a_ps]), turned[q], sum[g]);
+            }
+        }
+        for (; p < x->k; p++) {
+            EACH(g, GROUPS) {
+                T column[VL] = {0};
+                for (int64_t i = g * VL; i < count && i < (g + 1) * VL; i++) column[i - g * VL] = b[i * x->b_cs + p];
+                sum[g] = FMA(SPLAT(a[p * x->a_ps]), LOAD(column), sum[g]);
+            }
+        }
+        EACH(g, GROUPS) {
+            const int left = count - g * VL;
+            if (left > 0) LOCAL(finish)(x, j + g * VL, sum[g], left >= VL, PART_OF(left < VL ? left : VL));
+        }
+    }
+}
+
+/* The same with each sum split over k, as often as there are lanes and chains: memory's speed, another rounding. */
+TARGET static void LOCAL(dots)(const gemm_block *x) {
+    enum { COLUMNS = 4, CHAINS = 2, STEP = CHAINS * VL };
+    const T *a = (const T *)x->a;
+    for (int64_t j = 0; j < x->n; j += COLUMNS) {
+        const int count = x->n - j < COLUMNS ? (int)(x->n - j) : COLUMNS;
+        const T *b[COLUMNS];
+        T total[VL] = {0};
+        V sum[COLUMNS][CHAINS];
+        EACH(i, COLUMNS) {
+            b[i] = (const T *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* a column that misses is another one */
+            EACH(h, CHAINS) sum[i][h] = SPLAT((T)0);
+        }
+        int64_t p = 0;
+        for (; p + STEP <= x->k; p += STEP) {
+            V row[CHAINS];
+            EACH(h, CHAINS) row[h] = LOAD(a + p + h * VL);
+            EACH(i, COLUMNS) EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD(b[i] + p + h * VL), sum[i][h]);
+        }
+        EACH(i, COLUMNS) {
+            T lanes[CHAINS][VL], sums = 0;
+            EACH(h, CHAINS) STORE(lanes[h], sum[i][h]);
+            EACH(lane, VL) EACH(h, CHAINS) sums += lanes[h][lane];
+            for (int64_t q = p; q < x->k; q++) sums = FMA_ONE(a[q], b[i][q], sums);
+            total[i] = sums;
+        }
+        LOCAL(finish)(x, j, LOAD(total), 0, PART_OF(count));
+    }
+}
+#endif
+#endif
+
+TARGET static void LOCAL(compute)(const gemm_block *x) {
+    const int64_t m = x->m, n = x->n;
+    const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
+#ifdef STREAM
+    if (strided_b && m == 1 && n >= 4 * NR && x->b_cs == 1) {
+        LOCAL(stream)(x);
+        return;
+    }
+#ifdef TURN
+    if (m == 1 && x->k && x->b_cs != 1) {
+        if (x->ordered || x->a_ps != 1 || x->from)
+            LOCAL(ordered_dots)(x);
+        else
+            LOCAL(dots)(x);
+        return;
+    }
+#endif
+#endif
+    int wide = NV; /* few rows take wide tiles, or too few accumulators would wait for one another */
+    while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
+
+    for (int64_t j = 0; j < n; j += wide * VL) {
+        const int count = n - j < wide * VL ? (int)(n - j) : wide * VL;
+        const int nv = (count + VL - 1) / VL, last_count = count - (nv - 1) * VL;
+        const T *b = (const T *)x->b + (strided_b ? j : j / NR * x->b_ts), *a = (const T *)x->a;
+        const int64_t b_next = j + wide * VL >= n ? 0 : strided_b ? wide * VL : x->b_ts;
+        LOCAL(function) *const *const of_rows = LOCAL(table)[nv - 1];
+        if (strided_a && m <= LOCAL(heights)[nv - 1]) {
+            of_rows[m - 1](x, 0, j, 1, a, b, 0, b_next, last_count);
+        } else if (strided_a) { /* tiles of about equal height: no sliver of few rows is left */
+            const int64_t tiles = (m + LOCAL(heights)[nv - 1] - 1) / LOCAL(heights)[nv - 1];
+            const int64_t rows = m / tiles, taller = m % tiles, first = taller * (rows + 1);
+            if (taller) of_rows[rows](x, 0, j, taller, a, b, (rows + 1) * x->a_rs, 0, last_count);
+            of_rows[rows - 1](x, first, j, tiles - taller, a + first * x->a_rs, b, rows * x->a_rs, b_next, last_count);
+        } else {
+            const int64_t tiles = m / MR, rest = m % MR;
+            of_rows[MR - 1](x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
+            if (rest) of_rows[rest - 1](x, m - rest, j, 1, a + tiles * x->a_ts, b, 0, b_next, last_count);
+        }
+    }
 }
 
 #ifdef KERNEL
 #define QUOTE(name) #name
 #define QUOTED(name) QUOTE(name)
-const gemm_kernel KERNEL = {QUOTED(KERNEL), sizeof(T), MR, (NV) * (VL), NAME};
+const gemm_kernel KERNEL = {
+    .name = QUOTED(KERNEL),
+    .a_size = sizeof(A_T),
+    .b_size = sizeof(B_T),
+    .c_size = sizeof(C_T),
+    .sum_size = sizeof(T),
+    .a_packed = sizeof(T),
+    .b_packed = sizeof(T),
+    .mr = MR,
+    .nr = NR,
+    .k_group = 1,
+    .takes = TAKES,
+    .compute = LOCAL(compute),
+    .pack_a = PACK_A,
+    .pack_b = PACK_B,
+};
 #undef QUOTE
 #undef QUOTED
 #endif
@@ -90,10 +425,46 @@ const gemm_kernel KERNEL = {QUOTED(KERNEL), sizeof(T), MR, (NV) * (VL), NAME};
 #undef VL
 #undef MR
 #undef NV
+#undef NR
+#undef ACCUMULATORS
+#undef TALLEST
+#undef TILES
 #undef LOAD
 #undef STORE
 #undef SPLAT
 #undef MUL
 #undef FMA
-#undef STEP4
+#undef PART
+#undef PART_OF
+#undef LOAD_PART
+#undef STORE_PART
+#undef TAKES
+#undef C_T
+#undef LOAD_C
+#undef STORE_C
+#undef LOAD_C_PART
+#undef STORE_C_PART
+#undef ONE
+#undef SCALAR
+#undef PACK_A
+#undef PACK_B
+#undef A_T
+#undef B_T
+#undef ELEMENT
+#undef FMA_ELEMENT
+#undef K_LOOP
+#undef STREAM
+#undef TURN
+#undef FMA_ONE
+#undef TURN_DEPTH
+#undef HEIGHT
+#undef TILE
+#undef TILES_OF
+#undef TABLE_OF
+#undef HEIGHT_OF
+#undef LOCAL
+#undef JOIN
+#undef JOIN_
 #undef EACH
+#undef INLINE
+#undef PREFETCH

@@ -3,7 +3,9 @@
     python docs/make_cpu_chart.py benchmarks/results/*/cpu_vs_peers*.json [--output FILE]
 
 The files are those of benchmarks/cpu_vs_peers.py --json, all of one device; where they hold the same product, the last
-one counts. A column of panels for each dtype and number of threads, a row for each family; needs matplotlib.
+one counts. A panel for each family and main element type, one for all others: the ratio to the best peer, product by
+product, a colour for each number of threads, the other peers' ratios behind it in grey, as far as they fit. Needs
+matplotlib.
 """
 
 from __future__ import annotations
@@ -11,69 +13,80 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 TARGET = Path(__file__).resolve().with_name("cpu.svg")
-FAMILIES = ("square", "skinny", "batched")
+FAMILIES = ("square", "skinny", "batched", "dtypes")
+MAIN = ("float32", "float64")
 Row = dict[str, Any]
 
 
-def read(paths: list[Path]) -> tuple[list[Row], list[str], str]:
-    """The rows of all files, the order of their peers, and the caption. Raises ValueError for what fits no chart."""
+def read(paths: list[Path]) -> tuple[list[Row], str]:
+    """The rows of all files, and the caption. Raises ValueError for what fits no chart."""
     rows: dict[tuple[Any, ...], Row] = {}
     captions: list[str] = []
     devices: dict[str, None] = {}
     peers: dict[str, None] = {}
     for path in paths:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("schema") != "gemm-cpu-peers/1":
-            raise ValueError(f"{path} was not written by benchmarks/cpu_vs_peers.py")
-        peers |= dict.fromkeys(name for row in document["results"] for name in row["ratios"])
+        if document.get("schema") != "gemm-cpu-peers/2":
+            raise ValueError(f"{path} was not written by this version of benchmarks/cpu_vs_peers.py")
         devices[document["device"]["name"]] = None
         commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")
         loud = " (not on a quiet machine)" if document["quiet"]["warnings"] else ""
         captions.append(f"{document['date'][:10]}, commit {commit[:12]}{commit[40:]}{loud}")
         for row in document["results"]:
             if row["family"] in FAMILIES and row["ratios"]:
-                key = ("family", "dtype", "threads", "m", "n", "k", "batch")
+                peers |= dict.fromkeys(row["ratios"])
+                key = ("family", "dtype", "threads", "m", "n", "k", "batch", "layout")
                 rows[tuple(row[name] for name in key)] = row
     if len(devices) > 1:
         raise ValueError(f"the files are of several devices ({', '.join(devices)}); draw one chart for each")
     if not rows:
         raise ValueError(f"the files hold no results of {', '.join(FAMILIES)}")
-    return list(rows.values()), list(peers), f"{next(iter(devices))}; {'; '.join(dict.fromkeys(captions))}"
+    runs = "; ".join(dict.fromkeys(captions))
+    return list(rows.values()), f"{next(iter(devices))}; {runs}. Peers: {', '.join(peers)}"
 
 
 def label(row: Row) -> str:
-    """A product that is not square, in short."""
+    """A product, in short."""
     stack = f"{row['batch']}×" if row["batch"] else ""
-    return f"{stack}{row['m']}³" if row["m"] == row["n"] == row["k"] else f"{row['m']}×{row['n']}×{row['k']}"
+    square = row["m"] == row["n"] == row["k"]
+    size = f"{row['m']}{'³' if row['batch'] else ''}" if square else f"{row['m']}×{row['n']}×{row['k']}"
+    kind = f"{row['dtype']} " if row["dtype"] not in MAIN else ""
+    return f"{kind}{stack}{size}{', ' * bool(row['layout'])}{row['layout']}"
 
 
-def panel(axes: Any, rows: list[Row], peers: list[str]) -> None:
-    """One family's ratios: over the size for squares, else product by product."""
-    square = rows[0]["family"] == "square"
-    rows = sorted(rows, key=lambda row: row["n"]) if square else rows
-    places = [row["n"] for row in rows] if square else range(len(rows))
-    style = {"marker": "o", "markersize": 3, "linewidth": 1.2 if square else 0}
-    for number, peer in enumerate(peers):
-        points = [(x, row["ratios"][peer]) for x, row in zip(places, rows, strict=True) if peer in row["ratios"]]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=f"C{number}", label=peer, **style)
-    axes.axhline(1, color="black", linewidth=0.8)
+def panel(axes: Any, rows: list[Row], threads: list[int]) -> None:
+    """The ratios of some rows, product by product in their order."""
+    places = {name: x for x, name in enumerate(dict.fromkeys(label(row) for row in rows))}
+    for number, count in enumerate(threads):
+        some = [row for row in rows if row["threads"] == count]
+        shift = 0.3 * (number / (len(threads) - 1) - 0.5) if len(threads) > 1 else 0.0
+        others = [
+            (places[label(row)] + shift, value)
+            for row in some for name, value in row["ratios"].items() if name != row["best_peer"]
+        ]  # fmt: skip
+        if others:
+            axes.plot(*zip(*others, strict=True), "_", color="0.75", markersize=4, zorder=1, label="other peers")
+        best = [(places[label(row)] + shift, row["ratio"]) for row in some]
+        if best:
+            name = f"best peer, {count} thread{'s' * (count > 1)}"
+            axes.vlines([x for x, _ in best], 1, [y for _, y in best], color=f"C{number}", linewidth=1, zorder=2)
+            axes.plot(*zip(*best, strict=True), "o", color=f"C{number}", markersize=4, zorder=3, label=name)
+    axes.axhline(1, color="black", linewidth=0.8, zorder=2)
     axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    if square:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.set_xlabel("m = n = k")
-    else:
-        axes.set_xticks(list(places), [label(row) for row in rows], rotation=60, ha="right", fontsize=7)
+    axes.yaxis.set_major_formatter("{x:.3g}")
+    best = [row["ratio"] for row in rows]
+    axes.set_ylim(0.8 * min(1, *best), 2.5 * max(1, *best))
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_xlim(-0.6, len(places) - 0.4)
+    axes.set_xticks(list(places.values()), list(places), rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
 
 
-def draw(rows: list[Row], peers: list[str], caption: str, target: Path) -> None:
+def draw(rows: list[Row], caption: str, target: Path) -> None:
     """Write the chart."""
     import matplotlib as mpl
 
@@ -81,27 +94,30 @@ def draw(rows: list[Row], peers: list[str], caption: str, target: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "gemm"  # the same results give the same file
     from matplotlib import pyplot as plt
 
-    columns = sorted({(row["dtype"], row["threads"]) for row in rows})
-    lines = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
-    size = (1 + 3.6 * len(columns), 1 + 2.9 * len(lines))
-    figure, grid = plt.subplots(
-        len(lines), len(columns), figsize=size, squeeze=False, sharey="row", layout="constrained"
-    )
+    threads = sorted({row["threads"] for row in rows})
+    columns = [dtype for dtype in MAIN if any(row["dtype"] == dtype for row in rows)]
+    main = [f for f in FAMILIES if any(row["family"] == f and row["dtype"] in columns for row in rows)]
+    other = any(row["dtype"] not in MAIN for row in rows)
+    mosaic = [[f"{family}, {dtype}" for dtype in columns] for family in main]
+    mosaic += [["other element types"] * max(1, len(columns))] * other
+    size = (1 + 5.2 * max(1, len(columns)), 1.2 + 2.8 * len(mosaic))
+    figure, panels = plt.subplot_mosaic(mosaic, figsize=size, layout="constrained")
     names: dict[str, Any] = {}
-    for line, family in enumerate(lines):
-        for column, (dtype, threads) in enumerate(columns):
-            axes = grid[line][column]
-            some = [r for r in rows if (r["family"], r["dtype"], r["threads"]) == (family, dtype, threads)]
-            if not some:
-                axes.set_axis_off()
-                continue
-            panel(axes, some, peers)
-            axes.set_title(f"{family}, {dtype}, {threads} thread{'s' * (threads > 1)}", fontsize=9)
-            names |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        grid[line][0].set_ylabel("peer's time ÷ ours")
+    for title, axes in panels.items():
+        family, _, dtype = title.partition(", ")
+        some = [row for row in rows if (row["family"], row["dtype"]) == (family, dtype)]
+        some = some if dtype else [row for row in rows if row["dtype"] not in MAIN]
+        if not some:
+            axes.set_axis_off()
+            continue
+        panel(axes, some, threads)
+        axes.set_title(title, fontsize=9)
+        axes.set_ylabel("peer's time ÷ ours", fontsize=8)
+        names |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.suptitle("CPU backend against peers: above 1 it is faster", fontsize=11)
-    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names), fontsize=8, title=caption,
-                  title_fontsize=7)  # fmt: skip
+    caption = textwrap.fill(caption, 95 * len(mosaic[0]))
+    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names), fontsize=8,
+                  title=caption, title_fontsize=6)  # fmt: skip
     figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
     plt.close(figure)
 

@@ -44,8 +44,9 @@ def new(kinds: int) -> Any:
 def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
     """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
     native = getattr(launcher(plan), "native", None)
-    given = [x for x in (a, b, c, out) if x is not None]
-    if native is None or not call.direct or any(getattr(x, "dtype", None) != call.out.dtype for x in given):
+    used = zip((a, b, c, out), (call.a, call.b, call.c, call.out), strict=True)
+    converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
+    if native is None or not call.direct or converted:
         return
     ready = native(call.a, call.b, call.c, call.out)
     if ready is not None and call.shape:

@@ -1,15 +1,15 @@
-"""The peers of benchmarks/cpu_vs_peers.py: other libraries' matrix products behind one interface."""
+"""The contestants of benchmarks/cpu_vs_peers.py: products of this and of other libraries behind one interface."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from .base import Absent, Call, Peer
+from .base import Absent, Peer
 from .cblas import Cblas, blis, mkl
-from .modules import BlisWheel, NumPy, PyTorch
+from .modules import BlisWheel, NumPy, NumPyBlas, PyTorch
 
 PEERS: dict[str, Callable[[], Peer]] = {
-    "numpy": NumPy, "torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel
+    "numpy": NumPy, "openblas": NumPyBlas, "torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel
 }  # fmt: skip
 """In the order of loading: NumPy first, so that the BLAS then loaded is its own; PyTorch before MKL, which must
 know of it: see there."""
@@ -33,4 +33,4 @@ def load(names: Iterable[str], libraries: Mapping[str, str]) -> tuple[list[Peer]
     return found, absent
 
 
-__all__ = ["PEERS", "Absent", "Call", "Peer", "load"]
+__all__ = ["PEERS", "Absent", "Peer", "load"]

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-Call = Callable[[], Any]
+Loop = Callable[[int], None]
+"""Multiplies so many times."""
 
 
 class Absent(Exception):
     """A peer that cannot take part; the text says why."""
+
+
+class Unable(Exception):
+    """A peer that has no call for these operands."""
 
 
 class Peer(ABC):
@@ -20,33 +25,38 @@ class Peer(ABC):
 
     Attributes:
         name: as in tables and JSON. about: library, version, file, as far as it tells.
-        batches: whether it has a call for stacks of products; a loop in Python would be no peer.
+        compiled: called from a compiled loop; else from a loop in Python.
+        batches: whether it has a call for stacks of products; a loop of ours would be no peer.
         most_threads: None without a limit.
+        awake: has multiplied before; what it loads at its first call would count as the product's time.
     """
 
     name: str
     about: str
+    compiled = False
     batches = False
     most_threads: int | None = None
-    _threads = 0
-
-    def use(self, threads: int) -> None:
-        """Multiply with `threads` threads from now on."""
-        if threads != self._threads:
-            self.set_threads(threads)
-            self._threads = threads
+    awake = False
 
     @abstractmethod
     def set_threads(self, count: int) -> None:
-        """Tell the library."""
+        """Multiply with `count` threads from now on."""
 
     @abstractmethod
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        """out = a @ b with all that can be done beforehand done; the arrays must outlive the call.
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        """out = a @ b with all that can be done beforehand done; the arrays must outlive the loop.
 
-        a, b, out: C-contiguous (m, k), (k, n), (m, n), or (batch, ...) each, of one dtype, float32 or float64.
+        a, b, out: (m, k), (k, n), (m, n); or (batch, m, k), (batch, k, n) or (k, n) for all, (batch, m, n). Adjacent
+        columns. Raises Unable where there is no such call; TypeError, ValueError or RuntimeError, here or by the first
+        call, mean the same.
         """
 
-    def empty(self, dtype: str) -> Call | None:
-        """The call for a product of no elements, so what calling costs; None where Python's call IS the library's."""
-        return None
+
+def looped(call: Callable[[], Any]) -> Loop:
+    """A loop in Python."""
+
+    def loop(times: int) -> None:
+        for _ in range(times):
+            call()
+
+    return loop

@@ -1,16 +1,11 @@
-"""Peers that are shared libraries with the C interface of BLAS, called through ctypes.
-
-A ctypes call of fourteen arguments costs about 1.4 µs. They are converted beforehand, yet what is left outweighs the
-product below about 32³; so `empty` gives the same call for a product of no elements, which the library leaves at once.
-"""
+"""Peers that are shared libraries with the C interface of BLAS, called from the compiled loops of native.c."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from ctypes import c_double, c_float, c_int, c_int64, c_void_p
+from ctypes import c_int, c_int64
 from ctypes.util import find_library
 from functools import partial
 from pathlib import Path
@@ -18,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from .base import Absent, Call, Peer
+from .base import Absent, Loop, Peer, Unable
+from .native import address, native
 
-_ROW_MAJOR, _NO_TRANS = c_int(101), c_int(111)
+_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+_BYTES = ("uint8", "int8", "int32")
+"""Of a, b and out: MKL's gemm_s8u8s32, which by rows takes the unsigned first."""
 _THREAD_SETTERS: tuple[tuple[str, Any], ...] = (
     ("MKL_Set_Num_Threads", c_int), ("bli_thread_set_num_threads", c_int64), ("openblas_set_num_threads", c_int),
     ("flexiblas_set_num_threads", c_int), ("armpl_set_num_threads", c_int), ("nvpl_blas_set_num_threads", c_int),
@@ -30,26 +28,29 @@ _VERSIONS = ("bli_info_get_version_str", "openblas_get_config")
 
 
 class Cblas(Peer):
-    """Any library with cblas_sgemm and cblas_dgemm of 32-bit integers."""
+    """Any library with cblas_sgemm, cblas_dgemm and so on, as far as it has them; most count in 32 bits."""
 
-    def __init__(self, name: str, path: str) -> None:
-        self.name = name
+    compiled = True
+
+    def __init__(self, name: str, path: str, symbol: str = "cblas_{}", *, wide: bool = False) -> None:
+        self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
+        native()
         try:
-            # RTLD_LOCAL, ctypes' default: several libraries here define the same symbols.
-            # PyDLL keeps the GIL: there is no other Python thread to give it to, and giving it costs.
-            self._library = ctypes.PyDLL(path)
-            self._functions = {"float32": self._library.cblas_sgemm, "float64": self._library.cblas_dgemm}
-        except (OSError, AttributeError) as error:
+            self._library = ctypes.CDLL(path)  # RTLD_LOCAL, ctypes' default: several libraries define the same symbols
+        except OSError as error:
             raise Absent(f"{path}: {error}") from error
-        strided: Iterator[Any] = (getattr(self._library, f"cblas_{letter}gemm_batch_strided", None) for letter in "sd")
-        self._strided = dict(zip(("float32", "float64"), strided, strict=True))
-        self.batches = None not in self._strided.values()
+        if not self._function("sgemm"):
+            raise Absent(f"{path} lacks {symbol.format('sgemm')}")
+        self.batches = bool(self._function("sgemm_batch_strided"))
         setters = ((getattr(self._library, setter, None), kind) for setter, kind in _THREAD_SETTERS)
-        self._one: dict[str, np.ndarray] = {}
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
             self.most_threads = 1  # which the environment must have seen to; "cores" in the results shows it
         self.about = f"{self._version()} ({path})".strip()
+
+    def _function(self, name: str) -> int | None:
+        function = getattr(self._library, self._symbol.format(name), None)
+        return function and ctypes.cast(function, ctypes.c_void_p).value
 
     def _version(self) -> str:
         if hasattr(self._library, "mkl_get_version_string"):
@@ -68,27 +69,22 @@ class Cblas(Peer):
             function, kind = self._setter
             function(kind(count))
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        types = tuple(x.dtype.name for x in (a, b, out))
+        letter = _LETTERS.get(types[0], "") if len(set(types)) == 1 else ""
+        name = f"{letter}gemm" if letter else "gemm_s8u8s32" if types == _BYTES else "?"
+        function = self._function(name + "_batch_strided" * (a.ndim == 3))
+        if not function:
+            raise Unable("no such function")
+        loop = f"cblas_{letter}{self._bits}" if letter else "cblas_u8s8"
         (m, k), n = a.shape[-2:], b.shape[-1]
-        if a.ndim == 3:
-            return partial(self._strided[a.dtype.name], *_arguments(m, n, k, (a, b, out), strided=True))
-        return partial(self._functions[a.dtype.name], *_arguments(m, n, k, (a, b, out)))
-
-    def empty(self, dtype: str) -> Call:
-        one = self._one.setdefault(dtype, np.ones((1, 1), dtype))
-        return partial(self._functions[dtype], *_arguments(0, 0, 0, (one, one, one)))
-
-
-def _arguments(m: int, n: int, k: int, arrays: tuple[np.ndarray, ...], *, strided: bool = False) -> list[Any]:
-    """What cblas_?gemm takes for row-major a, b, out, in ctypes' objects; or cblas_?gemm_batch_strided."""
-    number = c_float if arrays[0].dtype == np.float32 else c_double
-    operands = []
-    for array, columns in zip(arrays, (k, n, n), strict=True):
-        stride = [c_int(array[0].size)] if strided else []
-        operands.append([c_void_p(array.ctypes.data), c_int(max(1, columns)), *stride])
-    a, b, out = operands
-    sizes = (_ROW_MAJOR, _NO_TRANS, _NO_TRANS, c_int(m), c_int(n), c_int(k))
-    return [*sizes, number(1), *a, *b, number(0), *out, *([c_int(len(arrays[0]))] if strided else [])]
+        # A row of one element may have any stride; BLAS wants the leading dimension to be one of a matrix.
+        leading = [max(x.strides[-2] // x.itemsize, x.shape[-1]) for x in (a, b, out)]
+        steps = [x.strides[0] // x.itemsize if x.ndim == 3 else 0 for x in (a, b, out)]
+        compiled = native()
+        batch = len(a) if a.ndim == 3 else 0
+        what = (compiled.ffi.cast("void *", function), m, n, k, *leading, *steps, batch, *map(address, (a, b, out)))
+        return partial(getattr(compiled.lib, loop), compiled.ffi.new("product *", what))
 
 
 def mkl() -> Cblas:

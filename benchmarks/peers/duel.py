@@ -15,16 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import Call, Peer
+from .base import Loop, Peer
 
 _TASKS = Path("/proc/self/task")
 _LONG = 0.05
 """Seconds from which a call needs no other before it to wake its threads and warm the caches."""
+_ONCE = 0.5
+"""Seconds from which a first call is the only sample: NumPy's integers take minutes."""
+_PATIENCE, _LEAST = 3.0, 3
+"""Seconds that the rounds of a product may take together, unless they are fewer than this. Long samples vary less."""
 _WAKING = 0.006
 """Seconds of calls before a sample on several threads: a scheduler may wake them all on one core, and spreads them at
 its next tick, 4 ms apart on many systems."""
-_EXACT_WORK = 1 << 25
-"""Multiply-adds of the reference at most; longdouble has no BLAS."""
 
 
 @dataclass
@@ -32,16 +34,17 @@ class Entry:
     """A contestant with its product prepared, and what it took.
 
     Attributes:
-        key: of the results. around: entered for each sample.
+        key: of the results. first: seconds of the first call. around: entered for each sample.
         seconds: a product, a sample each. cores: CPU time ÷ wall time of each sample, whatever thread spent it.
         settling: seconds that the process's threads kept running after each sample.
     """
 
     key: str
     peer: Peer
-    call: Call
+    loop: Loop
     out: np.ndarray
     threads: int
+    first: float
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     repeats: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -52,35 +55,49 @@ class Entry:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
+    def timed(self, times: int = 1) -> float:
+        """Seconds a product of `times` of them."""
+        start = time.perf_counter()
+        self.loop(times)
+        return (time.perf_counter() - start) / times
 
-def enter(peer: Peer, a: np.ndarray, b: np.ndarray, threads: int, key: str = "") -> Entry:
-    """A contestant that has multiplied once, into NaNs, which would show what was not written."""
-    out = np.full((*a.shape[:-1], b.shape[-1]), np.nan, a.dtype)
-    peer.use(threads)
-    entry = Entry(key or peer.name, peer, peer.prepare(a, b, out), out, threads)
-    entry.call()
+
+def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, key: str = "") -> Entry:
+    """A contestant that has multiplied once, into a copy of `out`, whose values would show what was not written."""
+    out = out.copy()
+    peer.set_threads(threads)
+    entry = Entry(key or peer.name, peer, peer.prepare(a, b, out), out, threads, 0.0)
+    if not peer.awake:
+        entry.loop(1)
+        peer.awake = True
+    entry.first = entry.timed()
     return entry
 
 
 def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
-    """Sample each entry once a round, for about `sample` seconds or one call.
+    """Sample each entry once a round, for about `sample` seconds or one call; fewer rounds where calls are long.
 
     Each round starts with another one, every second runs backwards: none always follows the same rival.
     """
     for entry in entries:
-        entry.peer.use(entry.threads)
+        entry.peer.set_threads(entry.threads)
         settle()
-        entry.call()
-        entry.repeats = max(1, math.ceil(sample / max(_timed(entry.call, 3), 1e-8)))
-    for turn in range(rounds):
-        at = turn % len(entries)
-        order = [*entries[at:], *entries[:at]]
+        if entry.first >= _ONCE:
+            entry.seconds, entry.cores, entry.settling = [entry.first], [float(entry.threads)], [0.0]
+        elif entry.first < _LONG:
+            entry.loop(1)
+            entry.repeats = max(1, math.ceil(sample / max(entry.timed(3), 1e-8)))
+    waiting = [entry for entry in entries if not entry.seconds]
+    per_round = sum(entry.first + (max(sample, entry.first) if entry.first < _LONG else 0.0) for entry in waiting)
+    for turn in range(min(rounds, max(_LEAST, int(_PATIENCE / per_round))) if waiting else 0):
+        at = turn % len(waiting)
+        order = [*waiting[at:], *waiting[:at]]
         for entry in order if turn % 2 == 0 else reversed(order):
-            entry.peer.use(entry.threads)
+            entry.peer.set_threads(entry.threads)
             with entry.around():
                 _warm(entry)
                 cpu, start = time.process_time(), time.perf_counter()
-                entry.seconds.append(_timed(entry.call, entry.repeats))
+                entry.seconds.append(entry.timed(entry.repeats))
                 wall = time.perf_counter() - start
                 entry.cores.append((time.process_time() - cpu) / wall)
             entry.settling.append(settle())
@@ -88,16 +105,19 @@ def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
 
 def _warm(entry: Entry) -> None:
     """Calls that do not count."""
-    if entry.seconds and entry.seconds[-1] >= _LONG:
+    if entry.first >= _LONG:
         return
     end = time.perf_counter() + (_WAKING if entry.threads > 1 else 0.0)
-    entry.call()
+    entry.loop(1)
     while time.perf_counter() < end:
-        entry.call()
+        entry.loop(1)
 
 
 def ratios(ours: Entry, theirs: Entry) -> list[float]:
-    """How many times as fast as the peer we were, round by round: what disturbs a round disturbs both."""
+    """How many times as fast as the peer we were, round by round: what disturbs a round disturbs both. Against a peer
+    sampled once: our median."""
+    if len(ours.seconds) != len(theirs.seconds):
+        return [theirs.median / ours.median]
     return [their / our for our, their in zip(ours.seconds, theirs.seconds, strict=True)]
 
 
@@ -107,19 +127,6 @@ def spread(values: Sequence[float]) -> float:
         return 0.0
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return (high - low) / middle
-
-
-def call_cost(call: Call, sample: float = 2e-3) -> float:
-    """Seconds of a call that does next to nothing: the median of samples."""
-    repeats = max(1, math.ceil(sample / max(_timed(call, 100), 1e-8)))
-    return statistics.median(_timed(call, repeats) for _ in range(9))
-
-
-def _timed(call: Call, times: int = 1) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - start) / times
 
 
 def settle(limit: float = 1.0) -> float:
@@ -149,29 +156,3 @@ def _running() -> bool:
         if state.rpartition(")")[2].startswith(" R"):
             return True
     return False
-
-
-def worst_errors(a: np.ndarray, b: np.ndarray, entries: Sequence[Entry]) -> dict[str, float]:
-    """{key: the largest error of the rows compared, in units of the contract's bound (k + 2)·u·|a|·|b|; inf for NaN}.
-
-    The reference is longdouble's product of some rows of some matrices; where that is no wider than the results it
-    errs as they do, and twice the bound is allowed.
-    """
-    m, k = a.shape[-2:]
-    cost = k * b.shape[-1]
-    stack = slice(None) if a.ndim == 2 else slice(0, None, -(-len(a) * m * cost // _EXACT_WORK))
-    rows = np.unique(np.linspace(0, m - 1, max(1, min(m, _EXACT_WORK // cost))).astype(int))
-    if a.ndim == 3:
-        a, b = a[stack], b[stack]
-    x = a[..., rows, :]
-    exact = np.matmul(x.astype(np.longdouble), b.astype(np.longdouble))
-    slack = 2 if np.finfo(np.longdouble).eps >= np.finfo(a.dtype).eps else 1
-    unit = slack * (k + 2) * np.finfo(a.dtype).eps / 2
-    bound = unit * np.matmul(np.abs(x).astype(np.longdouble), np.abs(b).astype(np.longdouble))
-    found = {}
-    for entry in entries:
-        result = (entry.out if a.ndim == 2 else entry.out[stack])[..., rows, :]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(result == exact, 0, np.abs(result - exact) / bound)
-        found[entry.key] = math.inf if np.isnan(share).any() else float(share.max())
-    return found

@@ -1,4 +1,4 @@
-"""What is multiplied, and the rows of results that come of it."""
+"""The contests, and the rows of results that come of them."""
 
 from __future__ import annotations
 
@@ -10,163 +10,185 @@ from typing import Any
 
 import numpy as np
 
-from . import duel
-from .base import Peer
+from . import duel, roofs
+from .base import Absent, Peer, Unable
 from .busy import BusyProcess
 from .duel import Entry
-from .ours import Ours, PlainCall
+from .exact import worst_errors
+from .modules import NumPyPlain
+from .ours import Engine, NewResult, PlainCall, Plan, Prepared, kernel
+from .shapes import Shape, operands
 
 Row = dict[str, Any]
-Shape = tuple[int, int, int, int]
-"""m, n, k, batch (0: a single product)."""
+Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-_SQUARES = (8, 16, 24, 32, 33, 48, 64, 65, 96, 100, 127, 128, 192, 256, 384, 512, 768, 1000, 1024, 1536, 2048)
-_SKINNY = ((16, 2000, 2000), (4, 1024, 1024), (1, 1024, 1024), (1, 4096, 4096), (4096, 1, 4096), (10000, 16, 16),
-           (1024, 1024, 16), (64, 3136, 576), (128, 128, 8192))  # fmt: skip
-_BATCHED = ((1000, 8), (1000, 16), (1000, 32), (10000, 4))
-
-SHAPES: dict[str, list[Shape]] = {
-    "square": [(n, n, n, 0) for n in _SQUARES],
-    "skinny": [(m, n, k, 0) for m, n, k in _SKINNY],
-    "batched": [(n, n, n, count) for count, n in _BATCHED],
-    "call": [(n, n, n, 0) for n in (4, 8, 16, 32, 64)],
-    "scaling": [(n, n, n, 0) for n in (256, 512, 1024, 2048)],
-    "contention": [(n, n, n, 0) for n in (256, 512, 1024)],
-}
-QUICK: dict[str, list[Shape]] = {
-    "square": [(8, 8, 8, 0), (33, 33, 33, 0), (64, 64, 64, 0)],
-    "skinny": [(1, 128, 128, 0), (128, 1, 128, 0)],
-    "batched": [(4, 4, 4, 100)],
-    "call": [(8, 8, 8, 0)],
-    "scaling": [(96, 96, 96, 0)],
-    "contention": [(96, 96, 96, 0)],
-}
-CALL_BOUND = 64**3
-"""Multiply-adds below which what calling costs is told beside the ratio."""
+_REAL = {"float32": "float32", "float64": "float64", "float16": "float32", "bfloat16": "float32",
+         "complex64": "float32", "complex128": "float64"}  # fmt: skip
+"""The type whose fused multiply-adds do the work."""
 _IN_MEMORY = 48 << 20
 """Bytes of operands from which a matrix by a vector is set against the memory's read rate; fewer may lie in caches."""
-
 _LOADED = 50
 """How many times as long samples are that are to see the scheduler's slices, of some milliseconds, in their mean."""
+_UNABLE = (Absent, Unable, TypeError, ValueError, RuntimeError, ImportError)
+
+
+def ours() -> list[Peer]:
+    """This package at the levels it can be called at: compiled first, where that is possible."""
+    try:
+        return [Engine(), Plan()]
+    except Absent:
+        return [Plan()]
 
 
 @dataclass
 class Contest:
-    """How to time, and with what. peaks: GFLOP/s a core by dtype; reads: GB/s by threads; empties: seconds of calls."""
+    """How to time, and with what.
+
+    Attributes:
+        quick: the roofs are measured in no time, too, and mean nothing.
+        unable: {contestant: {what: why it had no part in it}}.
+        peaks: {(dtype, threads): what roofs.fma_peak tells}; reads: {(threads, bytes): GB/s}; as far as needed.
+    """
 
     peers: list[Peer]
     rounds: int
     sample: float
-    peaks: dict[str, float] = field(default_factory=dict)
-    reads: dict[int, float] = field(default_factory=dict)
-    ours: Ours = field(default_factory=Ours)
-    empties: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    quick: bool = False
+    ours: list[Peer] = field(default_factory=ours)
+    unable: dict[str, dict[str, str]] = field(default_factory=dict)
+    peaks: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
+    reads: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def rows(self, family: str, shapes: Sequence[Shape], dtype: str, threads: int) -> Iterator[Row]:
-        """A row for each shape of `family`; threads: all of them, for "scaling" the most."""
-        make = {"call": self._calls, "scaling": self._scaling, "contention": self._contention}.get(family, self._plain)
+        """A row for each shape of `family` that we can multiply; threads: all of them, for "scaling" the most."""
+        special = {"call": self._calls, "prepare": self._prepared, "scaling": self._scaling}
+        make = {**special, "contention": self._contention}.get(family, self._plain)
         for shape in shapes:
-            a, b = _operands(shape, dtype)
-            able = [peer for peer in self.peers if peer.batches or not shape[3]]
-            able = [peer for peer in able if threads <= (peer.most_threads or threads)]
-            row = dict(zip(("m", "n", "k", "batch"), shape, strict=True))
-            yield {"family": family, "dtype": dtype, "threads": threads, **row, **make(a, b, able, threads)}
+            try:
+                able = [peer for peer in self.peers if peer.batches or not shape.batch]
+                able = [peer for peer in able if threads <= (peer.most_threads or threads)]
+                row = make(operands(shape, dtype), able, threads)
+            except Unable:  # noted by whoever raised it
+                continue
+            except ImportError as error:
+                self._note("gemm", dtype, error)
+                continue
+            yield {"family": family, "dtype": dtype, "threads": threads, **shape._asdict(), **row}
 
-    def empty(self, peer: Peer, dtype: str) -> float | None:
-        """Seconds of `peer`'s call itself, once measured."""
-        if (peer.name, dtype) not in self.empties:
-            call = peer.empty(dtype)
-            self.empties[peer.name, dtype] = None if call is None else duel.call_cost(call)
-        return self.empties[peer.name, dtype]
+    def peak(self, dtype: str, threads: int) -> dict[str, Any] | None:
+        """The FMA peak of `threads` cores for this type of operands, once measured."""
+        key = _REAL.get(dtype, ""), threads
+        if key[0] and key not in self.peaks:
+            self.peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
+        return self.peaks.get(key)
 
-    def _timed(self, a: np.ndarray, b: np.ndarray, entries: list[Entry], longer: int = 1) -> Row:
+    def read(self, threads: int, size: int) -> float | None:
+        """GB/s at which `threads` threads read `size` bytes, once measured."""
+        key = threads, size
+        if key not in self.reads:
+            self.reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
+        return self.reads[key]
+
+    def _note(self, name: str, what: str, why: Exception) -> None:
+        self.unable.setdefault(name, {}).setdefault(what, str(why).partition("\n")[0])
+
+    def _enter(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
+        """Those of `peers` that multiply x."""
+        entries = []
+        for peer in peers:
+            try:
+                entries.append(duel.enter(peer, *x, threads, f"{peer.name}{mark}"))
+            except _UNABLE as why:
+                self._note(peer.name, "·".join(dict.fromkeys(each.dtype.name for each in x[:2])), why)
+        return entries
+
+    def _enter_ours(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
+        """The same for this package, without which there is no row."""
+        if entries := self._enter(x, peers, threads, mark):
+            return entries
+        raise Unable("noted")
+
+    def _timed(self, x: Operands, entries: list[Entry], longer: int = 1) -> Row:
         """The figures that every row has. longer: than usual are the samples."""
         duel.compete(entries, self.rounds, longer * self.sample)
-        errors = duel.worst_errors(a, b, entries)
-        flops = 2.0 * a.size * b.shape[-1]
+        a, b, out = x
+        errors = worst_errors(a, b, entries)
+        flops = (8.0 if out.dtype.kind == "c" else 2.0) * out.size * a.shape[-1]
 
         def each(value: Any) -> Row:
             return {entry.key: value(entry) for entry in entries}
 
         return {
-            "seconds": each(lambda e: e.median), "gflops": each(lambda e: flops / e.median / 1e9),
+            "kernel": kernel(*x), "seconds": each(lambda e: e.median), "gflops": each(lambda e: flops / e.median / 1e9),
             "cores": each(lambda e: statistics.median(e.cores)),
             "settling": each(lambda e: statistics.median(e.settling)), "repeats": each(lambda e: e.repeats),
             "worst_error": {key: error if math.isfinite(error) else None for key, error in errors.items()},
             "samples": each(lambda e: e.seconds),
         }  # fmt: skip
 
-    def _plain(self, a: np.ndarray, b: np.ndarray, able: list[Peer], threads: int) -> Row:
-        ours, *theirs = entries = [duel.enter(peer, a, b, threads) for peer in (self.ours, *able)]
-        row = self._timed(a, b, entries) | _against(ours, theirs)
-        dtype, work = a.dtype.name, a.size * b.shape[-1]
-        peak, read = self.peaks.get(dtype), self.reads.get(threads)
-        vector = a.ndim == 2 and 1 in (len(a), b.shape[-1]) and a.nbytes + b.nbytes >= _IN_MEMORY
-        row["percent_of_peak"] = 100 * row["gflops"][ours.key] / peak / threads if peak else None
-        row["percent_of_read"] = 100 * (a.nbytes + b.nbytes) / ours.median / 1e9 / read if vector and read else None
-        small = work < CALL_BOUND and a.ndim == 2
-        row["net"] = {e.key: self._net(ours, e, dtype) for e in theirs if small and e.peer.empty(dtype)}
+    def _plain(self, x: Operands, able: list[Peer], threads: int) -> Row:
+        mine = self._enter_ours(x, self.ours, threads)
+        theirs = self._enter(x, able, threads)
+        row = self._timed(x, [*mine, *theirs]) | _against(mine, theirs)
+        a, b, out = x
+        peak, size = self.peak(a.dtype.name, threads), a.nbytes + b.nbytes
+        vector = a.ndim == 2 and 1 in out.shape and (self.quick or size >= _IN_MEMORY)
+        read = self.read(threads, size) if vector else None
+        row["percent_of_peak"] = 100 * row["gflops"][mine[0].key] / peak["gflops"] if peak else None
+        row["percent_of_read"] = 100 * size / mine[0].median / 1e9 / read if read else None
         return row
 
-    def _net(self, ours: Entry, theirs: Entry, dtype: str) -> float | None:
-        """The ratio with each side's own call taken off; None if too little is left to be told from noise."""
-        left = [entry.median - (self.empty(entry.peer, dtype) or 0.0) for entry in (ours, theirs)]
-        if any(rest < 0.1 * entry.median for rest, entry in zip(left, (ours, theirs), strict=True)):
-            return None
-        return left[1] / left[0]
-
-    def _calls(self, a: np.ndarray, b: np.ndarray, able: list[Peer], threads: int) -> Row:
-        """plan and gemm against np.matmul: what Python users pay."""
-        ours, *others = entries = [duel.enter(peer, a, b, threads) for peer in (self.ours, PlainCall(), *able)]
-        row = self._timed(a, b, entries) | _against(ours, others[1:])
-        row["plain_ratios"] = {e.key: statistics.median(duel.ratios(others[0], e)) for e in others[1:]}
+    def _calls(self, x: Operands, able: list[Peer], threads: int) -> Row:
+        """plan and gemm against np.matmul, with out= and without: what Python users pay."""
+        mine = self._enter_ours(x, (Plan(), PlainCall(), NewResult()), threads)
+        theirs = self._enter(x, [*able, *([NumPyPlain()] if able else [])], threads)
+        row = self._timed(x, [*mine, *theirs]) | _against(mine[:1], theirs[:1])
+        pairs = zip(mine[1:], theirs, strict=False)
+        row["plain_ratios"] = {their.key: statistics.median(duel.ratios(our, their)) for our, their in pairs}
         return row
 
-    def _scaling(self, a: np.ndarray, b: np.ndarray, able: list[Peer], threads: int) -> Row:
+    def _prepared(self, x: Operands, able: list[Peer], threads: int) -> Row:
+        """A right-hand side packed beforehand against everyone, and against the same call without it."""
+        mine = self._enter_ours(x, (Prepared(),), threads)
+        plain, theirs = self._enter(x, (PlainCall(backend="cpu"),), threads), self._enter(x, able, threads)
+        row = self._timed(x, [*mine, *plain, *theirs]) | _against(mine, theirs)
+        row["gain"] = statistics.median(duel.ratios(mine[0], plain[0])) if plain else None
+        return row
+
+    def _scaling(self, x: Operands, able: list[Peer], threads: int) -> Row:
         """Each contestant against itself on one thread, for powers of two and the most; keys "NAME@THREADS"."""
         counts = sorted({threads, *(1 << i for i in range(threads.bit_length()))})
-        by_peer = {
-            peer.name: [duel.enter(peer, a, b, count, f"{peer.name}@{count}") for count in counts]
-            for peer in (self.ours, *able)
-        }
-        row = self._timed(a, b, [entry for entries in by_peer.values() for entry in entries])
+        mine = [self._enter_ours(x, self.ours[:1], count, f"@{count}") for count in counts]
+        theirs = [self._enter(x, able, count, f"@{count}") for count in counts]
+        everyone = [[*ours, *others] for ours, others in zip(mine, theirs, strict=True)]
+        row = self._timed(x, [entry for some in everyone for entry in some])
         row["speedup"] = {
-            name: {str(e.threads): statistics.median(duel.ratios(e, entries[0])) for e in entries}
-            for name, entries in by_peer.items()
+            own[0].peer.name: {str(entry.threads): statistics.median(duel.ratios(entry, own[0])) for entry in own}
+            for own in zip(*everyone, strict=True)
         }
-        last = [entries[-1] for entries in by_peer.values()]
-        return row | _against(last[0], last[1:])
+        return row | _against(mine[-1], theirs[-1])
 
-    def _contention(self, a: np.ndarray, b: np.ndarray, able: list[Peer], threads: int) -> Row:
+    def _contention(self, x: Operands, able: list[Peer], threads: int) -> Row:
         """Each contestant with and without another process on one of the cores; keys "NAME", "NAME idle"."""
         with BusyProcess() as busy:
-            entries = []
-            for peer in (self.ours, *able):
-                idle, loaded = (duel.enter(peer, a, b, threads, peer.name + mark) for mark in (" idle", ""))
-                loaded.around = busy.running
-                entries += [idle, loaded]
-            row = self._timed(a, b, entries, longer=_LOADED)
-        idles, loadeds = entries[::2], entries[1::2]
-        pairs = zip(idles, loadeds, strict=True)
-        row["slowdown"] = {loaded.key: statistics.median(duel.ratios(idle, loaded)) for idle, loaded in pairs}
-        return row | _against(loadeds[0], loadeds[1:])
+            mine, theirs = self._enter_ours(x, self.ours[:1], threads), self._enter(x, able, threads)
+            idle = self._enter(x, [entry.peer for entry in (*mine, *theirs)], threads, " idle")
+            for entry in (*mine, *theirs):
+                entry.around = busy.running
+            pairs = list(zip(idle, [*mine, *theirs], strict=True))
+            row = self._timed(x, [entry for pair in pairs for entry in pair], longer=_LOADED)
+        row["slowdown"] = {loaded.key: statistics.median(duel.ratios(alone, loaded)) for alone, loaded in pairs}
+        return row | _against(mine, theirs)
 
 
-def _against(ours: Entry, theirs: Sequence[Entry]) -> Row:
-    """ratios, spreads (of the ratios) and who the best peer is; > 1: we are faster."""
-    rounds = {entry.peer.name: duel.ratios(ours, entry) for entry in theirs}
+def _against(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Row:
+    """ratios, spreads (of the ratios) and who the best peer is; > 1: we are faster. Each against us at its level."""
+    by_level = {entry.peer.compiled: entry for entry in ours}
+    rounds = {e.peer.name: duel.ratios(by_level.get(e.peer.compiled, ours[0]), e) for e in theirs}
     ratios = {name: statistics.median(values) for name, values in rounds.items()}
     best = min(ratios, key=lambda name: ratios[name], default=None)
     return {"ratios": ratios, "spreads": {name: duel.spread(values) for name, values in rounds.items()},
             "best_peer": best, "ratio": None if best is None else ratios[best]}  # fmt: skip
-
-
-def _operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """a and b, uniform in [-1, 1), the same in every run."""
-    m, n, k, batch = shape
-    random = np.random.default_rng(shape)
-    lead = (batch,) if batch else ()
-    return random.uniform(-1, 1, (*lead, m, k)).astype(dtype), random.uniform(-1, 1, (*lead, k, n)).astype(dtype)
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:

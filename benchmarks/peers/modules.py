@@ -1,14 +1,15 @@
-"""Peers that are Python modules: NumPy, PyTorch, and the blis package of PyPI."""
+"""Peers that are Python modules: NumPy, PyTorch, and the blis package of PyPI; and NumPy's BLAS without NumPy."""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from importlib import import_module, metadata
 from typing import Any
 
 import numpy as np
 
-from .base import Absent, Call, Peer
+from .base import Absent, Loop, Peer, Unable, looped
+from .cblas import Cblas
 
 
 def _module(name: str) -> Any:
@@ -18,6 +19,15 @@ def _module(name: str) -> Any:
         raise Absent(f"import {name}: {error}") from error
 
 
+@cache
+def _numpy_blas() -> list[Any]:
+    """threadpoolctl's controllers of NumPy's BLAS; called before another peer loads a BLAS of its own."""
+    found = _module("threadpoolctl").ThreadpoolController().lib_controllers
+    if not (blas := [library for library in found if library.user_api == "blas"]):
+        raise Absent("threadpoolctl finds no BLAS in this NumPy, so its threads cannot be set")
+    return blas
+
+
 class NumPy(Peer):
     """np.matmul(out=), on the BLAS that NumPy was built with."""
 
@@ -25,25 +35,46 @@ class NumPy(Peer):
     batches = True
 
     def __init__(self) -> None:
-        found = _module("threadpoolctl").ThreadpoolController().lib_controllers
-        # Made first, before another peer loads a BLAS of its own: what is there now is NumPy's.
-        self._blas = [library for library in found if library.user_api == "blas"]
-        if not self._blas:
-            raise Absent("threadpoolctl finds no BLAS in this NumPy, so its threads cannot be set")
-        infos = [library.info() for library in self._blas]
+        infos = [library.info() for library in _numpy_blas()]
         named = ", ".join(f"{info['internal_api']} {info['version']} {info.get('architecture', '')}" for info in infos)
-        self.about = f"NumPy {np.__version__} with {named}".rstrip()
+        self.about = f"NumPy {np.__version__} with {named}".rstrip() + ", np.matmul(a, b, out=out)"
 
     def set_threads(self, count: int) -> None:
-        for library in self._blas:
+        for library in _numpy_blas():
             library.set_num_threads(count)
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        return partial(np.matmul, a, b, out=out)
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        mixed = {} if a.dtype == b.dtype == out.dtype else {"dtype": out.dtype}
+        return looped(partial(np.matmul, a, b, out=out, **mixed))
+
+
+class NumPyPlain(NumPy):
+    """np.matmul without out=, as most users write it."""
+
+    name = "numpy, new"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        np.matmul(a, b, out=out)
+        return looped(partial(np.matmul, a, b))
+
+
+class NumPyBlas(Cblas):
+    """The OpenBLAS in NumPy's wheels, by its own symbols; no other prefix or suffix is known here."""
+
+    def __init__(self) -> None:
+        (library, *_) = _numpy_blas()
+        super().__init__("openblas", library.filepath, "scipy_cblas_{}64_", wide=True)
+        self.about = f"{library.internal_api} {library.version} {library.info().get('architecture', '')}, NumPy's own"
+        self.most_threads = None
+
+    def set_threads(self, count: int) -> None:
+        for library in _numpy_blas():
+            library.set_num_threads(count)
 
 
 class PyTorch(Peer):
-    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd."""
+    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd; for a right-hand
+    side of all products torch.matmul, which makes one product of them; for int8 torch._int_mm."""
 
     name = "torch"
     batches = True
@@ -56,9 +87,20 @@ class PyTorch(Peer):
     def set_threads(self, count: int) -> None:
         self._torch.set_num_threads(count)
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        x, y, z = map(self._torch.from_numpy, (a, b, out))
-        return partial(self._torch.bmm if a.ndim == 3 else self._torch.mm, x, y, out=z)
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        torch = self._torch
+        if a.dtype != b.dtype or (a.dtype != out.dtype and (a.dtype, out.dtype) != (np.int8, np.int32)):
+            raise Unable("no such function")
+        multiply = torch._int_mm if a.dtype != out.dtype else torch.mm
+        if a.ndim == 3:
+            multiply = torch.bmm if b.ndim == 3 else torch.matmul
+        x, y, z = map(self._tensor, (a, b, out))
+        return looped(partial(multiply, x, y, out=z))
+
+    def _tensor(self, array: np.ndarray) -> Any:
+        if array.dtype.name == "bfloat16":  # which NumPy knows from ml_dtypes, and PyTorch does not
+            return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(array)
 
 
 class BlisWheel(Peer):
@@ -74,5 +116,7 @@ class BlisWheel(Peer):
     def set_threads(self, count: int) -> None:
         pass
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        return partial(self._gemm, a, b, out=out, beta=0.0)
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        if a.dtype not in (np.float32, np.float64):
+            raise Unable("no such function")
+        return looped(partial(self._gemm, a, b, out=out, beta=0.0))

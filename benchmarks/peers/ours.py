@@ -1,46 +1,111 @@
-"""This package's CPU backend, prepared as the peers are: by a plan; and its plain call."""
+"""This package's CPU backend at every level: the engine's C function, a plan, the plain call, prepared operands."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 import gemm
 from gemm import dispatch
 
-from .base import Call, Peer
+from .base import Loop, Peer, Unable, looped
+from .native import address, native
 
 
-class Ours(Peer):
-    """gemm.plan on the cpu backend."""
+class Plan(Peer):
+    """gemm.plan on the cpu backend, called from Python."""
 
-    name = "gemm"
+    name = "plan"
+    how = "plan(a, b, out=out)"
     batches = True
 
     def __init__(self) -> None:
-        self.about = f"gemm {gemm.__version__}, plan(a, b, out=out), backend cpu"
+        self.about = f"gemm {gemm.__version__}, {self.how}, backend cpu"
 
     def set_threads(self, count: int) -> None:
-        os.environ["GEMM_NUM_THREADS"] = str(count)
-        dispatch.forget()  # a launch is bound to the number of threads at its making
+        if os.environ.get("GEMM_NUM_THREADS") != str(count):
+            os.environ["GEMM_NUM_THREADS"] = str(count)
+            dispatch.forget()  # a launch is bound to the number of threads at its making
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        return partial(gemm.plan(a, b, out=out, backend="cpu"), a, b, out=out)
-
-    def empty(self, dtype: str) -> Call:
-        one = np.ones((1, 1), dtype)  # a plan has no product of no elements; one of one is the least
-        return self.prepare(one, one.copy(), one.copy())
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return looped(partial(_plan(a, b, out), a, b, out=out))
 
 
-class PlainCall(Ours):
+def kernel(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> str:
+    """The name of the kernel that multiplies them."""
+    return str(_plan(a, b, out).kernel)
+
+
+def _plan(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Any:
+    return gemm.plan(a, b, out=out, dtype=out.dtype, backend="cpu")
+
+
+class Engine(Plan):
+    """The same plan's gemm_run, called from a compiled loop as the C libraries are."""
+
+    name = "gemm"
+    how = "gemm_run(plan, a, b, out)"
+    compiled = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        native()
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        engine, compiled = import_module("gemm._cpu"), native()
+        every = [np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:])) for x in (a, b)]
+        native_plan = getattr(_plan(a, b, out)._launch, "native", None)
+        if native_plan is None or (ready := native_plan(*every, None, out)) is None:
+            raise Unable("the engine takes no such operands")
+        one, zero = (engine.ffi.new("gemm_scalar *", {"re": x, "integer": x}) for x in (1, 0))
+        pointers = engine.ffi.addressof(engine.lib, "gemm_run"), one, zero
+        run, alpha, beta = (compiled.ffi.cast("void *", int(engine.ffi.cast("uintptr_t", x))) for x in pointers)
+        plan, operands = compiled.ffi.cast("void *", ready[0]), [address(x) for x in (a, b, out)]
+        owners = ready, one, zero
+
+        def loop(times: int, _owners: object = owners) -> None:
+            if failed := compiled.lib.gemm_loop(run, times, plan, *operands, alpha, beta):
+                raise RuntimeError(f"gemm_run returned {failed}")
+
+        return loop
+
+
+class PlainCall(Plan):
     """gemm.gemm as users write it: checks and the choice are made once a kind of product."""
 
     name = "gemm()"
+    how = "gemm(a, b, out=out)"
 
-    def __init__(self) -> None:
-        self.about = f"gemm {gemm.__version__}, gemm(a, b, out=out)"
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = options
 
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
-        return partial(gemm.gemm, a, b, out=out)
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return looped(partial(gemm.gemm, a, b, out=out, **self._options))
+
+
+class NewResult(Plan):
+    """gemm.gemm without out=."""
+
+    name = "gemm(), new"
+    how = "gemm(a, b)"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        gemm.gemm(a, b, out=out)
+        return looped(partial(gemm.gemm, a, b))
+
+
+class Prepared(Plan):
+    """gemm.gemm with a right-hand side packed beforehand."""
+
+    name = "prepared"
+    how = "gemm(a, prepare(b), out=out)"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        if not hasattr(gemm, "prepare"):
+            raise Unable("absent: this gemm has no prepare")
+        return looped(partial(gemm.gemm, a, gemm.prepare(b), out=out, backend="cpu"))

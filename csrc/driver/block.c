@@ -1,32 +1,174 @@
-/* Cache blocking, for both element types from one text. */
+/* Cache blocking: the loops around a kernel, and what is packed for it. Elements are only moved here. */
 #include "driver.h"
 
 #include <string.h>
 
-gemm_blocking gemm_cut(const gemm_plan *plan, int64_t m, int64_t n, int out_is_c) {
-    const gemm_kernel *kernel = plan->kernel;
-    const int64_t bytes = kernel->element;
-    gemm_blocking cut = {.kernel = kernel, .stripe = m};
-    cut.mc = equal_pieces(m, plan->mc, kernel->mr);
-    cut.nc = equal_pieces(n, plan->nc, kernel->nr);
-    cut.kc = plan->k ? equal_pieces(plan->k, plan->kc, 1) : 0;
-    cut.a_bytes = round_up(cut.mc * cut.kc * bytes, GEMM_ALIGNMENT);
-    cut.b_bytes = round_up(cut.kc * cut.nc * bytes, GEMM_ALIGNMENT);
-    if (out_is_c && cut.kc < plan->k) {
-        cut.stripe = min64(m, 8 * cut.mc); /* bounds the workspace; packing b anew for 8 blocks of a costs little */
-        cut.sums_bytes = round_up(cut.stripe * cut.nc * bytes, GEMM_ALIGNMENT);
-    }
-    return cut;
+int64_t gemm_depth(const gemm_plan *plan) {
+    return plan->k <= plan->kc ? plan->k : equal_pieces(plan->k, plan->kc, plan->kernel->k_group);
 }
 
-#define T float
-#define NAME(stem) stem##_float
-#include "block.h"
-#undef T
-#undef NAME
+int64_t gemm_prepared_bytes(const gemm_plan *plan) {
+    const gemm_kernel *kernel = plan->kernel;
+    const int64_t kc = gemm_depth(plan), whole = kc ? plan->k / kc : 0, rest = plan->k - whole * kc;
+    const int64_t depth = whole * round_up(kc, kernel->k_group) + round_up(rest, kernel->k_group);
+    return round_up(depth * round_up(plan->n, kernel->nr) * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+}
 
-#define T double
-#define NAME(stem) stem##_double
-#include "block.h"
-#undef T
-#undef NAME
+void gemm_prepare(const gemm_plan *plan, const void *b, void *to) {
+    const gemm_kernel *kernel = plan->kernel;
+    const int64_t kc = gemm_depth(plan), n = round_up(plan->n, kernel->nr);
+    for (int64_t p = 0; p < plan->k; p += kc) {
+        char *panels = (char *)to + p * n * kernel->b_packed; /* kc is a multiple of k_group */
+        const void *from = gemm_at(b, p * plan->b.row, kernel->b_size);
+        kernel->pack_b(panels, from, plan->b.column, plan->b.row, plan->n, min64(kc, plan->k - p), kernel->nr);
+    }
+}
+
+/* Whether packing pays. It costs a pass over the operand; then the kernel reads short, aligned, adjacent rows instead
+ * of lines all over the memory, of which a power-of-two stride lets few stay in the cache. */
+static void choose_packing(gemm_cut *cut, const gemm_part *whole, int64_t m, int64_t n) {
+    enum {
+        FEW_TILES = 24,     /* so few times b's panel is read */
+        SMALL = 200 * 1024, /* bytes of a block that stays in the first cache wherever it lies */
+        WAYS = 4096        /* bytes; lines so far apart share a set of the first cache */
+    };
+    const gemm_kernel *kernel = cut->kernel;
+    const int64_t k = cut->kc;
+    const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && whole->b_rs == 1;
+    const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
+    const int b_free = dots || adjacent;
+    const int a_free = (kernel->takes & GEMM_UNPACKED_A) != 0;
+    cut->pack_b = k && !whole->prepared && (!b_free || (m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL));
+    (void)WAYS;
+    const int a_rows_adjacent = whole->a_cs != 1 && k > 1;
+    cut->pack_a =
+        k && (!a_free || (a_rows_adjacent && n > kernel->nr && k * m * kernel->a_size > SMALL) || (n >= 400 && m >= 96));
+}
+
+void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {
+    const gemm_kernel *kernel = plan->kernel;
+    cut->kernel = kernel, cut->ordered = plan->ordered, cut->kc = gemm_depth(plan), cut->stripe = m, cut->panels = 1;
+    cut->a_bytes = cut->b_bytes = cut->sums_bytes = cut->tile_bytes = cut->bytes = 0;
+    choose_packing(cut, whole, m, n);
+    if (m == 1 && !cut->pack_a && !cut->pack_b && !whole->prepared) cut->kc = plan->k; /* these loops block by themselves */
+    const int apart = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
+    cut->direct = !cut->pack_a && !cut->pack_b && !whole->prepared && !apart && cut->kc == plan->k;
+    if (cut->direct) return;
+    const int64_t depth = round_up(cut->kc, kernel->k_group);
+    const int raw = cut->kc < plan->k;
+    cut->mc = equal_pieces(m, plan->mc, kernel->mr);
+    cut->nc = equal_pieces(n, plan->nc, kernel->nr);
+    if (raw && (whole->c == whole->out || kernel->sum_size != kernel->c_size || whole->out_cs != 1)) {
+        cut->stripe = min64(m, 8 * cut->mc); /* bounds the workspace; packing b anew for 8 blocks of a costs little */
+        cut->sums_bytes = round_up(cut->stripe * cut->nc * kernel->sum_size, GEMM_ALIGNMENT);
+    }
+    if (cut->pack_a) /* and slack: see pack.h */
+        cut->a_bytes = round_up(cut->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    if (cut->pack_b) cut->b_bytes = round_up(cut->nc * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    if (apart) cut->tile_bytes = 2 * round_up(cut->mc * kernel->nr * kernel->c_size, GEMM_ALIGNMENT);
+    cut->bytes = cut->a_bytes + cut->b_bytes + cut->sums_bytes + cut->tile_bytes;
+}
+
+/* An m x n matrix of elements of `size` bytes, 1 to 16. */
+static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64_t from_rs, int64_t from_cs, int64_t m,
+                 int64_t n, int64_t size) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            memcpy(to + (i * to_rs + j * to_cs) * size, from + (i * from_rs + j * from_cs) * size, (size_t)size);
+}
+
+/* A block whose out or c has columns apart: through small blocks of both, a panel of columns at a time. */
+static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, const gemm_part *part, int64_t i, int64_t j,
+                          char *tile, int64_t tile_bytes) {
+    const int64_t size = kernel->c_size;
+    char *addend = tile + tile_bytes / 2;
+    for (int64_t j0 = 0; j0 < block->n; j0 += kernel->nr) {
+        gemm_block piece = *block;
+        piece.n = min64(kernel->nr, block->n - j0);
+        piece.b = gemm_at(block->b, j0 / kernel->nr * block->b_ts, kernel->b_packed); /* unpacked: of the same size */
+        piece.from = gemm_at(block->from, j0, kernel->sum_size);
+        if (block->c) {
+            copy(addend, kernel->nr, 1, gemm_at(part->c, i * part->c_rs + (j + j0) * part->c_cs, size), part->c_rs,
+                 part->c_cs, block->m, piece.n, size);
+            piece.c = addend, piece.c_rs = kernel->nr;
+        }
+        piece.to = tile, piece.to_rs = kernel->nr;
+        kernel->compute(&piece);
+        copy((char *)gemm_at(part->out, i * part->out_rs + (j + j0) * part->out_cs, size), part->out_rs, part->out_cs,
+             tile, kernel->nr, 1, block->m, piece.n, size);
+    }
+}
+
+void gemm_compute_direct(const gemm_part *x, const gemm_cut *cut) {
+    const gemm_kernel *kernel = cut->kernel;
+    const gemm_block block = {
+        .m = x->m, .n = x->n, .k = x->k,
+        .a = x->a, .a_rs = x->a_rs, .a_ps = x->a_cs, .a_ts = kernel->mr * x->a_rs,
+        .b = x->b, .b_ps = x->b_rs, .b_cs = x->n == 1 ? 1 : x->b_cs, .b_ts = kernel->nr,
+        .c = x->c, .c_rs = x->c_rs, .to = x->out, .to_rs = x->out_rs, .alpha = x->alpha, .beta = x->beta, .ordered = cut->ordered,
+    };
+    kernel->compute(&block);
+}
+
+void gemm_compute(const gemm_part *x, const gemm_cut *cut, char *workspace) {
+    const gemm_kernel *kernel = cut->kernel;
+    const int64_t mr = kernel->mr, nr = kernel->nr, step = nr * cut->panels;
+    char *const a_panels = workspace, *const b_panels = workspace + cut->a_bytes;
+    char *const sums = b_panels + cut->b_bytes, *const tile = sums + cut->sums_bytes;
+
+    for (int64_t j0 = 0; j0 < x->n; j0 += cut->nc)
+        for (int64_t s0 = 0; s0 < x->m; s0 += cut->stripe) {
+            const int64_t n = min64(cut->nc, x->n - j0), s1 = min64(s0 + cut->stripe, x->m);
+            /* raw sums between blocks of k: element (i, j) of C at raw[i - s0, j - j0] */
+            char *raw = cut->sums_bytes ? sums : (char *)gemm_at(x->out, s0 * x->out_rs + j0, kernel->c_size);
+            const int64_t raw_rs = cut->sums_bytes ? cut->nc : x->out_rs;
+            int64_t p0 = 0;
+            do {
+                const int64_t k = min64(cut->kc, x->k - p0), depth = round_up(k, kernel->k_group);
+                const int first = p0 == 0, last = p0 + k == x->k;
+                for (int64_t i0 = s0; i0 < s1; i0 += cut->mc) {
+                    gemm_block block = {.m = min64(cut->mc, s1 - i0), .k = k, .ordered = cut->ordered, .alpha = x->alpha, .beta = x->beta};
+                    block.raw = !last;
+                    block.from_rs = raw_rs, block.c_rs = x->c_rs, block.to_rs = last ? x->out_rs : raw_rs;
+                    const void *a = gemm_at(x->a, i0 * x->a_rs + p0 * x->a_cs, kernel->a_size);
+                    if (cut->pack_a) {
+                        kernel->pack_a(a_panels, a, x->a_rs, x->a_cs, block.m, k, mr);
+                        block.a = a_panels, block.a_rs = 1, block.a_ps = mr, block.a_ts = mr * depth;
+                    } else {
+                        block.a = a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = mr * x->a_rs;
+                    }
+                    /* b is packed just before its first use, a little at a time: it is still in the cache then */
+                    const int packing = cut->pack_b && i0 == s0;
+                    for (int64_t j = 0, columns; j < n; j += columns) {
+                        columns = packing ? min64(step, n - j) : n;
+                        const void *b = gemm_at(x->b, p0 * x->b_rs + (j0 + j) * x->b_cs, kernel->b_size);
+                        if (x->prepared) {
+                            const int64_t at = p0 * x->prepared_n + (j0 + j) * depth;
+                            block.b = gemm_at(x->prepared, at, kernel->b_packed);
+                        } else if (cut->pack_b) {
+                            char *panel = b_panels + j * depth * kernel->b_packed;
+                            if (packing) kernel->pack_b(panel, b, x->b_cs, x->b_rs, columns, k, nr);
+                            block.b = panel;
+                        } else {
+                            block.b = b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs;
+                            block.b_ts = nr * block.b_cs;
+                        }
+                        if (x->prepared || cut->pack_b) block.b_ps = nr, block.b_cs = 1, block.b_ts = nr * depth;
+                        block.n = columns;
+                        block.from = first ? NULL : gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
+                        if (!last) {
+                            block.to = (void *)gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
+                        } else {
+                            block.to = (void *)gemm_at(x->out, i0 * x->out_rs + (j0 + j) * x->out_cs, kernel->c_size);
+                            block.c = gemm_at(x->c, i0 * x->c_rs + (j0 + j) * x->c_cs, kernel->c_size);
+                        }
+                        if (last && cut->tile_bytes)
+                            compute_apart(kernel, &block, x, i0, j0 + j, tile, cut->tile_bytes);
+                        else
+                            kernel->compute(&block);
+                    }
+                }
+                p0 += k;
+            } while (p0 < x->k);
+        }
+}

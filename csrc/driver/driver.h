@@ -5,34 +5,42 @@
 #include "gemm.h"
 
 enum {
-    GEMM_ALIGNMENT = 64,   /* bytes: a cache line and the widest vector */
-    GEMM_TILE_BYTES = 4096 /* room for any kernel's tile on the stack */
+    GEMM_ALIGNMENT = 64 /* bytes: a cache line and the widest vector */
 };
 
-/* A block of one product: rows i and columns j of operands at base + i * rs + j * cs elements. */
-typedef struct gemm_block {
+/* A rectangle of one product: rows i and columns j of operands at base + i * rs + j * cs elements. */
+typedef struct gemm_part {
     int64_t m, n, k;
     const void *a, *b, *c; /* c may be NULL */
     void *out;
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs, out_rs, out_cs;
-    double alpha, beta;
-} gemm_block;
+    const void *prepared; /* b's panels from this part's first column on, or NULL */
+    int64_t prepared_n;   /* columns of a whole row of panels */
+    const gemm_scalar *alpha, *beta;
+} gemm_part;
 
-/* How blocks are cut for the caches, and what one thread needs for it: packed a, packed b, and, where out cannot hold
- * raw sums because it is c, those of `stripe` rows. */
-typedef struct gemm_blocking {
+/* How parts are cut for the caches, and what one thread needs for it: packed a, packed b, raw sums where out cannot
+ * hold them, and a tile of out where its columns are not adjacent. A size of 0: not needed. */
+typedef struct gemm_cut {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
-    int64_t stripe; /* rows that share a packing of b; all, unless raw sums need a place of their own */
-    int64_t a_bytes, b_bytes, sums_bytes; /* sums_bytes is 0 where raw sums stay in out */
-} gemm_blocking;
+    int64_t stripe;        /* rows that share a packing of b; all, unless raw sums need a place of their own */
+    int pack_a, pack_b;    /* or the kernel reads the operand where it lies */
+    int ordered;           /* as in the plan */
+    int direct;            /* a part is one call of the kernel, without any workspace */
+    int64_t panels;        /* of b that are packed, just before their use, at a time */
+    int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
+} gemm_cut;
 
-/* Cuts for blocks of at most m x n. */
-gemm_blocking gemm_cut(const gemm_plan *plan, int64_t m, int64_t n, int out_is_c);
+/* Cuts for parts of at most m x n. */
+void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n);
 
-/* One block in the calling thread; `workspace` is aligned and has the bytes that `blocking` names. */
-void gemm_block_float(const gemm_block *block, const gemm_blocking *blocking, char *workspace);
-void gemm_block_double(const gemm_block *block, const gemm_blocking *blocking, char *workspace);
+/* One part in the calling thread; `workspace` is aligned and has cut->bytes. */
+void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace);
+void gemm_compute_direct(const gemm_part *part, const gemm_cut *cut);
+
+/* The depth of blocks: a matter of the plan alone, so that packed panels fit whatever threads there are. */
+int64_t gemm_depth(const gemm_plan *plan);
 
 static inline int64_t min64(int64_t x, int64_t y) {
     return x < y ? x : y;
@@ -48,7 +56,11 @@ static inline int64_t round_up(int64_t x, int64_t unit) {
 
 /* The size of equal pieces of `total`, none above `most`, in multiples of `unit`: no sliver is left for the end. */
 static inline int64_t equal_pieces(int64_t total, int64_t most, int64_t unit) {
-    return round_up(ceil_div(total, ceil_div(total, most)), unit);
+    return total <= most ? round_up(total, unit) : round_up(ceil_div(total, ceil_div(total, most)), unit);
+}
+
+static inline const void *gemm_at(const void *base, int64_t elements, int64_t size) {
+    return base ? (const char *)base + elements * size : base;
 }
 
 #endif

@@ -9,73 +9,69 @@ enum { STACK_BYTES = 16384 }; /* small products: no malloc, yet no strain for th
 
 typedef struct jobs {
     const gemm_plan *plan;
-    gemm_block whole;          /* the first product of the batch, oriented */
+    gemm_part whole;           /* the first product of the batch, oriented */
     gemm_strides a, b, c, out; /* `batch` of them: per batch axis */
-    gemm_blocking cut;
+    gemm_cut cut;
     int64_t batch, batch_per_job;
     int64_t rows, columns, grid_m, grid_n; /* jobs of rows x columns, grid_m x grid_n of them a product */
     char *workspace;
     int64_t workspace_bytes; /* of one slot */
 } jobs;
 
-static const void *shifted(const void *base, int64_t elements, int64_t size) {
-    return base ? (const char *)base + elements * size : NULL;
-}
-
 static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
     int64_t offset = 0;
-    for (int axis = plan->batch_ndim - 1; axis >= 0; axis--) {
+    for (int axis = plan->batch_ndim - 1; axis > 0; axis--) {
         offset += item % plan->batch_shape[axis] * strides[axis];
         item /= plan->batch_shape[axis];
     }
-    return offset;
+    return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
 static void run_job(void *context, int64_t index, int slot) {
     const jobs *all = (const jobs *)context;
     const gemm_plan *plan = all->plan;
-    const int64_t size = plan->kernel->element;
-    const int64_t j0 = index % all->grid_n * all->columns;
-    const int64_t i0 = index / all->grid_n % all->grid_m * all->rows;
-    const int64_t start = index / all->grid_n / all->grid_m * all->batch_per_job;
+    const gemm_kernel *kernel = plan->kernel;
+    const int64_t grid = all->grid_m * all->grid_n, at = grid > 1 ? index % grid : 0;
+    const int64_t j0 = grid > 1 ? at % all->grid_n * all->columns : 0, i0 = grid > 1 ? at / all->grid_n * all->rows : 0;
+    const int64_t start = index / grid * all->batch_per_job;
     const int64_t stop = min64(start + all->batch_per_job, all->batch);
+    char *workspace = all->workspace + slot * all->workspace_bytes;
     const gemm_environment saved = gemm_enter();
     for (int64_t item = start; item < stop; item++) {
-        gemm_block block = all->whole;
-        block.m = min64(all->rows, block.m - i0);
-        block.n = min64(all->columns, block.n - j0);
-        const int64_t a = batch_offset(plan, all->a.batch, item) + i0 * block.a_rs;
-        const int64_t b = batch_offset(plan, all->b.batch, item) + j0 * block.b_cs;
-        const int64_t out = batch_offset(plan, all->out.batch, item) + i0 * block.out_rs + j0 * block.out_cs;
-        block.a = shifted(block.a, a, size);
-        block.b = shifted(block.b, b, size);
-        block.out = (void *)shifted(block.out, out, size);
-        if (block.c)
-            block.c =
-                shifted(block.c, batch_offset(plan, all->c.batch, item) + i0 * block.c_rs + j0 * block.c_cs, size);
-        char *workspace = all->workspace + slot * all->workspace_bytes;
-        if (size == 4)
-            gemm_block_float(&block, &all->cut, workspace);
+        gemm_part part = all->whole;
+        part.m = min64(all->rows, part.m - i0);
+        part.n = min64(all->columns, part.n - j0);
+        const int64_t a = batch_offset(plan, all->a.batch, item) + i0 * part.a_rs;
+        const int64_t b = batch_offset(plan, all->b.batch, item) + j0 * part.b_cs;
+        const int64_t c = batch_offset(plan, all->c.batch, item) + i0 * part.c_rs + j0 * part.c_cs;
+        const int64_t out = batch_offset(plan, all->out.batch, item) + i0 * part.out_rs + j0 * part.out_cs;
+        part.a = gemm_at(part.a, a, kernel->a_size);
+        part.b = gemm_at(part.b, b, kernel->b_size);
+        part.c = gemm_at(part.c, c, kernel->c_size);
+        part.out = (void *)gemm_at(part.out, out, kernel->c_size);
+        if (all->cut.direct)
+            gemm_compute_direct(&part, &all->cut);
         else
-            gemm_block_double(&block, &all->cut, workspace);
+            gemm_compute(&part, &all->cut, workspace);
     }
     gemm_leave(saved);
 }
 
+static const double PACKING = 14; /* an element packed takes as long as so many multiply-adds: measured, AVX2 */
+
 /* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
-    const double packing = 14; /* an element packed takes as long as so many multiply-adds: measured, AVX2 */
     const double m = (double)round_up(rows, kernel->mr), n = (double)round_up(columns, kernel->nr);
-    return m * n + packing * (m + n);
+    return m * n + PACKING * (m + n);
 }
 
 /* The time that the whole call would take alone, by the speed of a fast core; a slow one is given fewer threads than
  * would pay, never more. */
 static double alone_ns(const jobs *all) {
-    const double bytes_per_ns = 200; /* 50 float or 25 double multiply-adds */
-    const gemm_block *x = &all->whole;
-    const gemm_kernel *kernel = all->plan->kernel;
-    return cost(kernel, x->m, x->n) * (double)(x->k + 1) * (double)all->batch * kernel->element / bytes_per_ns;
+    const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds a nanosecond */
+    const gemm_part *x = &all->whole;
+    const double m = (double)x->m, n = (double)x->n;
+    return (m * n + PACKING * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size * ns_per_byte;
 }
 
 /* The grid over one product whose jobs are done first. Up to ROUNDS jobs a thread, where they are large enough that
@@ -105,7 +101,7 @@ static void choose_grid(jobs *all, int threads) {
     }
 }
 
-static void cut_for(jobs *all, int threads, int out_is_c) {
+static void cut_for(jobs *all, int threads) {
     all->batch_per_job = 1;
     all->rows = all->whole.m, all->columns = all->whole.n;
     all->grid_m = all->grid_n = 1;
@@ -115,15 +111,16 @@ static void cut_for(jobs *all, int threads, int out_is_c) {
         all->batch_per_job = ceil_div(all->batch, 4 * threads);
     else
         choose_grid(all, threads);
-    all->cut = gemm_cut(all->plan, all->rows, all->columns, out_is_c);
-    all->workspace_bytes = all->cut.a_bytes + all->cut.b_bytes + all->cut.sums_bytes;
+    gemm_cut_for(&all->cut, all->plan, &all->whole, all->rows, all->columns);
+    all->workspace_bytes = all->cut.bytes;
 }
 
 /* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
  * computed: factors commute inside an fma, so the bits stay. */
 static void orient(jobs *all, const gemm_plan *plan) {
-    const int transposed = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
-    gemm_block *x = &all->whole;
+    const int fixed = plan->prepared || plan->kernel->takes & GEMM_FIXED_ORDER;
+    const int transposed = !fixed && plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
+    gemm_part *x = &all->whole;
     all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
     x->k = plan->k;
     if (transposed) {
@@ -140,11 +137,22 @@ static void orient(jobs *all, const gemm_plan *plan) {
     }
 }
 
-int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, double alpha, double beta) {
-    const uintptr_t addresses = (plan->k ? (uintptr_t)a | (uintptr_t)b : 0) | (uintptr_t)c | (uintptr_t)out;
-    if (addresses % (uintptr_t)plan->kernel->element) return GEMM_UNALIGNED;
+static int misaligned(const void *pointer, int64_t size) {
+    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) != 0; /* sizes are powers of 2; 16: complex, two of 8 */
+}
 
-    jobs all = {.plan = plan, .whole = {.a = a, .b = b, .c = c, .out = out, .alpha = alpha, .beta = beta}, .batch = 1};
+int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
+             const gemm_scalar *beta) {
+    const gemm_kernel *kernel = plan->kernel;
+    if (plan->k && (misaligned(a, kernel->a_size) || misaligned(b, kernel->b_size))) return GEMM_UNALIGNED;
+    if (misaligned(c, kernel->c_size) || misaligned(out, kernel->c_size)) return GEMM_UNALIGNED;
+
+    jobs all; /* set field by field: clearing it first would take longer than a small product */
+    all.plan = plan, all.batch = 1;
+    all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
+    all.whole.alpha = alpha, all.whole.beta = beta;
+    all.whole.prepared = plan->prepared ? b : NULL;
+    all.whole.prepared_n = plan->prepared ? round_up(plan->n, kernel->nr) : 0;
     orient(&all, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
 
@@ -152,13 +160,13 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     int threads = team.threads, result = GEMM_OK;
 
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
-    cut_for(&all, threads, c == out);
+    cut_for(&all, threads);
     if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
         /* all at once and first: a call that fails for memory has written nothing */
         memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
         if (!memory && threads > 1) {
             threads = 1;
-            cut_for(&all, threads, c == out);
+            cut_for(&all, threads);
             memory = (char *)malloc((size_t)(all.workspace_bytes + GEMM_ALIGNMENT));
         }
     }

@@ -1,28 +1,27 @@
 /* The 4x4 block in double: a row of four is two float64x2, so that each k is eight lane FMAs; four k a step, each
  * accumulator takes them in order. */
-#include <arm_neon.h>
+#include "neon.h"
+#include "doubles.h"
 
-#define ROW(i, av, lane)                                     \
-    acc[i][0] = vfmaq_laneq_f64(acc[i][0], b_low, av, lane); \
-    acc[i][1] = vfmaq_laneq_f64(acc[i][1], b_high, av, lane);
-#define RANK1(p)                                                                               \
-    {                                                                                          \
-        const float64x2_t a_low = vld1q_f64(a + 4 * (p)), a_high = vld1q_f64(a + 4 * (p) + 2); \
-        const float64x2_t b_low = vld1q_f64(b + 4 * (p)), b_high = vld1q_f64(b + 4 * (p) + 2); \
-        ROW(0, a_low, 0) ROW(1, a_low, 1) ROW(2, a_high, 0) ROW(3, a_high, 1)                  \
+#define ROW(r, av, lane)                                        \
+    acc[2 * (r)] = vfmaq_laneq_f64(acc[2 * (r)], b0, av, lane); \
+    acc[2 * (r) + 1] = vfmaq_laneq_f64(acc[2 * (r) + 1], b1, av, lane);
+#define RANK1(a, b, p)                                                                  \
+    {                                                                                   \
+        const float64x2_t a0 = vld1q_f64(a + 4 * (p)), a1 = vld1q_f64(a + 4 * (p) + 2); \
+        const float64x2_t b0 = vld1q_f64(b + 4 * (p)), b1 = vld1q_f64(b + 4 * (p) + 2); \
+        ROW(0, a0, 0) ROW(1, a0, 1) ROW(2, a1, 0) ROW(3, a1, 1)                         \
     }
-#define STEP4(acc, a, b) RANK1(0) RANK1(1) RANK1(2) RANK1(3)
+#define K_LOOP(rows, nv, acc, k, a, b)                                                                       \
+    int64_t p = k;                                                                                           \
+    for (; p >= 4; p -= 4, a += 16, b += 16) { RANK1(a, b, 0) RANK1(a, b, 1) RANK1(a, b, 2) RANK1(a, b, 3) } \
+    for (; p > 0; p--, a += 4, b += 4) RANK1(a, b, 0)
 
 #define KERNEL dgemm_neon_4x4
-#define NAME tile
-#define T double
-#define V float64x2_t
-#define VL 2
+#define NAME dgemm
 #define MR 4
 #define NV 2
-#define LOAD(p) vld1q_f64(p)
-#define STORE(p, v) vst1q_f64(p, v)
-#define SPLAT(x) vdupq_n_f64(x)
-#define MUL(x, y) vmulq_f64(x, y)
-#define FMA(x, y, z) vfmaq_f64(z, x, y)
+#define ACCUMULATORS 8
+#define TALLEST 4
+#define TILES(X) X(1) X(2)
 #include "tile.h"

@@ -34,8 +34,8 @@ typedef struct {
 
 /* What a product is known by: for each operand its axes, shape and strides, in bytes. Unused words are 0. */
 typedef struct {
-    Py_ssize_t itemsize, role_of_c; /* absent, an array of its own, or `out` itself */
-    Py_ssize_t axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
+    Py_ssize_t role_of_c; /* absent, an array of its own, or `out` itself */
+    Py_ssize_t type[OPERANDS], axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
 } signature;
 
 typedef struct {
@@ -46,12 +46,13 @@ typedef struct {
 typedef struct {
     signature key;
     const gemm_plan *plan;
-    double alpha, beta;
+    gemm_scalar alpha, beta;
     PyObject *keep; /* owns the plan; NULL: the slot is free */
     PyObject *make; /* arguments of numpy.empty for a result, or None where calls bring an output */
 } slot;
 
-typedef int run_function(const gemm_plan *, const void *, const void *, const void *, void *, double, double);
+typedef int run_function(const gemm_plan *, const void *, const void *, const void *, void *, const gemm_scalar *,
+                         const gemm_scalar *);
 
 typedef struct {
     PyObject_HEAD PyObject *ndarray, *empty, *interface_name;
@@ -67,16 +68,16 @@ static slot *place_of(memo *self, const signature *key) {
     return &self->slots[(hash >> 32) % (uint64_t)self->count];
 }
 
-/* Adds `array` to the signature; 0 for anything but an aligned ndarray of floats with few axes and some elements. */
+/* Adds `array` to the signature; 0 for anything but an aligned ndarray of numbers with few axes and some elements. */
 static int read_array(memo *self, PyObject *array, int at, signature *key, extent *where) {
     if (Py_TYPE(array) != (PyTypeObject *)self->ndarray) return 0;
     PyObject *capsule = PyObject_GetAttr(array, self->interface_name);
     const array_interface *x = capsule ? (array_interface *)PyCapsule_GetPointer(capsule, NULL) : NULL;
     const int needs = ALIGNED | NATIVE | (at == OUT ? WRITEABLE : 0);
-    int known = x && x->kind == 'f' && x->nd >= 1 && x->nd <= MOST_AXES && (x->flags & needs) == needs;
+    const int number = x && (x->kind == 'f' || x->kind == 'i' || x->kind == 'u' || x->kind == 'c');
+    int known = number && x->nd >= 1 && x->nd <= MOST_AXES && (x->flags & needs) == needs;
     if (known) {
-        if (at == A) key->itemsize = x->itemsize;
-        known = key->itemsize == x->itemsize;
+        key->type[at] = (Py_ssize_t)x->kind << 16 | x->itemsize;
         key->axes[at] = x->nd;
         where->data = (char *)x->data;
         where->low = (uintptr_t)x->data, where->high = where->low + (uintptr_t)x->itemsize;
@@ -115,16 +116,27 @@ static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
     return count == wanted;
 }
 
+/* A Python number as every kind of element may want it; an error is set if it is none. */
+static gemm_scalar scalar_of(PyObject *number) {
+    gemm_scalar value = {.re = PyComplex_RealAsDouble(number), .im = PyComplex_ImagAsDouble(number)};
+    if (PyLong_Check(number)) value.integer = (int64_t)PyLong_AsUnsignedLongLongMask(number);
+    return value;
+}
+
+static int is_zero(const gemm_scalar *x) {
+    return x->re == 0 && x->im == 0;
+}
+
 /* The product of the operands `at`, by a slot that stays as it is; its status. */
 static int compute(memo *self, const slot *known, const extent *at) {
     const gemm_plan *plan = known->plan;
-    const void *c = known->beta == 0 ? NULL : at[C].data;
+    const void *c = is_zero(&known->beta) ? NULL : at[C].data;
     double work = (double)plan->m * (double)plan->n * (double)plan->k;
     for (int axis = 0; axis < plan->batch_ndim; axis++) work *= (double)plan->batch_shape[axis];
     if (work < WORTH_RELEASING)
-        return self->run(plan, at[A].data, at[B].data, c, at[OUT].data, known->alpha, known->beta);
+        return self->run(plan, at[A].data, at[B].data, c, at[OUT].data, &known->alpha, &known->beta);
     PyThreadState *state = PyEval_SaveThread();
-    const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, known->alpha, known->beta);
+    const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, &known->alpha, &known->beta);
     PyEval_RestoreThread(state);
     return status;
 }
@@ -146,7 +158,7 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize
     int status = GEMM_OK;
     PyObject *result = arguments[OUT];
     if (result == Py_None) {
-        signature ignored = {.itemsize = key.itemsize};
+        signature ignored;
         result = PyObject_CallObject(self->empty, known.make);
         if (result && !read_array(self, result, OUT, &ignored, &at[OUT])) status = GEMM_UNALIGNED;
     } else {
@@ -174,7 +186,7 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (!counted(count, COUNT, "learn")) return NULL;
     if (!read_operands(self, arguments, &fresh.key, at)) Py_RETURN_NONE;
     fresh.plan = (const gemm_plan *)PyLong_AsVoidPtr(arguments[PLAN]);
-    fresh.alpha = PyFloat_AsDouble(arguments[ALPHA]), fresh.beta = PyFloat_AsDouble(arguments[BETA]);
+    fresh.alpha = scalar_of(arguments[ALPHA]), fresh.beta = scalar_of(arguments[BETA]);
     if (PyErr_Occurred()) return NULL;
     fresh.keep = arguments[KEEP], fresh.make = arguments[MAKE];
     Py_INCREF(fresh.keep);

@@ -4,51 +4,60 @@
 
 #include "gemm.h"
 
-#define NAME float_tile
+#define NAME sgemm
 #define T float
-#define MR 4
-#define NV 4
 #define FMA(x, y, z) fmaf(x, y, z)
+#include "plain.h"
 #include "tile.h"
 
-#define NAME double_tile
+#define NAME dgemm
 #define T double
-#define MR 4
-#define NV 4
 #define FMA(x, y, z) fma(x, y, z)
+#include "plain.h"
 #include "tile.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define WITH_FMA __attribute__((target("fma")))
 
-#define NAME float_tile_fma
+#define NAME sgemm_fma
+#define PACK_A sgemm_pack_a
+#define PACK_B sgemm_pack_b
+#define A_T float
+#define B_T float
 #define TARGET WITH_FMA
 #define T float
-#define MR 4
-#define NV 4
 #define FMA(x, y, z) fmaf(x, y, z)
+#include "plain.h"
 #include "tile.h"
 
-#define NAME double_tile_fma
+#define NAME dgemm_fma
+#define PACK_A dgemm_pack_a
+#define PACK_B dgemm_pack_b
+#define A_T double
+#define B_T double
 #define TARGET WITH_FMA
 #define T double
-#define MR 4
-#define NV 4
 #define FMA(x, y, z) fma(x, y, z)
+#include "plain.h"
 #include "tile.h"
 
-#define PICK(name) (gemm_features() & GEMM_FMA ? name##_fma : name)
+#define PICK(name) (gemm_features() & GEMM_FMA ? name##_fma_compute : name##_compute)
 #else
-#define PICK(name) name
+#define PICK(name) name##_compute
 #endif
 
-static void float_dispatch(int64_t k, const void *a, const void *b, const gemm_tile *tile) {
-    PICK(float_tile)(k, a, b, tile);
+static void sgemm_dispatch(const gemm_block *block) {
+    PICK(sgemm)(block);
 }
 
-static void double_dispatch(int64_t k, const void *a, const void *b, const gemm_tile *tile) {
-    PICK(double_tile)(k, a, b, tile);
+static void dgemm_dispatch(const gemm_block *block) {
+    PICK(dgemm)(block);
 }
 
-const gemm_kernel sgemm_scalar_4x4 = {"sgemm_scalar_4x4", sizeof(float), 4, 4, float_dispatch};
-const gemm_kernel dgemm_scalar_4x4 = {"dgemm_scalar_4x4", sizeof(double), 4, 4, double_dispatch};
+#define ROW(letter, T)                                                                                    \
+    const gemm_kernel letter##gemm_scalar_4x4 = {#letter "gemm_scalar_4x4", sizeof(T), sizeof(T), sizeof(T), \
+                                                 sizeof(T), sizeof(T), sizeof(T), 4, 4, 1,                 \
+                                                 GEMM_UNPACKED_A | GEMM_UNPACKED_B, letter##gemm_dispatch,  \
+                                                 letter##gemm_pack_a, letter##gemm_pack_b};
+ROW(s, float)
+ROW(d, double)

@@ -170,7 +170,8 @@ class CpuLaunch:
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         ready = self._plan(a, b, c, out)
         if ready is not None:
-            result = self._lib.gemm_run(ready[0], *map(self._address, (a, b, c, out)), alpha, beta)
+            addresses = map(self._address, (a, b, c, out))
+            result = self._lib.gemm_run(ready[0], *addresses, self._scalar(alpha), self._scalar(beta))
             if result == self._lib.GEMM_OK:
                 return
             if result == self._lib.GEMM_NO_MEMORY:
@@ -181,6 +182,11 @@ class CpuLaunch:
         """The address of the gemm_plan for operands like these, and what owns it; for gemm.repeat."""
         ready = self._plan(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
+
+    def _scalar(self, value: complex) -> Any:
+        """alpha or beta as every kind of element may want it."""
+        integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
+        return self._ffi.new("gemm_scalar *", (value.real, value.imag, integer - (integer >> 63 << 64)))
 
     def _address(self, array: np.ndarray | None) -> Any:
         return self._ffi.NULL if array is None else self._ffi.cast("void *", array.__array_interface__["data"][0])
@@ -196,18 +202,17 @@ class CpuLaunch:
     def _prepare(self, *arrays: np.ndarray) -> tuple[Any, Any] | None:
         """(gemm_plan, what it points to) for a, b, c and out; None if a stride is no multiple of the element."""
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
-        size = problem.itemsize
-        if any(step % size for x in arrays for step in x.strides):
+        if any(step % x.itemsize for x in arrays for step in x.strides):
             return None
-        axes = same_stack(arrays[-1].shape[:-2], *([step // size for step in x.strides[:-2]] for x in arrays))
+        axes = same_stack(arrays[-1].shape[:-2], *([step // x.itemsize for step in x.strides[:-2]] for x in arrays))
         shape = ffi.new("int64_t[]", [length for length, _ in axes])
         steps = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
-        inner = [(x.strides[-2] // size, x.strides[-1] // size) for x in arrays]
+        inner = [(x.strides[-2] // x.itemsize, x.strides[-1] // x.itemsize) for x in arrays]
         plan = ffi.new(
             "gemm_plan *",
             (
                 ffi.addressof(getattr(self._lib, self._kernel.name)), problem.m, problem.n, problem.k,
-                params["MC"], params["KC"], params["NC"], self._threads, len(axes), shape,
+                params["MC"], params["KC"], params["NC"], self._threads, 0, problem.reproducible, len(axes), shape,
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip

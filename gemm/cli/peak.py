@@ -98,16 +98,20 @@ def _loop_rate(engine: Any, row: Kernel, rounds: int = 30, calls: int = 400) -> 
     short = long // 4
     a, b = (_aligned(long * width, row.dtype) for width in (mr, nr))
     out = np.zeros((mr, nr), row.dtype)
-    address = engine.ffi.cast
-    run = getattr(engine.lib, row.name).function
-    tile = engine.ffi.new("gemm_tile *", {"to": address("void *", out.ctypes.data), "to_rs": nr, "alpha": 1.0})
-    panels = tuple(address("void *", x.ctypes.data) for x in (a, b))
+    address, scalar = engine.ffi.cast, engine.ffi.new("gemm_scalar *", {"re": 1.0})
+    run = getattr(engine.lib, row.name).compute
+    block = engine.ffi.new("gemm_block *", {
+        "m": mr, "n": nr, "a": address("void *", a.ctypes.data), "b": address("void *", b.ctypes.data),
+        "a_rs": 1, "a_ps": mr, "b_ps": nr, "b_cs": 1, "to": address("void *", out.ctypes.data), "to_rs": nr,
+        "alpha": scalar, "beta": scalar,
+    })  # fmt: skip
     best = {short: math.inf, long: math.inf}
     for _ in range(rounds):
         for k in best:
+            block.k, block.a_ts, block.b_ts = k, mr * k, nr * k
             start = time.perf_counter()
             for _ in range(calls):
-                run(k, *panels, tile)
+                run(block)
             best[k] = min(best[k], (time.perf_counter() - start) / calls)
     gained = best[long] - best[short]
     return 2.0 * mr * nr * (long - short) / gained / 1e9 if gained > 0 else 0.0

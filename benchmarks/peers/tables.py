@@ -1,0 +1,74 @@
+"""The tables that the comparison prints."""
+
+from __future__ import annotations
+
+from gemm.cli import text
+
+from .families import Row
+
+_NOTES = {
+    "contention": " beside a process on one core", "call": ": ratios of plan(a, b, out=c)",
+    "prepare": ": ratios of gemm(a, prepare(b), out=c); gain: over gemm(a, b, out=c)",
+}  # fmt: skip
+_CALLS = ("plan", "gemm()", "gemm(), new", "numpy", "numpy, new")
+
+
+def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
+    """Print one table."""
+    names = list(dict.fromkeys(name for row in rows for name in row["ratios"]))
+    own = list(dict.fromkeys(name for row in rows for name in row.get("speedup") or row.get("slowdown") or ()))
+    head = ["product", *names, "best peer", "ours ÷ best", "± spread"]
+    head += {
+        "scaling": [f"{name} 1→{threads}" for name in own], "contention": [f"{name} slower" for name in own],
+        "call": ["gemm() ÷ numpy", "without out=", *(f"{name} time" for name in _CALLS)],
+        "prepare": ["gain", "time"],
+    }.get(family, ["GFLOP/s", "of peak", "of read"])  # fmt: skip
+    lines = []
+    for row in rows:
+        best = row["best_peer"]
+        line = [shape(row), *(ratio(row["ratios"].get(name)) for name in names), best or "–", ratio(row["ratio"])]
+        line += [f"{100 * row['spreads'][best]:.0f} %" if best else "–"]
+        if family == "call":
+            line += [ratio(row["plain_ratios"].get(name)) for name in ("numpy", "numpy, new")]
+            line += [text.seconds(row["seconds"].get(name)) for name in _CALLS]
+        elif family == "prepare":
+            line += [ratio(row["gain"]), text.seconds(row["seconds"]["prepared"])]
+        elif own:
+            table = row.get("slowdown") or {x: speeds[str(threads)] for x, speeds in row["speedup"].items()}
+            line += [ratio(table.get(name)) for name in own]
+        else:
+            percents = (_percent(row[name]) for name in ("percent_of_peak", "percent_of_read"))
+            line += [text.number(next(iter(row["gflops"].values()))), *percents]
+        lines.append(line)
+    note = _NOTES.get(family, "")
+    numbers = set(range(1, len(head))) - {len(names) + 1}
+    print()
+    text.table(head, lines, numbers=numbers, title=f"{family}, {dtype}, {text.counted(threads, 'thread')}{note}")
+
+
+def show_means(means: list[Row]) -> None:
+    """Print the geometric means."""
+    names = list(dict.fromkeys(name for mean in means for name in mean["peers"]))
+    lines = [
+        [m["family"], m["dtype"], str(m["threads"]), *(ratio(m["peers"].get(name)) for name in names),
+         ratio(m["best"]), ratio(m["least"]), f"{m['lost']} of {m['rows']}"]
+        for m in means
+    ]  # fmt: skip
+    head = ["family", "dtype", "threads", *names, "best peer", "least", "below 1"]
+    print()
+    text.table(head, lines, numbers=range(2, len(head)), title="Geometric means of peer's time ÷ ours")
+
+
+def shape(row: Row) -> str:
+    """The row's product."""
+    stack = f"{row['batch']} × " * bool(row["batch"])
+    return f"{stack}{row['m']} × {row['n']} × {row['k']}{', ' * bool(row['layout'])}{row['layout']}"
+
+
+def ratio(value: float | None) -> str:
+    """Two decimals where they matter, or a dash."""
+    return "–" if value is None else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"

@@ -1,0 +1,18 @@
+/* 32-bit Arm with NEON and VFPv4: 6 rows x 2 vectors, 12 sums, 2 vectors of b, 1 element of a: 15 of 16 registers. Its
+ * vector FMA has no form with a lane, so a is broadcast by the load. NEON of 32 bits flushes subnormals whatever the
+ * control register says: the ordered chain is kept, its last bits are not where a subnormal occurs. */
+#pragma GCC target("fpu=neon-vfpv4")
+#include "../neon/neon.h"
+#include "../neon/floats.h"
+#undef ELEMENT
+#undef FMA_ELEMENT
+
+#define KERNEL sgemm_armv7_6x8
+#define NAME sgemm
+#define MR 6
+#define NV 2
+#define ACCUMULATORS 12
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4)
+#define STREAM
+#include "tile.h"

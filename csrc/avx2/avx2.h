@@ -1,0 +1,91 @@
+/* What the AVX2 kernels share: partial vectors by mask, and transposition for packing. */
+#ifndef GEMM_AVX2_H
+#define GEMM_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#ifdef __GNUC__
+#define AVX2 __attribute__((target("avx2,fma")))
+#define AVX2_INLINE AVX2 static inline __attribute__((always_inline))
+#else
+#define AVX2
+#define AVX2_INLINE static __forceinline
+#endif
+
+/* The first `count` elements: as a mask for loads, and as the count, for a masked store is slow on many CPUs. */
+typedef struct avx2_part {
+    __m256i mask;
+    int count;
+} avx2_part;
+
+AVX2_INLINE avx2_part avx2_part_of_floats(int count) {
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return (avx2_part){_mm256_cmpgt_epi32(_mm256_set1_epi32(count), index), count};
+}
+
+AVX2_INLINE avx2_part avx2_part_of_doubles(int count) {
+    const __m256i index = _mm256_setr_epi64x(0, 1, 2, 3);
+    return (avx2_part){_mm256_cmpgt_epi64(_mm256_set1_epi64x(count), index), count};
+}
+
+AVX2_INLINE void avx2_store_floats(float *p, int count, __m256 v) {
+    __m128 rest = _mm256_castps256_ps128(v);
+    if (count & 8) {
+        _mm256_storeu_ps(p, v);
+        return;
+    }
+    if (count & 4) {
+        _mm_storeu_ps(p, rest);
+        rest = _mm256_extractf128_ps(v, 1);
+        p += 4;
+    }
+    if (count & 2) {
+        _mm_storel_pi((__m64 *)p, rest);
+        rest = _mm_movehl_ps(rest, rest);
+        p += 2;
+    }
+    if (count & 1) _mm_store_ss(p, rest);
+}
+
+AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
+    __m128d rest = _mm256_castpd256_pd128(v);
+    if (count & 4) {
+        _mm256_storeu_pd(p, v);
+        return;
+    }
+    if (count & 2) {
+        _mm_storeu_pd(p, rest);
+        rest = _mm256_extractf128_pd(v, 1);
+        p += 2;
+    }
+    if (count & 1) _mm_store_sd(p, rest);
+}
+
+/* turned[p] = x[0 ... 7][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. Row i and row i + 4 share
+ * a register from the start, so that nothing crosses lanes later. */
+AVX2_INLINE void avx2_turn_floats(__m256 *turned, const float *x, int64_t rs, int count) {
+    const __m128 none = _mm_setzero_ps();
+#define ROWS(i)                                                                               \
+    _mm256_insertf128_ps(_mm256_castps128_ps256(i < count ? _mm_loadu_ps(x + i * rs) : none), \
+                         i + 4 < count ? _mm_loadu_ps(x + (i + 4) * rs) : none, 1)
+    const __m256 a = ROWS(0), b = ROWS(1), c = ROWS(2), d = ROWS(3);
+#undef ROWS
+    const __m256 ab_low = _mm256_unpacklo_ps(a, b), cd_low = _mm256_unpacklo_ps(c, d);
+    const __m256 ab_high = _mm256_unpackhi_ps(a, b), cd_high = _mm256_unpackhi_ps(c, d);
+    turned[0] = _mm256_shuffle_ps(ab_low, cd_low, 0x44), turned[1] = _mm256_shuffle_ps(ab_low, cd_low, 0xEE);
+    turned[2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44), turned[3] = _mm256_shuffle_ps(ab_high, cd_high, 0xEE);
+}
+
+/* turned[p] = x[0 ... 3][p] for p < 2. */
+AVX2_INLINE void avx2_turn_doubles(__m256d *turned, const double *x, int64_t rs, int count) {
+    const __m128d none = _mm_setzero_pd();
+#define ROWS(i)                                                                               \
+    _mm256_insertf128_pd(_mm256_castpd128_pd256(i < count ? _mm_loadu_pd(x + i * rs) : none), \
+                         i + 2 < count ? _mm_loadu_pd(x + (i + 2) * rs) : none, 1)
+    const __m256d a = ROWS(0), b = ROWS(1);
+#undef ROWS
+    turned[0] = _mm256_unpacklo_pd(a, b), turned[1] = _mm256_unpackhi_pd(a, b);
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* What the AVX-512 kernels share. */
+#ifndef GEMM_AVX512_H
+#define GEMM_AVX512_H
+
+#include "avx2/avx2.h"
+
+#ifdef __GNUC__
+#define AVX512 __attribute__((target("avx512f,fma")))
+#else
+#define AVX512
+#endif
+
+/* turned[p] = x[0 ... 15][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m512 *turned, const float *x, int64_t rs,
+                                                                            int count) {
+#define ROW(i) (i < count ? _mm_loadu_ps(x + (i) * rs) : _mm_setzero_ps())
+#define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
+#define ROWS(v, i)                            \
+    __m512 v = _mm512_castps128_ps512(ROW(i)); \
+    INTO(v, i + 4, 1), INTO(v, i + 8, 2), INTO(v, i + 12, 3)
+    ROWS(a, 0);
+    ROWS(b, 1);
+    ROWS(c, 2);
+    ROWS(d, 3);
+    const __m512 ab_low = _mm512_unpacklo_ps(a, b), cd_low = _mm512_unpacklo_ps(c, d);
+    const __m512 ab_high = _mm512_unpackhi_ps(a, b), cd_high = _mm512_unpackhi_ps(c, d);
+    turned[0] = _mm512_shuffle_ps(ab_low, cd_low, 0x44), turned[1] = _mm512_shuffle_ps(ab_low, cd_low, 0xEE);
+    turned[2] = _mm512_shuffle_ps(ab_high, cd_high, 0x44), turned[3] = _mm512_shuffle_ps(ab_high, cd_high, 0xEE);
+#undef ROW
+#undef INTO
+#undef ROWS
+}
+
+/* turned[p] = x[0 ... 7][p] for p < 2. */
+AVX512 static inline __attribute__((always_inline)) void avx512_turn_doubles(__m512d *turned, const double *x,
+                                                                             int64_t rs, int count) {
+#define ROW(i) (i < count ? _mm_castpd_ps(_mm_loadu_pd(x + (i) * rs)) : _mm_setzero_ps())
+#define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
+#define ROWS(v, i)                            \
+    __m512 v = _mm512_castps128_ps512(ROW(i)); \
+    INTO(v, i + 2, 1), INTO(v, i + 4, 2), INTO(v, i + 6, 3)
+    ROWS(a, 0);
+    ROWS(b, 1);
+    turned[0] = _mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
+    turned[1] = _mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
+#undef ROW
+#undef INTO
+#undef ROWS
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* tile.h's vector parameters for floats in zmm registers; no guard: tile.h undefines them. */
+#define TARGET AVX512
+#define T float
+#define V __m512
+#define VL 16
+#define LOAD(p) _mm512_loadu_ps(p)
+#define STORE(p, v) _mm512_storeu_ps(p, v)
+#define SPLAT(x) _mm512_set1_ps(x)
+#define MUL(x, y) _mm512_mul_ps(x, y)
+#define FMA(x, y, z) _mm512_fmadd_ps(x, y, z)
+#define PART __mmask16
+#define PART_OF(count) (__mmask16)((1u << (count)) - 1)
+#define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
+#define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
+#define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
+#define TURN avx512_turn_floats
+#define TURN_DEPTH 4
+/* 32 registers: 24 sums, up to 4 of b and one of a. */
+#define ACCUMULATORS 24
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4)

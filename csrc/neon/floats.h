@@ -1,0 +1,17 @@
+/* tile.h's vector parameters for floats; no guard: tile.h undefines them. */
+#define T float
+#define V float32x4_t
+#define VL 4
+#define LOAD(p) vld1q_f32(p)
+#define STORE(p, v) vst1q_f32(p, v)
+#define SPLAT(x) vdupq_n_f32(x)
+#define MUL(x, y) vmulq_f32(x, y)
+#define FMA(x, y, z) vfmaq_f32(z, x, y)
+#define ELEMENT(p) neon_element_float(p)
+#define FMA_ELEMENT(x, y, z) vfmaq_laneq_f32(z, y, x, 0)
+#define PART int
+#define PART_OF(count) (count)
+#define LOAD_PART(p, part) neon_load_floats(p, part)
+#define STORE_PART(p, part, v) neon_store_floats(p, part, v)
+#define TRANSPOSE neon_transpose_floats
+#define TRANSPOSED 4

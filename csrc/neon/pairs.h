@@ -1,0 +1,36 @@
+/* panel.h's tile by matrix instructions: MMLA adds a 2 x K_GROUP block of a times a K_GROUP x 2 block of b to a 2 x 2 block
+ * of sums. 16 of these, 4 vectors of b and 4 of a, in MR x NR = 8 x 8. ACC holds four sums, HALF two:
+ * JOIN_HALVES, LOW, HIGH make one of the other; GET_HALF, PUT_HALF move two sums; LOAD_A, LOAD_B load 16 bytes. */
+#include <stdint.h>
+
+#include "panel_compiler.h"
+
+TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
+                        int64_t to_rs) {
+    enum { DOWN = 4, ACROSS = 4 };
+    const int down = (rows + 1) / 2;
+    ACC acc[DOWN][ACROSS];
+    EACH(i, down)
+        EACH(j, ACROSS) {
+            acc[i][j] = ZERO;
+            if (from) {
+                const SUM *upper = from + 2 * i * from_rs + 2 * j, *lower = 2 * i + 1 < rows ? upper + from_rs : upper;
+                acc[i][j] = JOIN_HALVES(GET_HALF(upper), GET_HALF(lower));
+            }
+        }
+    for (int64_t p = 0; p < k; p += K_GROUP, a += 8 * K_GROUP, b += 8 * K_GROUP) {
+        Y y[ACROSS];
+        EACH(j, ACROSS) y[j] = LOAD_B(b + 2 * K_GROUP * j);
+        EACH(i, down) {
+            const X x = LOAD_A(a + 2 * K_GROUP * i);
+            EACH(j, ACROSS) acc[i][j] = MMLA(acc[i][j], x, y[j]);
+        }
+    }
+    EACH(i, down)
+        EACH(j, ACROSS) {
+            SUM *at = to + 2 * i * to_rs + 2 * j;
+            PUT_HALF(at, LOW(acc[i][j]));
+            if (2 * i + 1 < rows) PUT_HALF(at + to_rs, HIGH(acc[i][j]));
+        }
+}
+#define TILE tile

@@ -1,0 +1,7 @@
+/* int8 x int8 to int32, which wraps, by smlal: operands as int16, for CPUs without dot products. */
+#include "neon.h"
+
+#define KERNEL s8s32gemm_neon_smlal_8x12
+#define A int8_t
+#define B int8_t
+#include "smlal.h"

@@ -1,0 +1,9 @@
+/* The production kernel in float. */
+#include "neon.h"
+#include "floats.h"
+#include "tile_8x12.h"
+
+#define KERNEL sgemm_neon_8x12
+#define NAME sgemm
+#define STREAM
+#include "tile.h"

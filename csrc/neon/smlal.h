@@ -1,0 +1,20 @@
+/* A 8-bit integers x int8 to int32 by int16 multiply-adds: wrap.h's parameters. 24 sums, 3 vectors of b, one of a. */
+#define C uint32_t
+#define SUM uint32_t
+#define SAME 1
+#define PA int16_t
+#define PB int16_t
+#define MR 8
+#define NV 3
+#define VL 4
+#define K_GROUP 1
+#define ACC int32x4_t
+#define X int16x8_t
+#define Y int16x4_t
+#define ZERO vdupq_n_s32(0)
+#define GET(p) vreinterpretq_s32_u32(vld1q_u32(p))
+#define PUT(p, v) vst1q_u32(p, vreinterpretq_u32_s32(v))
+#define SPLAT(p) neon_element_short(p)
+#define ROW(p) vld1_s16(p)
+#define STEP(acc, x, y) vmlal_laneq_s16(acc, y, x, 0)
+#include "wrap.h"

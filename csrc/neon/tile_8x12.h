@@ -1,0 +1,19 @@
+/* 8 rows x 3 vectors of floats: 24 sums, 3 vectors of b and 2 of a, whose lanes are the eight rows: 29 of 32 registers.
+ * 24 chains cover four FMAs a cycle of latency 4 (Neoverse V1, Apple's), and five loads go with 24 FMAs. What is not
+ * packed, or not 8 x 12, takes tile.h's own loop, of 6 x 16, 12 x 8, 4 x 24 and so on. No guard: tile.h undefines. */
+#define ROW(r, av, lane)                                                \
+    acc[3 * (r)] = vfmaq_laneq_f32(acc[3 * (r)], b0, av, lane);         \
+    acc[3 * (r) + 1] = vfmaq_laneq_f32(acc[3 * (r) + 1], b1, av, lane); \
+    acc[3 * (r) + 2] = vfmaq_laneq_f32(acc[3 * (r) + 2], b2, av, lane);
+#define K_LOOP(rows, nv, acc, k, a, b)                                                                    \
+    for (int64_t p = k; p > 0; p--, a += 8, b += 12) {                                                    \
+        const float32x4_t a0 = vld1q_f32(a), a1 = vld1q_f32(a + 4);                                       \
+        const float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4), b2 = vld1q_f32(b + 8);                \
+        ROW(0, a0, 0)                                                                                     \
+        ROW(1, a0, 1) ROW(2, a0, 2) ROW(3, a0, 3) ROW(4, a1, 0) ROW(5, a1, 1) ROW(6, a1, 2) ROW(7, a1, 3) \
+    }
+#define MR 8
+#define NV 3
+#define ACCUMULATORS 24
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)

@@ -1,0 +1,10 @@
+/* uint8 x int8 to int32, which wraps, by usmmla: 32 products an instruction. */
+#include "neon.h"
+
+#define KERNEL u8s32gemm_neon_usmmla_8x8
+#define TARGET NEON_I8MM
+#define A uint8_t
+#define B int8_t
+#define TAKES GEMM_FIXED_ORDER
+#define MMLA(acc, x, y) vusmmlaq_s32(acc, vreinterpretq_u8_s8(x), y)
+#include "mmla.h"

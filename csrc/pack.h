@@ -1,0 +1,70 @@
+/* Packing, written once: PACK_NAME becomes a gemm_pack_function that makes panels of PACK_WIDTH rows.
+ *
+ *   PACK_NAME, PACK_WIDTH       both undefined again at the end
+ *   PACK_FROM, T                types in memory and in panels; default: T in both
+ *   CONVERT(x)                  from one to the other; default: the value itself
+ *   TURN, TURN_DEPTH            optional, with T in memory: see tile.h
+ *
+ * x is walked along its contiguous axis, whichever that is.
+ */
+#ifndef PACK_FROM
+#define PACK_FROM T
+#define CONVERT(x) (x)
+#define PACK_PLAIN
+#endif
+
+TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64_t ps, int64_t rows, int64_t k,
+                             int64_t width) {
+    enum { WIDTH = PACK_WIDTH };
+    T *to = (T *)panels;
+    const PACK_FROM *x = (const PACK_FROM *)matrix;
+    (void)width;
+    for (; rows > 0; rows -= WIDTH, x += WIDTH * rs, to += WIDTH * k) {
+        const int64_t count = rows < WIDTH ? rows : WIDTH;
+        if (rs == 1) {
+            for (int64_t p = 0; p < k; p++) {
+                const PACK_FROM *from = x + p * ps;
+                T *row = to + p * WIDTH;
+                PREFETCH(from + WIDTH); /* the next panel's: rows far apart are not guessed */
+                if (count == WIDTH) {
+                    for (int i = 0; i < WIDTH; i++) row[i] = CONVERT(from[i]);
+                    continue;
+                }
+                for (int64_t i = 0; i < count; i++) row[i] = CONVERT(from[i]);
+                for (int64_t i = count; i < WIDTH; i++) row[i] = 0;
+            }
+            continue;
+        }
+        int64_t done = 0;
+#if defined(TURN) && defined(PACK_PLAIN)
+        /* The last vector of a row may reach into the next row, so the last comes first: what it spoils is written
+         * after it, and at the very end lies in the slack that the driver leaves. */
+        enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
+#define TURN_ROWS(i, have)                                               \
+    V turned[TURN_DEPTH];                                                \
+    TURN(turned, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
+    EACH(p, TURN_DEPTH) STORE(to + (done + p) * WIDTH + (i), turned[p]);
+        if (ps == 1 && count == WIDTH)
+            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH) {
+                EACH(block, LAST_BLOCK / VL + 1) { TURN_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL) }
+            }
+        else if (ps == 1)
+            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH)
+                for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TURN_ROWS(i, count < i ? 0 : count - i) }
+#undef TURN_ROWS
+#endif
+        for (; done < k; done++) {
+            T *row = to + done * WIDTH;
+            for (int64_t i = 0; i < count; i++) row[i] = CONVERT(x[i * rs + done * ps]);
+            for (int64_t i = count; i < WIDTH; i++) row[i] = 0;
+        }
+    }
+}
+
+#undef PACK_NAME
+#undef PACK_WIDTH
+#ifdef PACK_PLAIN
+#undef PACK_FROM
+#undef CONVERT
+#undef PACK_PLAIN
+#endif

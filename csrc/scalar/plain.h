@@ -1,0 +1,6 @@
+/* tile.h's parameters for the scalar kernels; no guard: tile.h undefines them. */
+#define MR 4
+#define NV 4
+#define ACCUMULATORS 16
+#define TALLEST 4
+#define TILES(X) X(1) X(2) X(3) X(4)
