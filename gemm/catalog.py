@@ -112,6 +112,8 @@ KERNELS: tuple[Kernel, ...] = (
          needs=("neon",), gflops=4, MR=1, NR=4, MC=128, KC=256, NC=4096),
     _row("dgemm_neon_1x4", "cpu", "csrc/neon/dgemm_neon_1x4.c", "row kernel: four outputs, A a scalar",
          needs=("neon",), gflops=2, MR=1, NR=4, MC=64, KC=256, NC=4096),
+    _row("sgemm_armv7_6x8", "cpu", "csrc/armv7/sgemm_armv7_6x8.c", "32-bit; NEON there flushes subnormals: not ordered",
+         needs=("neon", "vfpv4"), ordered_needs=("denorms",), gflops=4, MR=6, NR=8, MC=96, KC=256, NC=1024),
     _row("sgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
     _row("dgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",

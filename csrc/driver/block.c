@@ -99,7 +99,8 @@ static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, co
     }
 }
 
-void gemm_compute_direct(const gemm_part *x, const gemm_cut *cut) {
+/* A part that is one call of the kernel. */
+static void compute_direct(const gemm_part *x, const gemm_cut *cut) {
     const gemm_kernel *kernel = cut->kernel;
     const gemm_block block = {
         .m = x->m, .n = x->n, .k = x->k,
@@ -110,7 +111,7 @@ void gemm_compute_direct(const gemm_part *x, const gemm_cut *cut) {
     kernel->compute(&block);
 }
 
-void gemm_compute(const gemm_part *x, const gemm_cut *cut, char *workspace) {
+static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *workspace) {
     const gemm_kernel *kernel = cut->kernel;
     const int64_t mr = kernel->mr, nr = kernel->nr, step = nr * cut->panels;
     char *const a_panels = workspace, *const b_panels = workspace + cut->a_bytes;
@@ -143,7 +144,7 @@ void gemm_compute(const gemm_part *x, const gemm_cut *cut, char *workspace) {
                         columns = packing ? min64(step, n - j) : n;
                         const void *b = gemm_at(x->b, p0 * x->b_rs + (j0 + j) * x->b_cs, kernel->b_size);
                         if (x->prepared) {
-                            const int64_t at = p0 * x->prepared_n + (j0 + j) * depth;
+                            const int64_t at = p0 * x->prepared_n + (x->prepared_from + j0 + j) * depth;
                             block.b = gemm_at(x->prepared, at, kernel->b_packed);
                         } else if (cut->pack_b) {
                             char *panel = b_panels + j * depth * kernel->b_packed;
@@ -171,4 +172,11 @@ void gemm_compute(const gemm_part *x, const gemm_cut *cut, char *workspace) {
                 p0 += k;
             } while (p0 < x->k);
         }
+}
+
+void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace) {
+    if (cut->direct)
+        compute_direct(part, cut);
+    else
+        compute_blocks(part, cut, workspace);
 }

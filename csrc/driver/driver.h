@@ -14,8 +14,8 @@ typedef struct gemm_part {
     const void *a, *b, *c; /* c may be NULL */
     void *out;
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs, out_rs, out_cs;
-    const void *prepared; /* b's panels from this part's first column on, or NULL */
-    int64_t prepared_n;   /* columns of a whole row of panels */
+    const void *prepared;              /* all of b's panels, or NULL */
+    int64_t prepared_n, prepared_from; /* their columns, and the one that this part begins with */
     const gemm_scalar *alpha, *beta;
 } gemm_part;
 
@@ -37,7 +37,6 @@ void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, 
 
 /* One part in the calling thread; `workspace` is aligned and has cut->bytes. */
 void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace);
-void gemm_compute_direct(const gemm_part *part, const gemm_cut *cut);
 
 /* The depth of blocks: a matter of the plan alone, so that packed panels fit whatever threads there are. */
 int64_t gemm_depth(const gemm_plan *plan);

@@ -11,16 +11,38 @@
  * The pool lies on the heap and a fork's child forgets it: whatever state other threads had left it in, the child's
  * next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
  */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "pool.h"
 #include "driver.h"
 
 #include <stddef.h>
+
+enum { MOST_THREADS = 1024 }; /* whatever is asked for: each has a workspace */
+
+/* Found by name in the loaded library, as threadpoolctl does. */
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
 
 static void run_alone(gemm_work *work, void *context, int64_t count) {
     for (int64_t index = 0; index < count; index++) work(context, index, 0);
 }
 
 #ifdef _WIN32 /* no POSIX threads */
+
+EXPORT int gemm_get_num_threads(void) {
+    return 1;
+}
+
+EXPORT void gemm_set_num_threads(int threads) {
+    (void)threads;
+}
+
+void gemm_grant_threads(int most) {
+    (void)most;
+}
 
 gemm_team gemm_muster(double ns, int most) {
     (void)ns, (void)most;
@@ -39,6 +61,9 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #else
 
 #include <pthread.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -46,14 +71,16 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #include <time.h>
 
 enum {
-    WAKE_NS = 50000,      /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
-    PAY_NS = 2 * WAKE_NS, /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
-    SPIN_NS = WAKE_NS,    /* how long a thread burns its core before it sleeps: as much as waking it costs */
-    JOIN_NS = 5000,       /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
-    LOSS_NS = 10000000,   /* how long a call that threads made slower warns others of the same: cores are taken */
-    WAKES = 2,            /* by each thread of the tree: one costs the waker some 5 us, so 15 would cost 75 */
-    ASLEEP = 1 << 20,     /* in `owed`: the caller sleeps until the rest is 0 */
-    LINE = 64,            /* bytes that cores pass around at a time */
+    WAKE_NS = 50000,       /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
+    PAY_NS = 2 * WAKE_NS,  /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
+    SPIN_NS = WAKE_NS,     /* how long a thread burns its core before it sleeps: as much as waking it costs */
+    JOIN_NS = 5000,        /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
+    LOSS_NS = 10000000,    /* how long a call that threads made slower warns others of the same: cores are taken */
+    LOOK_NS = 1000000,     /* how long a product's thread believes what it knows of its affinity */
+    RETRY_NS = 1000000000, /* how long a refused thread is not asked for again */
+    WAKES = 2,             /* by each thread of the tree: one costs the waker some 5 us, so 15 would cost 75 */
+    ASLEEP = 1 << 20,      /* in `owed`: the caller sleeps until the rest is 0 */
+    LINE = 64,             /* bytes that cores pass around at a time */
     WORKER_STACK = 1024 * 1024
 };
 
@@ -107,9 +134,11 @@ static void bell_wait(bell *x) {
 #endif
 
 typedef struct pool {
-    atomic_flag busy;       /* held by the one call that uses the pool; guards the next two */
-    int started, startable; /* workers; startable shrinks when the system refuses one */
-    bell morning, done;     /* sleeping workers, the sleeping caller */
+    atomic_flag busy;   /* held by the one call that uses the pool; guards the next two */
+    int started;        /* workers */
+    int64_t refused;    /* when the system last refused one, by now_ns; 0: never */
+    bell morning, done; /* sleeping workers, the sleeping caller */
+    atomic_int spin_ns; /* SPIN_NS; 0 where there are more threads than CPUs, which others of them have use for */
     /* the current call: constant while there are seats or anybody inside */
     gemm_work *work;
     void *context;
@@ -121,6 +150,8 @@ typedef struct pool {
     _Alignas(LINE) atomic_int owed;   /* minus the workers that left; plus, after the close, those that joined */
 } pool;
 
+static atomic_int asked_for; /* the limit that was set; 0: as many as are granted */
+static atomic_int granted = MOST_THREADS;
 static _Atomic(pool *) the_pool;
 static atomic_llong last_end; /* of a call that threads could have paid for, by now_ns */
 static atomic_llong last_loss;
@@ -144,7 +175,6 @@ static pool *get_pool(void) {
     atomic_flag_clear(&x->busy);
     bell_init(&x->morning);
     bell_init(&x->done);
-    x->startable = INT32_MAX;
     pool *first = NULL;
     if (atomic_compare_exchange_strong(&the_pool, &first, x)) return x;
     free(x); /* another thread's was first */
@@ -157,6 +187,40 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* The CPUs that this thread may run on, as they were at most `age` nanoseconds ago. */
+static int usable_cpus(int64_t now, int64_t age) {
+#ifdef __linux__
+    static _Thread_local int64_t looked;
+    static _Thread_local int cpus = MOST_THREADS; /* also where there are more than a cpu_set_t holds */
+    if (!looked || now - looked >= age) {
+        cpu_set_t set;
+        if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set);
+        looked = now;
+    }
+    return cpus;
+#else
+    (void)now, (void)age;
+    return MOST_THREADS;
+#endif
+}
+
+static int limit_for(int cpus) {
+    const int asked = atomic_load(&asked_for);
+    return asked ? asked : (int)min64(atomic_load(&granted), cpus);
+}
+
+EXPORT int gemm_get_num_threads(void) {
+    return limit_for(usable_cpus(now_ns(), 0));
+}
+
+EXPORT void gemm_set_num_threads(int threads) {
+    atomic_store(&asked_for, threads > 0 ? (int)min64(threads, MOST_THREADS) : 0);
+}
+
+void gemm_grant_threads(int most) {
+    atomic_store(&granted, most > 0 ? (int)min64(most, MOST_THREADS) : 1);
+}
+
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -165,9 +229,9 @@ static void relax(void) {
 #endif
 }
 
-/* Waits for `condition` to end, but only briefly. */
-#define SPIN_WHILE(condition)                                              \
-    for (int64_t end = now_ns() + SPIN_NS; (condition) && now_ns() < end;) \
+/* Waits for `condition` to end, but only briefly, in the pool x. */
+#define SPIN_WHILE(condition)                                                               \
+    for (int64_t end = now_ns() + atomic_load(&x->spin_ns); (condition) && now_ns() < end;) \
         for (int pause = 0; pause < 16; pause++) relax();
 
 /* Takes up to `most` off a count that stays positive or 0; what it was then goes to `before`. */
@@ -212,8 +276,9 @@ static void *worker(void *argument) {
 }
 
 /* Starts workers up to `wanted` in all; goes on with fewer where the system refuses. */
-static void start_workers(pool *x, int wanted) {
-    if (x->started >= wanted || x->started >= x->startable) return;
+static void start_workers(pool *x, int wanted, int64_t now) {
+    if (x->started >= wanted || (x->refused && now - x->refused < RETRY_NS)) return;
+    x->refused = 0;
     sigset_t all, before;
     pthread_attr_t attributes;
     sigfillset(&all);
@@ -221,10 +286,10 @@ static void start_workers(pool *x, int wanted) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, WORKER_STACK);
-    while (x->started < wanted && x->started < x->startable) {
+    while (x->started < wanted && !x->refused) {
         pthread_t thread;
         if (pthread_create(&thread, &attributes, worker, x))
-            x->startable = x->started;
+            x->refused = now;
         else
             x->started++;
     }
@@ -233,22 +298,28 @@ static void start_workers(pool *x, int wanted) {
 }
 
 gemm_team gemm_muster(double ns, int most) {
+    const gemm_team alone = {1, NULL, 0};
     const double awake_pay = ns / JOIN_NS, asleep_pay = ns / PAY_NS;
+    if (most < 2 || awake_pay < 2) return alone;
+    const int64_t now = now_ns();
+    const int cpus = usable_cpus(now, LOOK_NS);
+    most = (int)min64(most, limit_for(cpus));
     const int useful = awake_pay < most ? (int)awake_pay : most;
     pool *x = useful > 1 ? get_pool() : NULL;
-    if (!x || atomic_flag_test_and_set(&x->busy)) return (gemm_team){1, NULL, 0};
+    if (!x || atomic_flag_test_and_set(&x->busy)) return alone;
 
     /* Workers that spin pay sooner than sleepers; and so do all in a run of products, because who is woken now will
      * spin when the next one comes. But where other programs have the cores, waiting for a worker that lost its own
      * costs more than a small product. */
-    const int64_t now = now_ns();
     int threads = asleep_pay < useful ? (int)asleep_pay : useful;
     if (now - atomic_load(&last_loss) > LOSS_NS) {
         const int awake = 1 + x->started - atomic_load(&x->asleep);
         if (threads < awake) threads = awake < useful ? awake : useful;
         if (now - atomic_load(&last_end) < SPIN_NS) threads = useful;
     }
-    start_workers(x, threads - 1);
+    const int spin_ns = (threads > x->started ? threads - 1 : x->started) < cpus ? SPIN_NS : 0;
+    if (atomic_load(&x->spin_ns) != spin_ns) atomic_store(&x->spin_ns, spin_ns);
+    start_workers(x, threads - 1, now);
     if (threads > 1 + x->started) threads = 1 + x->started;
     if (threads < 2) {
         threads = 1;

@@ -11,7 +11,7 @@ typedef struct gemm_team {
     int64_t alone; /* the moment at which the caller alone would have ended */
 } gemm_team;
 
-/* The threads, up to `most`, that pay at this moment for work of `ns` nanoseconds on one: 1 while another call has the
+/* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1 while another call has the
  * pool. Fewer may be used than were mustered, none need be. */
 gemm_team gemm_muster(double ns, int most);
 void gemm_dismiss(gemm_team team);

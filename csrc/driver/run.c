@@ -27,32 +27,58 @@ static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64
     return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
-static void run_job(void *context, int64_t index, int slot) {
-    const jobs *all = (const jobs *)context;
+/* Puts the operands of a part at product `item` of the batch. */
+static void move_to(gemm_part *part, const jobs *all, const gemm_part *first, int64_t item) {
     const gemm_plan *plan = all->plan;
     const gemm_kernel *kernel = plan->kernel;
+    part->a = gemm_at(first->a, batch_offset(plan, all->a.batch, item), kernel->a_size);
+    part->b = gemm_at(first->b, batch_offset(plan, all->b.batch, item), kernel->b_size);
+    part->c = gemm_at(first->c, batch_offset(plan, all->c.batch, item), kernel->c_size);
+    part->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
+}
+
+/* The next small matrix of a stack, while this one is multiplied: its lines are too few for a pattern to be seen. */
+static void fetch(const void *matrix, int64_t bytes) {
+#ifdef __GNUC__
+    enum { SMALL = 2048, LINE = 64 };
+    for (int64_t at = 0; at < bytes && bytes <= SMALL; at += LINE) __builtin_prefetch((const char *)matrix + at);
+#else
+    (void)matrix, (void)bytes;
+#endif
+}
+
+static void run_job(void *context, int64_t index, int slot) {
+    const jobs *all = (const jobs *)context;
+    const gemm_kernel *kernel = all->plan->kernel;
     const int64_t grid = all->grid_m * all->grid_n, at = grid > 1 ? index % grid : 0;
     const int64_t j0 = grid > 1 ? at % all->grid_n * all->columns : 0, i0 = grid > 1 ? at / all->grid_n * all->rows : 0;
-    const int64_t start = index / grid * all->batch_per_job;
-    const int64_t stop = min64(start + all->batch_per_job, all->batch);
+    gemm_part first = all->whole;
+    first.m = min64(all->rows, first.m - i0);
+    first.n = min64(all->columns, first.n - j0);
+    first.a = gemm_at(first.a, i0 * first.a_rs, kernel->a_size);
+    first.b = gemm_at(first.b, j0 * first.b_cs, kernel->b_size);
+    first.c = gemm_at(first.c, i0 * first.c_rs + j0 * first.c_cs, kernel->c_size);
+    first.out = (void *)gemm_at(first.out, i0 * first.out_rs + j0 * first.out_cs, kernel->c_size);
+    first.prepared_from = j0;
+
     char *workspace = all->workspace + slot * all->workspace_bytes;
     const gemm_environment saved = gemm_enter();
-    for (int64_t item = start; item < stop; item++) {
-        gemm_part part = all->whole;
-        part.m = min64(all->rows, part.m - i0);
-        part.n = min64(all->columns, part.n - j0);
-        const int64_t a = batch_offset(plan, all->a.batch, item) + i0 * part.a_rs;
-        const int64_t b = batch_offset(plan, all->b.batch, item) + j0 * part.b_cs;
-        const int64_t c = batch_offset(plan, all->c.batch, item) + i0 * part.c_rs + j0 * part.c_cs;
-        const int64_t out = batch_offset(plan, all->out.batch, item) + i0 * part.out_rs + j0 * part.out_cs;
-        part.a = gemm_at(part.a, a, kernel->a_size);
-        part.b = gemm_at(part.b, b, kernel->b_size);
-        part.c = gemm_at(part.c, c, kernel->c_size);
-        part.out = (void *)gemm_at(part.out, out, kernel->c_size);
-        if (all->cut.direct)
-            gemm_compute_direct(&part, &all->cut);
-        else
+    if (all->batch == 1) {
+        gemm_compute(&first, &all->cut, workspace);
+    } else {
+        const int64_t start = index / grid * all->batch_per_job, stop = min64(start + all->batch_per_job, all->batch);
+        gemm_part part = first, next = first;
+        move_to(&next, all, &first, start);
+        for (int64_t item = start; item < stop; item++) {
+            part = next;
+            if (item + 1 < stop) {
+                move_to(&next, all, &first, item + 1);
+                fetch(next.a, first.m * first.k * kernel->a_size);
+                fetch(next.b, first.k * first.n * kernel->b_size);
+                fetch(next.out, first.m * first.n * kernel->c_size);
+            }
             gemm_compute(&part, &all->cut, workspace);
+        }
     }
     gemm_leave(saved);
 }

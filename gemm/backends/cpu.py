@@ -205,18 +205,26 @@ class CpuLaunch:
         if any(step % x.itemsize for x in arrays for step in x.strides):
             return None
         axes = same_stack(arrays[-1].shape[:-2], *([step // x.itemsize for step in x.strides[:-2]] for x in arrays))
+        inner = [(x.strides[-2] // x.itemsize, x.strides[-1] // x.itemsize) for x in arrays]
+        m = problem.m
+        while axes and self._is_one_product(m, [rows for rows, _ in inner], axes[-1][1]):
+            m *= axes.pop()[0]
         shape = ffi.new("int64_t[]", [length for length, _ in axes])
         steps = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
-        inner = [(x.strides[-2] // x.itemsize, x.strides[-1] // x.itemsize) for x in arrays]
         plan = ffi.new(
             "gemm_plan *",
             (
-                ffi.addressof(getattr(self._lib, self._kernel.name)), problem.m, problem.n, problem.k,
+                ffi.addressof(getattr(self._lib, self._kernel.name)), m, problem.n, problem.k,
                 params["MC"], params["KC"], params["NC"], self._threads, 0, problem.reproducible, len(axes), shape,
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip
         return plan, (shape, steps)
+
+    @staticmethod
+    def _is_one_product(m: int, rows: list[int], step: tuple[int, ...]) -> bool:
+        """Whether a stack with one b for all is a single product of more rows, each matrix following the one before."""
+        return step[1] == 0 and all(step[i] == m * rows[i] for i in (0, 2, 3))
 
 
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:

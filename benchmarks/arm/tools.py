@@ -1,0 +1,37 @@
+"""Outside programs: found by name, run, their failures told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PACKAGES = "apt-get install clang-19 llvm-19 gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+
+
+class Failed(Exception):
+    """A program is absent or failed; the text is for the user."""
+
+
+def llvm(name: str) -> str:
+    """An LLVM tool: `name`-19, whose scheduling models the recorded figures are of, or else the plain `name`."""
+    for candidate in (f"{name}-19", name):
+        if shutil.which(candidate):
+            return candidate
+    raise Failed(f"{name}-19 is not installed: {PACKAGES}")
+
+
+def run(
+    command: Sequence[str | Path], text: str = "", cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """(stdout, stderr) of `command`, which reads `text`; raises Failed unless it exits with 0."""
+    words = [str(word) for word in command]
+    if not shutil.which(words[0]):
+        raise Failed(f"{words[0]} is not installed: {PACKAGES}")
+    done = subprocess.run(words, input=text, capture_output=True, text=True, cwd=cwd,
+                          env={**os.environ, **(environment or {})})  # fmt: skip
+    if done.returncode:
+        raise Failed(f"{' '.join(words[:6])} ... exited with {done.returncode}: {done.stderr.strip()[-400:]}")
+    return done.stdout, done.stderr

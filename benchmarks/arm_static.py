@@ -1,0 +1,166 @@
+"""The AArch64 kernels beside OpenBLAS's and BLIS's, on a machine without an Arm core: static figures, no times.
+
+    python benchmarks/arm_static.py [--json FILE] [--size 640] [--no-count] [--cache FOLDER]
+
+1. Percent of the FMA peak of each kernel's inner loop, compiled by GCC and by clang, under llvm-mca's models of
+   several cores, and the same for every kernel of the peers, found in Debian's arm64 packages by disassembly. It is an
+   upper bound: every load hits the first cache. Models marked with ~ are not to be believed (arm/model.py says why).
+2. Instructions executed in a whole product, packing and loops included, for each vector FMA that it must do.
+
+Needs Debian's clang-19, llvm-19, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross, and apt-get, dpkg for the packages
+that it unpacks below --cache. The JSON document ("gemm-arm-static/1"):
+
+    date, commit, versions
+    loops     [{kernel, by (gcc, clang, OpenBLAS, BLIS), type, instructions, fmas, loads, spills, percent {cpu: %}}]
+    executed  [{kernel, type, n, instructions, per_fma}]
+    verdict   [{type, cpu, usable, ours, peers {library: best %}}]
+
+Exits 1 where a production kernel of ours reaches less than the better peer on a model that is to be believed, or where
+it spills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from arm import peers
+from arm.executed import CC, TYPES, Emulator, compile_kernel, ours, theirs
+from arm.loops import Loop, main_loop
+from arm.model import MODELS, percent_of_peak
+from arm.tools import Failed, llvm, run
+
+from gemm.catalog import KERNELS
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCTION = {"s": "sgemm_neon_8x12", "d": "dgemm_neon_6x8"}
+TOLERANCE = 0.5
+"""Percentage points: what llvm-mca's steady state wavers by."""
+
+
+def figures(kernel: str, by: str, letter: str, loop: Loop) -> dict[str, Any]:
+    """A row of `loops`."""
+    percent = {cpu: round(percent_of_peak(loop, cpu), 1) for cpu in MODELS}
+    return {"kernel": kernel, "by": by, "type": letter, "instructions": len(loop.instructions), "fmas": loop.fmas,
+            "loads": loop.loads, "spills": loop.spills, "percent": percent}  # fmt: skip
+
+
+def all_loops(cache: Path, scratch: Path) -> list[dict[str, Any]]:
+    """Every kernel's figures, printed as they come."""
+    names = [cpu if usable else "~" + cpu for cpu, (_, usable) in MODELS.items()]
+    print(f"{'kernel':34}{'by':10}{'instr':>6}{'fma':>5}{'spill':>6}", *(f"{name:>12}" for name in names))
+    table: list[dict[str, Any]] = []
+
+    def add(kernel: str, by: str, letter: str, binary: Path) -> None:
+        loop = main_loop(binary)
+        if loop is None:
+            raise Failed(f"{kernel}: no loop multiplies and adds")
+        row = figures(kernel, by, letter, loop)
+        table.append(row)
+        print(f"{kernel:34}{by:10}{row['instructions']:6}{row['fmas']:5}{row['spills']:6}",
+              *(f"{value:12.1f}" for value in row["percent"].values()), flush=True)  # fmt: skip
+
+    compilers = {"gcc": (CC,), "clang": (llvm("clang"), "--target=aarch64-linux-gnu")}
+    for kernel in (row for row in KERNELS if row.target == "neon"):
+        for by, compiler in compilers.items():
+            binary = compile_kernel(ROOT / kernel.source, scratch / f"{kernel.name}.{by}.o", compiler)
+            add(kernel.name, by, kernel.name.split("gemm")[0], binary)
+    for letter in TYPES:
+        for library in peers.KERNELS:
+            for name, binary in peers.kernels(library, letter, cache, scratch):
+                add(f"{letter}gemm {name}", library, letter, binary)
+    return table
+
+
+def verdict(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ours, by the better compiler, beside the best kernel of each peer."""
+    rows = []
+    for letter, kernel in PRODUCTION.items():
+        for cpu, (_, usable) in MODELS.items():
+            mine = max(row["percent"][cpu] for row in table if row["kernel"] == kernel)
+            best = {
+                library: max(row["percent"][cpu] for row in table if row["by"] == library and row["type"] == letter)
+                for library in peers.KERNELS
+            }
+            rows.append({"type": letter, "cpu": cpu, "usable": usable, "ours": mine, "peers": best})
+    return rows
+
+
+def all_executed(n: int, cache: Path, scratch: Path) -> list[dict[str, Any]]:
+    """Instructions of whole products, printed as they come."""
+    emulator = Emulator(cache, scratch)
+    print(f"\n{'product of ' + str(n) + ' cubed':34}{'instructions':>16}{'a vector FMA':>14}")
+    table = []
+    for letter, (_, lanes) in TYPES.items():
+        programs = [(row.name, ours(row.name, ROOT / row.source, _blocks(dict(row.params)), scratch))
+                    for row in KERNELS if row.target == "neon" and row.name.startswith(f"{letter}gemm")]  # fmt: skip
+        programs += [(f"{letter}gemm {library}", theirs(library, letter, cache, scratch)) for library in peers.KERNELS]
+        for name, program in programs:
+            count = emulator.count(program, n)
+            per_fma = round(count * lanes / n**3, 4)
+            row = {"kernel": name, "type": letter, "n": n, "instructions": count, "per_fma": per_fma}
+            table.append(row)
+            print(f"{name:34}{count:16}{row['per_fma']:14.3f}", flush=True)
+    return table
+
+
+def _blocks(params: dict[str, int]) -> dict[str, int]:
+    return {name: params[name] for name in ("MC", "KC", "NC")}
+
+
+def versions() -> dict[str, str]:
+    """Of the programs that the figures depend on."""
+    found = {}
+    for name, command in {"llvm-mca": llvm("llvm-mca"), "gcc": CC, "clang": llvm("clang")}.items():
+        text, _ = run([command, "--version"])
+        found[name] = next(line.strip() for line in text.splitlines() if re.search(r"version|gcc", line))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--size", type=int, default=640, metavar="N", help="of the products that are counted")
+    parser.add_argument("--no-count", action="store_true", help="inner loops only")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "gemm-arm-static", metavar="FOLDER")
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    cache = options.cache.resolve()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            table = all_loops(cache, Path(folder))
+            counted = [] if options.no_count else all_executed(options.size, cache, Path(folder))
+        head: dict[str, Any] = {"format": "gemm-arm-static/1", "date": date.today().isoformat(), "commit": _commit()}
+        head["versions"] = versions()
+    except Failed as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    rows = verdict(table)
+    if options.json:
+        text = json.dumps({**head, "loops": table, "executed": counted, "verdict": rows}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    lost = [row for row in rows if row["usable"] and row["ours"] + TOLERANCE < max(row["peers"].values())]
+    spilled = [row["kernel"] for row in table if row["kernel"] in PRODUCTION.values() and row["spills"]]
+    for row in lost:
+        print(f"behind on {row['cpu']}, {row['type']}gemm: {row['ours']} % against {row['peers']}")
+    for kernel in spilled:
+        print(f"{kernel}: accesses the stack in its inner loop")
+    return 1 if lost or spilled else 0
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+# The C engine, kernels and driver, under the address and undefined-behaviour sanitizers with libFuzzer's inputs, and
+# under the thread sanitizer with many callers and forks. GEMM_FUZZ_SECONDS: for each of the two (default 60).
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+apt_install clang libclang-rt-14-dev libc6-dev python3-dev python3-venv
+work=$CI_WORK/sanitize seconds=${GEMM_FUZZ_SECONDS:-60}
+copy_source "$work/source"
+cd "$work/source"
+mapfile -t cffi < <(requirements - cffi)
+venv "$work/venv" "${cffi[@]}" setuptools
+
+# What build.py compiles is what is fuzzed; a new row needs nothing here.
+"$work/venv/bin/python" - "$work/rows.h" >"$work/sources" <<'PYTHON'
+import runpy, sys
+from pathlib import Path
+
+rows = runpy.run_path("build.py")["rows"]()
+text = "".join(f'ROW({row.name}, "{"".join(f"{need} " for need in row.needs)}")\n' for row in rows)
+Path(sys.argv[1]).write_text(text)
+print(*sorted({row.source for row in rows} | set(map(str, Path("csrc/driver").glob("*.c")))), sep="\n")
+PYTHON
+mapfile -t sources <"$work/sources"
+say "$(grep -c ROW "$work/rows.h") kernels in ${#sources[@]} files"
+
+build() { # FOLDER FLAG...: the engine's objects
+    mkdir -p "$1"
+    local source
+    for source in "${sources[@]}"; do
+        clang "${flags[@]}" "${@:2}" -c "$source" -o "$1/$(basename "$source" .c).o"
+    done
+}
+# Not optimised: fully unrolled tiles, instrumented, take a compiler minutes each.
+flags=(-g -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work")
+memory=(-fsanitize=address,undefined -fno-sanitize-recover=all)
+
+say "address and undefined behaviour: $seconds s"
+build "$work/memory" "${memory[@]}" -fsanitize=fuzzer-no-link
+clang "${flags[@]}" "${memory[@]}" -fsanitize=fuzzer tests/fuzz/fuzz_engine.c "$work"/memory/*.o -lm -o "$work/fuzz"
+mkdir "$work/corpus"
+"$work/fuzz" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -max_len=400 -len_control=0 -seed=1 -verbosity=0 \
+    -print_final_stats=1 -artifact_prefix="$work/" "$work/corpus" 2>&1 | tail -n 40
+
+say "races: $seconds s"
+build "$work/threads" -fsanitize=thread
+clang "${flags[@]}" -fsanitize=thread tests/fuzz/race_engine.c "$work"/threads/*.o -lm -o "$work/race"
+TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" "$work/race" "$seconds"

@@ -1,0 +1,70 @@
+"""How many threads this process is granted: by its affinity, its control groups and GEMM_NUM_THREADS."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import lru_cache
+from pathlib import Path
+
+MOST = 2**31 - 1
+"""For a gemm_plan: as many as the engine's own limit."""
+
+
+def granted() -> int:
+    """How many threads a product may use unless `gemm.set_num_threads` says otherwise: the least of the CPUs that this
+    process may run on (affinity), the container's CPU quota (cgroup) and GEMM_NUM_THREADS. Raises ValueError if that
+    variable is no positive integer."""
+    available = cores()
+    wish = os.environ.get("GEMM_NUM_THREADS")
+    if not wish:
+        return available
+    try:
+        count = int(wish)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"the environment variable GEMM_NUM_THREADS must be a positive integer, not {wish!r}")
+    return min(available, count)
+
+
+def cores() -> int:
+    """CPUs that this process may run on, quota included."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(usable, _cgroup_quota())))
+
+
+@lru_cache(maxsize=1)
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """CPUs' worth of time that the control groups grant this process, inf without a limit; versions 1 and 2.
+
+    A group's limit binds all below it, so the least of the way up counts. In a container the way that
+    /proc names may lie outside of the mount, whose root is then the container's own group.
+    """
+    quota = math.inf
+    try:
+        lines = own.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return quota
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        names = controllers.split(",")
+        if controllers and "cpu" not in names:
+            continue
+        for mount in (root,) if not controllers else (root / controllers, root / "cpu"):
+            group = Path(path.lstrip("/"))
+            for folder in (mount / group, *(mount / parent for parent in group.parents), mount):
+                quota = min(quota, _group_quota(folder))
+    return quota
+
+
+def _group_quota(folder: Path) -> float:
+    try:
+        if (folder / "cpu.max").exists():
+            granted, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            granted = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        return int(granted) / int(period) if granted not in ("max", "-1") else math.inf
+    except (OSError, ValueError):  # absent, unreadable or of a kind unknown here: no limit that we can tell
+        return math.inf

@@ -1,0 +1,30 @@
+/* libFuzzer's entry: one product from its bytes. Without libFuzzer (-DSEEDED): fuzz_engine SECONDS SEED, random ones. */
+#include "product.h"
+
+#ifndef SEEDED
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    stream s = {data, data + size, size};
+    gemm_set_num_threads(4); /* whatever CPUs there are */
+    product(&s, 4);
+    return 0;
+}
+
+#else
+
+#include <time.h>
+
+int main(int count, char **arguments) {
+    const time_t end = time(NULL) + (count > 1 ? atoi(arguments[1]) : 10);
+    stream s = {.state = count > 2 ? (uint64_t)atoll(arguments[2]) : 1};
+    long done = 0;
+    gemm_set_num_threads(4);
+    do product(&s, 4);
+    while (++done % 16 || time(NULL) < end);
+    printf("%ld products\n", done);
+    return 0;
+}
+
+#endif

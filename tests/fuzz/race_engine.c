@@ -1,0 +1,100 @@
+/* Threads that multiply at once, share one plan, change the limit of threads and fork: for the thread sanitizer.
+ *
+ *   race_engine SECONDS
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "product.h"
+
+enum { THREADS = 6, SIZE = 96 };
+
+static time_t end;
+static atomic_long done;
+
+/* Large enough for several threads; all callers share the plan and its inputs. */
+static struct {
+    gemm_plan plan;
+    operand a, b, expected;
+} common;
+
+static const gemm_scalar one = {1, 0, 1}, zero = {0, 0, 0};
+
+static void make_common(void) {
+    stream s = {.state = 11};
+    int row = (int)(sizeof rows / sizeof *rows) - 1;
+    while (row > 0 && !runs_here(rows[row].needs)) row--;
+    const gemm_kernel *kernel = rows[row].kernel;
+    const int64_t shape[] = {1, 1, SIZE, SIZE};
+    common.a = place(&s, kernel->a_size, shape, 0), common.b = place(&s, kernel->b_size, shape, 0);
+    common.expected = place(&s, kernel->c_size, shape, 0);
+    operand expected = adjacent(&common.expected), a = adjacent(&common.a), b = adjacent(&common.b);
+    release(&common.expected);
+    common.expected = expected;
+    common.plan = (gemm_plan){.kernel = kernel,
+                              .m = SIZE,
+                              .n = SIZE,
+                              .k = SIZE,
+                              .threads = 5,
+                              .mc = 4 * kernel->mr,
+                              .kc = 32,
+                              .nc = 4 * kernel->nr};
+    plain(&common.plan, &a, &b, NULL, &common.expected, &one, &zero);
+    common.plan.a = strides_of(&common.a), common.plan.b = strides_of(&common.b);
+    common.plan.out = strides_of(&common.expected);
+    release(&a), release(&b);
+}
+
+static int shared_product(void) {
+    operand out = adjacent(&common.expected);
+    memset(out.block, POISON, (size_t)out.bytes);
+    const int result = gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero);
+    const int right = result == GEMM_OK && !memcmp(out.block, common.expected.block, (size_t)out.bytes);
+    release(&out);
+    return right;
+}
+
+static void *multiply(void *argument) {
+    stream s = {.state = (uint64_t)(uintptr_t)argument};
+    do {
+        for (int i = 0; i < 4; i++) product(&s, 5);
+        for (int i = 0; i < 4; i++)
+            if (!shared_product()) fail(&common.plan, "the shared product is wrong");
+        if (!next(&s, 4)) gemm_set_num_threads((int)next(&s, 6));
+        atomic_fetch_add(&done, 8);
+    } while (time(NULL) < end);
+    return NULL;
+}
+
+static void fork_once(void) {
+    const pid_t child = fork();
+    if (child < 0) abort();
+    if (!child) _exit(shared_product() && shared_product() ? 0 : 1);
+    int status;
+    if (waitpid(child, &status, 0) != child || status) {
+        fprintf(stderr, "the child of a fork ended with %#x\n", status);
+        abort();
+    }
+}
+
+int main(int count, char **arguments) {
+    pthread_t threads[THREADS];
+    end = time(NULL) + (count > 1 ? atoi(arguments[1]) : 10);
+    make_common();
+    fork_once(); /* before the pool is used */
+    for (intptr_t i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, multiply, (void *)(i + 1))) abort();
+    long forks = 1;
+    for (; time(NULL) < end; forks++) {
+        fork_once(); /* while others multiply */
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    fork_once();
+    if (!shared_product()) fail(&common.plan, "the shared product is wrong");
+    printf("%ld products in %d threads, %ld forks\n", atomic_load(&done), THREADS, forks + 1);
+    return 0;
+}

@@ -1,0 +1,216 @@
+"""Through the public face: forks and pools of processes and threads, interrupts, and memory that is not to be had."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemm
+
+ROOT = Path(__file__).resolve().parent.parent
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
+
+WORKERS = """
+import multiprocessing, os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import gemm
+def operands(seed=0, n=260):
+    return np.random.default_rng(seed).standard_normal((2, n, n))
+def product(seed=0):
+    a, b = operands(seed)
+    return gemm.matmul(a, b, backend="cpu").tobytes()
+def products(seed):
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(product, [seed] * 8))
+    assert len(found) == 1
+    return found.pop()
+gemm.set_num_threads(4)
+"""
+
+
+def python(code, folder, **environment):
+    """Runs WORKERS (a module that children import, too) and `code` in a new interpreter, which must end well."""
+    (folder / "workers.py").write_text(WORKERS)
+    script = folder / "script.py"
+    body = textwrap.indent(textwrap.dedent(code), "    ")
+    script.write_text(f"from workers import *\nif __name__ == '__main__':\n{body}")
+    paths = os.pathsep.join(filter(None, [str(ROOT), str(folder), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(script)], timeout=180, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("used", [False, True])
+def test_pools_of_processes(method, used, tmp_path):
+    """Children that start before or after the parent's first product; both go on, and so do children's children."""
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"{method} is not offered here")
+    python(
+        f"""
+        expected = product() if {used} else None
+        context = multiprocessing.get_context("{method}")
+        with context.Pool(2) as pool:
+            first = pool.map(product, range(4))
+            assert product() == first[0] and expected in (None, first[0])
+            assert pool.map(products, range(4)) == first
+            assert [product(seed) for seed in range(4)] == first
+        one = context.Process(target=products, args=(0,))
+        one.start(); one.join(100)
+        assert one.exitcode == 0
+        """,
+        tmp_path,
+    )
+
+
+@posix
+def test_forks_while_others_multiply(tmp_path):
+    """The child of a fork goes on though the parent's other threads were in the middle of a product."""
+    python(
+        """
+        expected, stop = product(), threading.Event()
+        def busy():
+            while not stop.is_set():
+                assert product() == expected
+        threads = [threading.Thread(target=busy) for _ in range(3)]
+        for thread in threads: thread.start()
+        try:
+            for turn in range(15):
+                if (pid := os.fork()) == 0:
+                    os._exit(0 if product() == expected and products(0) == expected else 1)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, turn
+        finally:
+            stop.set()
+            for thread in threads: thread.join()
+        assert product() == expected
+        """,
+        tmp_path,
+    )
+
+
+def test_nested_pools_of_joblib(tmp_path):
+    """loky's processes, each with threads of joblib, each product with threads of its own."""
+    pytest.importorskip("joblib")
+    python(
+        """
+        from joblib import Parallel, delayed
+        from workers import product
+        def nested(seed):
+            return Parallel(2, backend="threading")(delayed(product)(seed) for _ in range(3))
+        expected = [product(seed) for seed in range(4)]
+        for backend in ("loky", "threading", "multiprocessing"):
+            found = Parallel(2, backend=backend)(delayed(nested)(seed) for seed in range(4))
+            assert found == [[one] * 3 for one in expected], backend
+        """,
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sixty_four_threads_at_once(dtype):
+    """Each with products of its own, of all sizes, by calls and by one plan that all share; every bit as alone."""
+    rng = np.random.default_rng(4)
+    cases = []
+    for m, n, k in [(8, 8, 8), (1, 900, 200), (97, 101, 103), (200, 210, 190)]:
+        a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+        cases.append((a, b, gemm.plan(a, b, backend="cpu"), gemm.matmul(a, b, backend="cpu").tobytes()))
+    start, wrong = threading.Barrier(64), []
+
+    def work(seed):
+        start.wait()
+        for turn in range(12):
+            a, b, plan, expected = cases[(seed + turn) % len(cases)]
+            out = np.full((a.shape[0], b.shape[1]), np.nan, dtype)
+            result = plan(a, b, out=out) if turn % 3 else gemm.gemm(a, b, out=out, backend="cpu")
+            if result.tobytes() != expected:
+                wrong.append((seed, turn))
+
+    gemm.set_num_threads(4)
+    try:
+        with ThreadPoolExecutor(64) as pool:
+            list(pool.map(work, range(64)))
+    finally:
+        gemm.set_num_threads(None)
+    assert not wrong
+
+
+@posix
+def test_interrupts_leave_a_usable_library(tmp_path):
+    """KeyboardInterrupt comes when the product that runs is done; what follows is right."""
+    python(
+        """
+        expected = product()
+        a, b = operands(1, 700)
+        whole = gemm.matmul(a, b, backend="cpu").tobytes()
+        interrupts = 0
+        for delay in (0.001, 0.003, 0.01, 0.02):
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            try:
+                while True:
+                    assert gemm.matmul(a, b, backend="cpu").tobytes() == whole
+            except KeyboardInterrupt:
+                interrupts += 1
+            assert product() == expected and products(0) == expected
+        assert interrupts == 4
+        """,
+        tmp_path,
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS binds on Linux")
+def test_no_memory_for_packing(tmp_path):
+    """MemoryError, `out` (also where it is c) as it was, the next product right."""
+    told = python(
+        """
+        import mmap, resource
+        gemm.set_num_threads(1)
+        wide = operands(0, 2400)[:, ::2, ::2]  # strides that must be packed
+        name = gemm.plan(*wide, backend="cpu").kernel  # by name: no other way may stand in
+        expected, small = gemm.gemm(*wide, kernel=name).tobytes(), product()
+        out = np.full((1200, 1200), 5.0)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        kept = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 16), kept[1]))
+        held = []
+        try:
+            while True: held.append(bytearray(1 << 16))  # what the allocator still has
+        except MemoryError:
+            pass
+        try:
+            mmap.mmap(-1, 1 << 20)
+        except OSError:
+            pass
+        else:
+            print("skip: RLIMIT_AS does not bind here"); sys.exit(0)
+        refused = 0
+        for _ in range(3):
+            for options in ({}, {"c": out, "beta": 1.0}):
+                try:
+                    gemm.gemm(*wide, out=out, kernel=name, **options)
+                except MemoryError:
+                    refused += 1
+        resource.setrlimit(resource.RLIMIT_AS, kept)
+        held.clear()
+        assert refused == 6, refused
+        assert (out == 5).all()
+        assert gemm.gemm(*wide, out=out, kernel=name).tobytes() == expected and product() == small
+        """,
+        tmp_path,
+        MALLOC_ARENA_MAX="1",
+    )
+    if told.startswith("skip: "):
+        pytest.skip(told[6:].strip())

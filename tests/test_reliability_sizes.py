@@ -1,0 +1,151 @@
+"""Sizes and offsets beyond 2**31, and no leak over many calls."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+import gemm
+from gemm import repeat
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's promised memory and its /proc")
+FAR = 2**31
+
+
+def promised(count, dtype):
+    """An array in memory that is not there until it is touched; skips where the system promises no more than it has."""
+    try:
+        memory = mmap.mmap(-1, count * np.dtype(dtype).itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    except (OSError, OverflowError):
+        pytest.skip("the system promises no more memory than it has")
+    return np.frombuffer(memory, dtype)
+
+
+def small_integers(seed, *shape):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def test_an_axis_beyond():
+    """k and A's elements are more than 2**31, all the same eight bytes; an exact sum tells how many were added."""
+    k, one = FAR + 9, np.ones((1, 1))
+    result = gemm.gemm(np.broadcast_to(one, (1, k)), np.broadcast_to(one, (k, 1)), one, beta=2.0, backend="cpu")
+    assert result.item() == k + 2.0
+
+
+@linux
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["batch", "rows", "columns"])
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+def test_offsets_beyond(place, axis, sign):
+    """Neighbours more than 2**31 elements apart, forwards and backwards, at every place of a product."""
+    m, n, k = 9, 21, 13
+    shapes = {"a": (2, m, k), "b": (2, k, n), "out": (2, m, n)}
+    near = {name: small_integers(len(name), *shape) for name, shape in shapes.items()}
+    x = near[place]
+    steps = [x.shape[1] * x.shape[2], x.shape[2], 1]
+    steps[axis] = FAR // (x.shape[axis] - 1) + 3
+    line = promised(steps[axis] * (x.shape[axis] - 1) + 4 * x.size, np.float32)
+    far = as_strided(line, x.shape, [4 * step for step in steps])
+    far[...] = x
+    if sign < 0:
+        far = np.flip(far, axis)
+    given = {**near, place: far}
+    expected = given["a"] @ given["b"] + given["out"]
+    out = given["out"]
+    result = gemm.gemm(given["a"], given["b"], out, beta=1.0, out=out, backend="cpu")
+    np.testing.assert_array_equal(result, expected)
+
+
+@linux
+def test_a_batch_beyond():
+    """The product of the batch's length and a stride passes 2**31 though each is small."""
+    count = 40
+    step = FAR // (count - 1) + 1
+    line = promised(step * count, np.float32)
+    a = as_strided(line, (count, 4, 4), [4 * step, 16, 4])
+    a[...] = small_integers(4, count, 4, 4)
+    b = small_integers(5, 4, 4)
+    np.testing.assert_array_equal(gemm.matmul(a, b, backend="cpu"), np.array(a) @ b)
+    np.testing.assert_array_equal(gemm.matmul(b, a[::-1], backend="cpu"), b @ np.array(a[::-1]))
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def growth(work, count):
+    """Bytes and objects that `count` calls of `work` leave behind; the first tenth may fill caches."""
+    for _ in range(count // 10):
+        work()
+    gc.collect()
+    bytes_before, objects_before = resident(), len(gc.get_objects())
+    for _ in range(count):
+        work()
+    gc.collect()
+    return resident() - bytes_before, len(gc.get_objects()) - objects_before
+
+
+MIB = 1 << 20
+
+
+@linux
+@pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+def test_a_million_repeated_calls_leave_nothing():
+    a, b = small_integers(6, 4, 4), small_integers(7, 4, 4)
+    out = np.empty((4, 4), np.float32)
+    left, objects = growth(lambda: gemm.gemm(a, b, out=out), 900_000)
+    assert left < 2 * MIB
+    assert objects < 100
+    left, objects = growth(lambda: gemm.gemm(a, b), 100_000)
+    assert left < 2 * MIB
+    assert objects < 100
+
+
+RNG = np.random.default_rng(8)
+
+
+def calls():
+    """One of each kind that takes the long way: new shapes, plans, sizes that need workspaces, refusals."""
+    m, n, k = RNG.integers(1, 40, 3).tolist()
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    gemm.gemm(a, b, alpha=float(m))
+    gemm.plan(a, b)(a, b)
+    with pytest.raises(ValueError, match="columns of a"):
+        gemm.gemm(a, np.ones((k + 1, n), np.float32))
+    x = np.ones((int(RNG.integers(90, 100)), 70))
+    gemm.matmul(x, x.T, backend="cpu")
+
+
+@linux
+def test_thousands_of_other_calls_leave_little():
+    """What is remembered of products has its limits: 64 sets of options, 4096 choices and launches."""
+    for _ in range(2500):
+        calls()  # fills what there is
+    left, objects = growth(calls, 2500)
+    assert left < 8 * MIB
+    assert objects < 5000
+
+
+@linux
+def test_threads_that_come_and_go_leave_nothing():
+    a = np.random.default_rng(9).standard_normal((120, 120))
+    gemm.set_num_threads(4)
+    try:
+
+        def work():
+            thread = threading.Thread(target=gemm.matmul, args=(a, a), kwargs={"backend": "cpu"})
+            thread.start()
+            thread.join()
+
+        left, objects = growth(work, 1500)
+    finally:
+        gemm.set_num_threads(None)
+    assert left < 4 * MIB
+    assert objects < 200
