@@ -90,7 +90,7 @@ def compile_in_place() -> None:
 
     os.chdir(ROOT)
     engine = make_builder().distutils_extension(tmpdir="build/cffi", verbose=False)
-    engine.py_limited_api = True
+    engine.py_limited_api = not sysconfig.get_config_var("Py_GIL_DISABLED")
     command = Distribution({"name": "gemm", "ext_modules": [engine, *memo()]}).get_command_obj("build_ext")
     command.inplace = True
     command.ensure_finalized()

@@ -2,6 +2,7 @@
 
 import runpy
 import shutil
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -21,9 +22,11 @@ class BuildWithKernels(build_py):
             shutil.copyfile(source, target)
 
 
+# The free-threaded build has no stable ABI, and setuptools refuses wheels that claim one.
+stable = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp310"}}
 setup(
     cffi_modules=["build.py:ffibuilder"],
     ext_modules=runpy.run_path("build.py")["memo"](),
     cmdclass={"build_py": BuildWithKernels},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options=stable,
 )

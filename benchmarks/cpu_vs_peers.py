@@ -62,10 +62,10 @@ from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
 from peers.tables import shape, show, show_means
 
 from gemm import report
-from gemm.backends.cpu import num_threads
 from gemm.cli import text
 from gemm.cli.arguments import listed, positive, save_json, writable
 from gemm.dispatch import registry
+from gemm.threads import granted
 
 LOOSE = 4.0
 """Contract bounds that a peer, which promised none, may err by before it counts as wrong."""
@@ -75,7 +75,7 @@ OURS = ("gemm", "plan", "prepared")
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cores = num_threads()
+    cores = granted()
     parser.add_argument("--threads", type=_counts, default=sorted({1, cores}), metavar="LIST",
                         help=f"for everyone (default: {','.join(map(str, sorted({1, cores})))})")  # fmt: skip
     parser.add_argument("--dtype", type=_of("--dtype", DTYPES), default=list(DTYPES), metavar="LIST",
@@ -125,7 +125,7 @@ def _shapes(argument: str) -> set[tuple[int, ...]]:
 def main(argv: list[str] | None = None) -> int:
     """Time, print, write; returns the exit status."""
     args, start = arguments().parse_args(argv), time.monotonic()
-    cores = num_threads()  # before a contestant is told another number
+    cores = granted()  # before a contestant is told another number
     if args.threads[-1] > cores:
         print(f"--threads {args.threads[-1]}: this process may use {cores}", file=sys.stderr)
         return 2

@@ -49,6 +49,7 @@ typedef struct product {
                                 .kc = x.kc,                                                                         \
                                 .nc = 48,                                                                           \
                                 .threads = 1,                                                                       \
+                                .ordered = 1,                                                                       \
                                 .a = as,                                                                            \
                                 .b = bs,                                                                            \
                                 .c = cs,                                                                            \

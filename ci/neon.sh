@@ -20,7 +20,7 @@ conform max,sve=off neon-newest "$(kernels 'row.target == "neon" and {"i8mm", "b
 cp "$CI_WORK"/neon/reports/* "$CI_REPORTS"
 
 say "32-bit Arm, Cortex-A15"
-arm-linux-gnueabihf-gcc -std=c11 -D_GNU_SOURCE -O3 -ffp-contract=off -fno-math-errno -Wall -Werror -mfpu=neon-vfpv4 -static -I"$ROOT/csrc" \
+arm-linux-gnueabihf-gcc -std=gnu11 -O3 -ffp-contract=off -fno-math-errno -Wall -Werror -mfpu=neon-vfpv4 -static -I"$ROOT/csrc" \
     "-DKERNELS(F, D)=F(sgemm_armv7_6x8)" "$ROOT"/csrc/driver/*.c "$ROOT"/csrc/armv7/*.c "$ROOT/ci/check_engine.c" \
     -o "$CI_WORK/check_engine" -lm -lpthread
 qemu-arm-static -cpu cortex-a15 "$CI_WORK/check_engine" || status=$?

@@ -104,6 +104,13 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
 int64_t gemm_prepared_bytes(const gemm_plan *plan);
 void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
 
+/* The threads that any product of this process may use, the caller's included; as of the next product, whatever was
+ * planned before. gemm_set_num_threads sets a number; with 0, as at first, there are as many as are granted: the CPUs
+ * that the calling thread may run on at that moment, at most those of gemm_grant_threads. */
+int gemm_get_num_threads(void);
+void gemm_set_num_threads(int threads);
+void gemm_grant_threads(int most);
+
 /* What this CPU and its operating system can run: bit i stands for gemm_feature_names[i]; NULL ends the names. */
 enum { GEMM_AVX2 = 1, GEMM_FMA = 2, GEMM_AVX512F = 4, GEMM_NEON = 8 };
 extern const char *const gemm_feature_names[];

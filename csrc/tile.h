@@ -322,7 +322,7 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 /* The same with each sum split over k, as often as there are lanes and chains: memory's speed, another rounding. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
-    enum { COLUMNS = 4, CHAINS = 2, STEP = CHAINS * VL };
+    enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const T *a = (const T *)x->a;
     for (int64_t j = 0; j < x->n; j += COLUMNS) {
         const int count = x->n - j < COLUMNS ? (int)(x->n - j) : COLUMNS;

@@ -13,16 +13,25 @@ Importing starts no thread and looks for no device; see `gemm.gemm` for the call
 __version__ = "0.1.0"
 
 from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
+from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
+from gemm.prepared import Prepared, prepare
 
 __all__ = [
     "BackendUnavailable",
     "GemmPlan",
+    "Prepared",
     "backends",
     "explain",
     "gemm",
+    "get_num_threads",
     "kernels",
     "matmul",
     "plan",
+    "prepare",
+    "set_num_threads",
     "show_config",
 ]
+
+start()
+del start

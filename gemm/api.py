@@ -13,6 +13,7 @@ from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import registry
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.errors import BackendUnavailable
+from gemm.prepared import Prepared
 from gemm.problem import Device, DeviceView, Problem
 
 
@@ -28,7 +29,7 @@ def gemm(
         b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
             Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
             of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, __cuda_array_interface__, DLPack), all
-            in one place.
+            in one place; or what `prepare` made of b.
         c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
@@ -60,6 +61,11 @@ def gemm(
         result = memo.run(a, b, c, out)
         if result is not None:
             return result
+    if b.__class__ is Prepared:
+        return b.product(a, c, out, {
+            "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
+            "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
+        })  # fmt: skip
     call = normalise(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
         precision=precision, reproducible=reproducible,
@@ -134,6 +140,8 @@ def plan(
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
 ) -> GemmPlan:  # fmt: skip
     """A handle for repeated products like this one; arguments and errors as for `gemm`. Computes nothing yet."""
+    if isinstance(b, Prepared):
+        raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
     options: dict[str, Any] = {
         "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
         "precision": precision, "reproducible": reproducible,

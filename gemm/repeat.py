@@ -43,8 +43,14 @@ def new(kinds: int) -> Any:
 
 def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
     """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
-    native = getattr(launcher(plan), "native", None)
-    used = zip((a, b, c, out), (call.a, call.b, call.c, call.out), strict=True)
+    if getattr(b, "dtype", None) == call.b.dtype:
+        learn_native(memo, launcher(plan), call, a, b, c, out)
+
+
+def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
+    """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by."""
+    native = getattr(launch, "native", None)
+    used = zip((a, c, out), (call.a, call.c, call.out), strict=True)
     converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
     if native is None or not call.direct or converted:
         return

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemm.backends import cpu
+import gemm
+from gemm import threads as granting
 from gemm.backends.cpu import CpuBackend
 from gemm.catalog import KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -27,6 +28,12 @@ from gemm.problem import Problem
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [row for row in KERNELS if row.backend == "cpu"]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
+
+
+@pytest.fixture(autouse=True)
+def limit_of_threads():
+    yield
+    gemm.set_num_threads(None)
 
 
 @pytest.fixture(params=ROWS, ids=lambda row: row.name)
@@ -47,10 +54,10 @@ def small_blocks(row: Kernel) -> Kernel:
     return replace(row, params={**row.params, **blocks})
 
 
-def run(row, a, b, out, *, c=None, alpha=1.0, beta=0.0):
+def run(row, a, b, out, *, c=None, alpha=1.0, beta=0.0, reproducible=True):
     backend = CpuBackend()
     batch = int(np.prod(out.shape[:-2]))
-    problem = Problem(row.dtype, *out.shape[-2:], a.shape[-1], batch)
+    problem = Problem(row.dtype, *out.shape[-2:], a.shape[-1], batch, reproducible=reproducible)
     backend.launcher(row, backend.devices()[0], problem)(a, b, c, out, alpha, beta)
     return out
 
@@ -200,8 +207,8 @@ def test_zero_strides(row):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_batches(row, threads, monkeypatch):
-    monkeypatch.setattr(cpu, "num_threads", lambda: threads)
+def test_batches(row, threads):
+    gemm.set_num_threads(threads)
     m, n, k = 19, 140, 66  # 3 * 5 * 2 products of 175 000 multiply-adds: enough for several threads
     a = matrix(15, (3, 1, 2, m, k), row.dtype)
     b = matrix(16, (5, 1, n, k), row.dtype).mT
@@ -218,12 +225,12 @@ def test_batches(row, threads, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(230, 240, 300), (7, 3000, 260), (3000, 5, 300), (1, 5000, 300), (5000, 1, 300)])
-def test_threads_leave_the_bits(row, shape, monkeypatch):
+def test_threads_leave_the_bits(row, shape):
     m, n, k = shape
     a, b = matrix(18, (m, k), row.dtype), matrix(19, (k, n), row.dtype)
     results = []
     for threads in (1, 2, 3, 7):
-        monkeypatch.setattr(cpu, "num_threads", lambda: threads)  # noqa: B023 - read before the loop goes on
+        gemm.set_num_threads(threads)
         results.append(run(row, a, b, np.full((m, n), np.nan, row.dtype)))
         results.append(run(row, a, b, np.full((n, m), np.nan, row.dtype).T))
     at = [(0, 0), (m - 1, n - 1), (m // 2, n // 3), (m - 1, 0), (0, n - 1)]
@@ -232,6 +239,20 @@ def test_threads_leave_the_bits(row, shape, monkeypatch):
         assert results[0][i, j] == want[i, j]
     for other in results[1:]:
         same_bits(other, results[0])
+
+
+def test_split_sums_of_vectors_depend_on_their_row_alone(row):
+    """Without reproducible=True a matrix times a vector may be summed in parts, but the same ones wherever a row lies."""
+    a, b = matrix(20, (533, 707), row.dtype), matrix(21, (707, 1), row.dtype)
+    whole = run(row, a, b, np.empty((533, 1), row.dtype), reproducible=False)
+    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+    bound = 709 * np.finfo(row.dtype).eps / 2 * (abs(a).astype(np.longdouble) @ abs(b).astype(np.longdouble))
+    assert np.all(abs(whole - exact) <= 2 * bound)
+    for rows in (slice(1), slice(3, 4), slice(5, 12), slice(100, 533)):
+        for threads in (1, 3):
+            gemm.set_num_threads(threads)
+            part = run(row, a[rows], b, np.empty((len(a[rows]), 1), row.dtype), reproducible=False)
+            same_bits(part, whole[rows])
 
 
 def test_special_values(row):
@@ -296,15 +317,15 @@ def test_sixteen_threads_at_once(row):
         list(pool.map(many, range(16)))
 
 
-def test_threads_asleep_and_awake(row, monkeypatch):
+def test_threads_asleep_and_awake(row):
     """Products of all sizes, after pauses that put none, some or all of the workers to sleep, by changing limits."""
     rng = np.random.default_rng(24)
     a, b = matrix(25, (400, 150), row.dtype), matrix(26, (150, 400), row.dtype)
-    monkeypatch.setattr(cpu, "num_threads", lambda: 1)
+    gemm.set_num_threads(1)
     want = run(row, a, b, np.empty((400, 400), row.dtype))
     for _ in range(60):
         threads, m, n = int(rng.integers(1, 9)), *rng.integers(1, 401, 2).tolist()
-        monkeypatch.setattr(cpu, "num_threads", lambda: threads)  # noqa: B023 - read before the loop goes on
+        gemm.set_num_threads(threads)
         out = run(row, a[:m], b[:, :n], np.full((m, n), np.nan, row.dtype))
         same_bits(out, want[:m, :n])
         time.sleep(rng.choice([0, 2e-5, 1e-4, 2e-3]))
@@ -315,13 +336,14 @@ def test_threads_asleep_and_awake(row, monkeypatch):
 PRELUDE = '''
 import os, sys, threading
 import numpy as np
+import gemm
 from gemm.backends import cpu
 from gemm.catalog import BY_NAME
 from gemm.problem import Problem
 backend = cpu.CpuBackend()
 device, = backend.devices()
 row = BY_NAME["sgemm_scalar_4x4"]
-cpu.num_threads = lambda: 4
+gemm.set_num_threads(4)
 a = np.random.default_rng(0).standard_normal((320, 320)).astype(np.float32)
 launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
 def product():
@@ -410,10 +432,10 @@ def test_exit_with_a_busy_daemon_thread():
 def test_threads_that_cannot_start():
     python("""
         import resource
-        cpu.num_threads = lambda: 1
+        gemm.set_num_threads(1)
         launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
         expected = product()
-        cpu.num_threads = lambda: 4
+        gemm.set_num_threads(4)
         launch = backend.launcher(row, device, Problem("float32", 320, 320, 320))
         if os.geteuid() == 0:
             try:
@@ -472,13 +494,13 @@ def test_isa_override(monkeypatch):
 
 def test_number_of_threads(monkeypatch, tmp_path):
     monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
-    assert 1 <= cpu.num_threads() <= (os.cpu_count() or 1)
+    assert 1 <= granting.granted() <= (os.cpu_count() or 1)
     monkeypatch.setenv("GEMM_NUM_THREADS", "1")
-    assert cpu.num_threads() == 1
+    assert granting.granted() == 1
     for bad in ("0", "-2", "two", "1.5"):
         monkeypatch.setenv("GEMM_NUM_THREADS", bad)
         with pytest.raises(ValueError, match=f"GEMM_NUM_THREADS.*{bad}"):
-            cpu.num_threads()
+            granting.granted()
 
 
 @pytest.mark.parametrize(
@@ -500,7 +522,7 @@ def test_quota_of_control_groups(own, files, quota, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "own").write_text(own + "\n")
-    assert cpu._cgroup_quota.__wrapped__(tmp_path / "mount", tmp_path / "own") == quota
+    assert granting._cgroup_quota.__wrapped__(tmp_path / "mount", tmp_path / "own") == quota
 
 
 def test_a_kernel_that_the_cpu_lacks():

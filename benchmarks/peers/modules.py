@@ -23,7 +23,8 @@ def _module(name: str) -> Any:
 def _numpy_blas() -> list[Any]:
     """threadpoolctl's controllers of NumPy's BLAS; called before another peer loads a BLAS of its own."""
     found = _module("threadpoolctl").ThreadpoolController().lib_controllers
-    if not (blas := [library for library in found if library.user_api == "blas"]):
+    blas = [library for library in found if library.user_api == "blas" and library.internal_api != "gemm"]
+    if not blas:
         raise Absent("threadpoolctl finds no BLAS in this NumPy, so its threads cannot be set")
     return blas
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import gemm
-from gemm import dispatch
 
 from .base import Loop, Peer, Unable, looped
 from .native import address, native
@@ -27,9 +25,7 @@ class Plan(Peer):
         self.about = f"gemm {gemm.__version__}, {self.how}, backend cpu"
 
     def set_threads(self, count: int) -> None:
-        if os.environ.get("GEMM_NUM_THREADS") != str(count):
-            os.environ["GEMM_NUM_THREADS"] = str(count)
-            dispatch.forget()  # a launch is bound to the number of threads at its making
+        gemm.set_num_threads(count)
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
         return looped(partial(_plan(a, b, out), a, b, out=out))

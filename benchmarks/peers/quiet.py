@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gemm.backends.cpu import num_threads
+from gemm.threads import granted
 
 _OTHERS = 0.05
 """Cores that other processes may use in the mean."""
@@ -21,7 +21,7 @@ class Watch:
     """Counts, from its making to `finish`, what others did on the machine."""
 
     def __init__(self) -> None:
-        self.cores = num_threads()
+        self.cores = granted()
         self._load = _load()
         self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
 

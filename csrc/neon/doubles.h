@@ -13,5 +13,6 @@
 #define PART_OF(count) (count)
 #define LOAD_PART(p, part) neon_load_doubles(p, part)
 #define STORE_PART(p, part, v) neon_store_doubles(p, part, v)
-#define TRANSPOSE neon_transpose_doubles
-#define TRANSPOSED 2
+#define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
+#define TURN neon_turn_doubles
+#define TURN_DEPTH 2

@@ -1,4 +1,4 @@
-/* What the NEON kernels share: partial vectors, elements of a, and transposition for packing. */
+/* What the NEON kernels share: partial vectors, elements of a, and transposition. */
 #ifndef GEMM_NEON_H
 #define GEMM_NEON_H
 
@@ -65,6 +65,16 @@ NEON_INLINE void neon_store_floats(float *p, int count, float32x4_t v) {
     }
 }
 
+/* turned[p] = x[0 ... 3][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
+NEON_INLINE void neon_turn_floats(float32x4_t *turned, const float *x, int64_t rs, int count) {
+    const float32x4_t none = vdupq_n_f32(0);
+    const float32x4_t a = count > 0 ? vld1q_f32(x) : none, b = count > 1 ? vld1q_f32(x + rs) : none;
+    const float32x4_t c = count > 2 ? vld1q_f32(x + 2 * rs) : none, d = count > 3 ? vld1q_f32(x + 3 * rs) : none;
+    const float32x4x2_t ac = vzipq_f32(a, c), bd = vzipq_f32(b, d);
+    const float32x4x2_t low = vzipq_f32(ac.val[0], bd.val[0]), high = vzipq_f32(ac.val[1], bd.val[1]);
+    turned[0] = low.val[0], turned[1] = low.val[1], turned[2] = high.val[0], turned[3] = high.val[1];
+}
+
 #ifndef __arm__ /* which has no vectors of doubles */
 NEON_INLINE float64x2_t neon_load_doubles(const double *p, int count) {
     return count == 2 ? vld1q_f64(p) : vcombine_f64(vld1_f64(p), vdup_n_f64(0));
@@ -77,25 +87,11 @@ NEON_INLINE void neon_store_doubles(double *p, int count, float64x2_t v) {
         vst1q_lane_f64(p, v, 0);
 }
 
-/* to[p step + i] = x[i rs + p] for i, p < 4; rows from `count` on are zero. */
-NEON_INLINE void neon_transpose_floats(float *to, int64_t step, const float *x, int64_t rs, int count) {
-    const float32x4_t none = vdupq_n_f32(0);
-    const float32x4_t a = count > 0 ? vld1q_f32(x) : none, b = count > 1 ? vld1q_f32(x + rs) : none;
-    const float32x4_t c = count > 2 ? vld1q_f32(x + 2 * rs) : none, d = count > 3 ? vld1q_f32(x + 3 * rs) : none;
-    const float32x4x2_t ac = vzipq_f32(a, c), bd = vzipq_f32(b, d);
-    const float32x4x2_t low = vzipq_f32(ac.val[0], bd.val[0]), high = vzipq_f32(ac.val[1], bd.val[1]);
-    vst1q_f32(to, low.val[0]);
-    vst1q_f32(to + step, low.val[1]);
-    vst1q_f32(to + 2 * step, high.val[0]);
-    vst1q_f32(to + 3 * step, high.val[1]);
-}
-
-/* The same for i, p < 2. */
-NEON_INLINE void neon_transpose_doubles(double *to, int64_t step, const double *x, int64_t rs, int count) {
+/* turned[p] = x[0, 1][p] for p < 2. */
+NEON_INLINE void neon_turn_doubles(float64x2_t *turned, const double *x, int64_t rs, int count) {
     const float64x2_t none = vdupq_n_f64(0);
     const float64x2_t a = count > 0 ? vld1q_f64(x) : none, b = count > 1 ? vld1q_f64(x + rs) : none;
-    vst1q_f64(to, vzip1q_f64(a, b));
-    vst1q_f64(to + step, vzip2q_f64(a, b));
+    turned[0] = vzip1q_f64(a, b), turned[1] = vzip2q_f64(a, b);
 }
 #endif
 

@@ -2,101 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
-import math
 import os
 import platform
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from gemm import threads
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import KERNELS, Kernel
+from gemm.engine import REMEDY, engine
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem, same_stack
-
-_REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
-
-
-def _engine() -> Any:
-    """The extension module, with `ffi` and `lib`."""
-    try:
-        return importlib.import_module("gemm._cpu")
-    except ImportError as error:
-        built = error.name != "gemm._cpu"
-        cause = f"cannot be loaded ({error})" if built else "is not built"
-        raise BackendUnavailable("cpu", f"the C extension gemm._cpu {cause}", _REMEDY) from error
-
-
-def num_threads() -> int:
-    """How many threads a product may use: the least of the CPUs that this process may run on (affinity), the
-    container's CPU quota (cgroup) and GEMM_NUM_THREADS. Raises ValueError if that variable is no positive integer."""
-    cores = _cores()
-    wish = os.environ.get("GEMM_NUM_THREADS")
-    if not wish:
-        return cores
-    try:
-        count = int(wish)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise ValueError(f"the environment variable GEMM_NUM_THREADS must be a positive integer, not {wish!r}")
-    return min(cores, count)
-
-
-def _cores() -> int:
-    """CPUs that this process may run on, quota included."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, _cgroup_quota())))
-
-
-@lru_cache(maxsize=1)
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
-    """CPUs' worth of time that the control groups grant this process, inf without a limit; versions 1 and 2.
-
-    A group's limit binds all below it, so the least of the way up counts. In a container the way that
-    /proc names may lie outside of the mount, whose root is then the container's own group.
-    """
-    quota = math.inf
-    try:
-        lines = own.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # no Linux
-        return quota
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        names = controllers.split(",")
-        if controllers and "cpu" not in names:
-            continue
-        for mount in (root,) if not controllers else (root / controllers, root / "cpu"):
-            group = Path(path.lstrip("/"))
-            for folder in (mount / group, *(mount / parent for parent in group.parents), mount):
-                quota = min(quota, _group_quota(folder))
-    return quota
-
-
-def _group_quota(folder: Path) -> float:
-    try:
-        if (folder / "cpu.max").exists():
-            granted, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-        else:
-            granted = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        return int(granted) / int(period) if granted not in ("max", "-1") else math.inf
-    except (OSError, ValueError):  # absent, unreadable or of a kind unknown here: no limit that we can tell
-        return math.inf
 
 
 def _features() -> frozenset[str]:
     """What the CPU can run, cut down to the target that GEMM_CPU_ISA names."""
-    engine = _engine()
+    ffi, lib = engine().ffi, engine().lib
     found: set[str] = set()
-    mask, bit = engine.lib.gemm_features(), 0
-    while engine.lib.gemm_feature_names[bit] != engine.ffi.NULL:
+    mask, bit = lib.gemm_features(), 0
+    while lib.gemm_feature_names[bit] != ffi.NULL:
         if mask >> bit & 1:
-            found.add(engine.ffi.string(engine.lib.gemm_feature_names[bit]).decode())
+            found.add(ffi.string(lib.gemm_feature_names[bit]).decode())
         bit += 1
     wish = os.environ.get("GEMM_CPU_ISA")
     if not wish:
@@ -139,21 +68,37 @@ class CpuBackend(Backend):
         for a bad GEMM_NUM_THREADS."""
         if self._devices is None:
             features = _features()
-            architecture = _engine().ffi.string(_engine().lib.gemm_architecture).decode()
-            limits = {"threads": num_threads(), "cores": _cores()}
+            architecture = engine().ffi.string(engine().lib.gemm_architecture).decode()
+            limits = {"threads": threads.granted(), "cores": threads.cores()}
             device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=features, limits=limits)
             self._devices = (device,)
         return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """A launch bound to `kernel`, the sizes of `problem` and the number of threads at this moment."""
-        engine = _engine()
+        """A launch bound to `kernel` and the sizes of `problem`."""
+        loaded = engine()
         if missing := set(kernel.needs) - device.features:  # running it would be an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
-        if not hasattr(engine.lib, kernel.name):
+        if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
-            raise KernelFailed(f"gemm._cpu holds no {kernel.name}: {cause}. {_REMEDY}")
-        return CpuLaunch(engine, kernel, problem)
+            raise KernelFailed(f"gemm._cpu holds no {kernel.name}: {cause}. {REMEDY}")
+        return CpuLaunch(loaded, kernel, problem)
+
+
+def pack(kernel: Kernel, b: np.ndarray) -> np.ndarray:
+    """The panels of the matrix `b` (k × n, of the kernel's type, strides of whole elements) for products by `kernel`:
+    64-byte aligned elements of its packed type, seen as bytes. Raises MemoryError."""
+    loaded = engine()
+    ffi, lib = loaded.ffi, loaded.lib
+    plan = ffi.new("gemm_plan *", {
+        "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": b.shape[1], "k": b.shape[0], "kc": kernel.params["KC"],
+        "b": {"row": b.strides[0] // b.itemsize, "column": b.strides[1] // b.itemsize},
+    })  # fmt: skip
+    size = int(lib.gemm_prepared_bytes(plan))
+    room = np.empty(size + 64, np.uint8)
+    packed = room[-room.ctypes.data % 64 :][:size]
+    lib.gemm_prepare(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", packed.ctypes.data))
+    return packed
 
 
 class CpuLaunch:
@@ -162,15 +107,16 @@ class CpuLaunch:
     KEPT_LAYOUTS = 64
     """How many layouts of operands are remembered before it starts anew."""
 
-    def __init__(self, engine: Any, kernel: Kernel, problem: Problem) -> None:
-        self._ffi, self._lib = engine.ffi, engine.lib
-        self._kernel, self._problem, self._threads = kernel, problem, num_threads()
+    def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, packed: np.ndarray | None = None) -> None:
+        """`packed`: what `pack` made of b; then that operand is ignored but for its shape."""
+        self._ffi, self._lib = loaded.ffi, loaded.lib
+        self._kernel, self._problem, self._packed = kernel, problem, packed
         self._layouts: dict[object, tuple[Any, Any] | None] = {}
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         ready = self._plan(a, b, c, out)
         if ready is not None:
-            addresses = map(self._address, (a, b, c, out))
+            addresses = map(self._address, (a, b if self._packed is None else self._packed, c, out))
             result = self._lib.gemm_run(ready[0], *addresses, self._scalar(alpha), self._scalar(beta))
             if result == self._lib.GEMM_OK:
                 return
@@ -215,7 +161,8 @@ class CpuLaunch:
             "gemm_plan *",
             (
                 ffi.addressof(getattr(self._lib, self._kernel.name)), m, problem.n, problem.k,
-                params["MC"], params["KC"], params["NC"], self._threads, 0, problem.reproducible, len(axes), shape,
+                params["MC"], params["KC"], params["NC"], threads.MOST, self._packed is not None,
+                problem.reproducible, len(axes), shape,
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip

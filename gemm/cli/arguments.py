@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm import dispatch
+from gemm import dispatch, threads
 from gemm.backends.base import Backend
-from gemm.backends.cpu import num_threads
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable
@@ -93,7 +92,7 @@ def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
 def check_environment() -> None:
     """Raise Mistake unless the package's environment variables make sense."""
     try:
-        num_threads()
+        threads.granted()
         probe.timeout()
     except ValueError as error:
         raise Mistake(str(error)) from None

@@ -1,0 +1,88 @@
+"""gemm.prepare: products by a packed b have the bits of the same products by b itself, whatever else is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gemm
+
+
+def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Numbers of both signs and several magnitudes."""
+    return np.random.default_rng([*shape, seed]).normal(size=shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [1, 2, 5, 16, 64, 200])
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (7, 5), (64, 100), (1000, 333), (385, 17), (769, 2049)])
+def test_the_bits_are_those_of_the_plain_product(m: int, k: int, n: int, dtype: str) -> None:
+    a, b, c = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype), numbers(m, n, dtype=dtype)
+    prepared = gemm.prepare(b, backend="cpu")
+    for _ in range(2):  # the second one is repeated without checks
+        plain = gemm.gemm(a, b, c, alpha=0.5, beta=-2, reproducible=True, backend="cpu")
+        assert np.array_equal(gemm.gemm(a, prepared, c, alpha=0.5, beta=-2), plain)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_any_number_of_threads(count: int) -> None:
+    a, b = numbers(300, 900), numbers(900, 700)
+    prepared = gemm.prepare(b)
+    expected = gemm.gemm(a, b, backend="cpu")
+    before = gemm.get_num_threads()
+    try:
+        gemm.set_num_threads(count)
+        assert np.array_equal(gemm.gemm(a, prepared), expected)
+    finally:
+        gemm.set_num_threads(before)
+
+
+def test_strides_transposes_stacks_and_outputs() -> None:
+    a, b = numbers(4, 9, 40), numbers(50, 80)[:, ::2]
+    prepared = gemm.prepare(b, trans_b=True)
+    assert prepared.shape == (40, 50)
+    expected = gemm.gemm(a, b, trans_b=True, reproducible=True, backend="cpu")
+    assert np.array_equal(gemm.matmul(a, prepared), expected)
+    assert np.array_equal(gemm.gemm(a.mT if hasattr(a, "mT") else a.swapaxes(1, 2), prepared, trans_a="T"), expected)
+    assert np.array_equal(gemm.gemm(a[1, 3], prepared), expected[1, 3])
+    for out in (np.empty((4, 50, 9), np.float32).swapaxes(1, 2), np.empty((4, 9, 100), np.float32)[..., ::2]):
+        assert gemm.gemm(a, prepared, out=out) is out
+        assert np.array_equal(out, expected)
+
+
+def test_it_is_a_copy_and_alpha_zero_reads_nothing() -> None:
+    a, b = numbers(3, 8), numbers(8, 6)
+    prepared, expected = gemm.prepare(b), gemm.gemm(a, b, backend="cpu")
+    b[:] = np.nan
+    assert np.array_equal(gemm.gemm(a, prepared), expected)
+    assert np.array_equal(gemm.gemm(a, prepared, expected, alpha=0, beta=2), expected * 2)
+    assert gemm.gemm(np.empty((0, 8), np.float32), prepared).shape == (0, 6)
+
+
+def test_other_dtypes_of_a_are_converted_as_asked() -> None:
+    a, b = np.arange(24).reshape(3, 8), numbers(8, 6, dtype="float64")
+    assert np.array_equal(gemm.gemm(a, gemm.prepare(b)), gemm.gemm(a.astype(float), b, backend="cpu"))
+    single = gemm.gemm(a.astype("float32"), gemm.prepare(b, dtype="float32"))
+    assert single.dtype == np.float32
+
+
+def test_errors_name_the_argument() -> None:
+    prepared = gemm.prepare(numbers(8, 6))
+    with pytest.raises(ValueError, match="columns of a"):
+        gemm.gemm(numbers(3, 7), prepared)
+    with pytest.raises(ValueError, match="trans_b"):
+        gemm.gemm(numbers(3, 8), prepared, trans_b=True)
+    with pytest.raises(TypeError, match="float64"):
+        gemm.gemm(numbers(3, 8, dtype="float64"), prepared, dtype="float64")
+    with pytest.raises(ValueError, match="prepared for"):
+        gemm.gemm(numbers(3, 8), prepared, backend="numpy")
+    with pytest.raises(ValueError, match="out"):
+        gemm.gemm(numbers(3, 8), prepared, out=np.empty((3, 7), np.float32))
+    with pytest.raises(ValueError, match="axes"):
+        gemm.prepare(numbers(2, 8, 6))
+    with pytest.raises(ValueError, match="no elements"):
+        gemm.prepare(numbers(0, 6))
+    with pytest.raises(TypeError, match="prepared"):
+        gemm.plan(numbers(3, 8), prepared)
+    with pytest.raises(TypeError, match="no array"):
+        np.asarray(prepared)
