@@ -361,7 +361,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #ifdef TURN
-    if (m == 1 && x->k && x->b_cs != 1) {
+    if (m == 1 && x->b_ps == 1 && x->k > 1 && (n == 1 || x->b_cs != 1)) {
         if (x->ordered || x->a_ps != 1 || x->from)
             LOCAL(ordered_dots)(x);
         else
