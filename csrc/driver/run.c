@@ -137,7 +137,8 @@ static void cut_for(jobs *all, int threads) {
         all->batch_per_job = ceil_div(all->batch, 4 * threads);
     else
         choose_grid(all, threads);
-    gemm_cut_for(&all->cut, all->plan, &all->whole, all->rows, all->columns);
+    const int64_t m = min64(all->rows, all->whole.m), n = min64(all->columns, all->whole.n);
+    gemm_cut_for(&all->cut, all->plan, &all->whole, m, n);
     all->workspace_bytes = all->cut.bytes;
 }
 
