@@ -6,6 +6,7 @@ copy_source "$CI_WORK/neon"
 mkdir "$CI_WORK/neon/reports"
 
 conform() { # CPU NAME EXPRESSION [WORD]: with the word "hashes", these too
+    [[ $3 != "()" ]] || return 0 # no such row
     QEMU_CPU=$1 bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon" bash -euc '
         python3 build.py
         python3 ci/facts.py >"reports/$1.facts.json"

@@ -35,7 +35,7 @@ typedef struct gemm_scalar {
  *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
  *
  * Unpacked, a_ts = MR * a_rs and b_ts = NR. Panels are 64-byte aligned and padded to whole ones with zeros; nothing
- * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS. Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
+ * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS (m = 1, k > 1). Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -68,7 +68,7 @@ typedef struct gemm_kernel {
     gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;
 
-/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1; a and b not exchanged for the
+/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged for the
  * transposed product, because their types differ. */
 enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8 };
 

@@ -34,7 +34,7 @@ static void choose_packing(gemm_cut *cut, const gemm_part *whole, int64_t m, int
     };
     const gemm_kernel *kernel = cut->kernel;
     const int64_t k = cut->kc;
-    const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && whole->b_rs == 1;
+    const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
     const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int b_free = dots || adjacent;
     const int a_free = (kernel->takes & GEMM_UNPACKED_A) != 0;

@@ -1,0 +1,12 @@
+/* int16 and uint16: the low halves of int32 sums. */
+#include <immintrin.h>
+
+#define KERNEL i16gemm_avx2_6x16
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx2")))
+#endif
+#define A int16_t
+#define B int16_t
+#define C uint16_t
+#define SAME 0
+#include "madd.h"

@@ -1,0 +1,12 @@
+/* int8 and uint8: the low bytes of int32 sums. */
+#include <immintrin.h>
+
+#define KERNEL i8gemm_avx2_6x16
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx2")))
+#endif
+#define A int8_t
+#define B int8_t
+#define C uint8_t
+#define SAME 0
+#include "madd.h"

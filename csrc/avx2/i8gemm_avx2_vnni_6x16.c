@@ -1,0 +1,17 @@
+/* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
+#include <immintrin.h>
+
+#define KERNEL i8gemm_avx2_vnni_6x16
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx2,avxvnni")))
+#endif
+#define A uint8_t
+#define B int8_t
+#define C uint8_t
+#define PA uint8_t
+#define PB int8_t
+#define SAME 0
+#define K_GROUP 4
+#define STEP(acc, x, y) _mm256_dpbusd_avx_epi32(acc, x, y)
+#define MR 6
+#include "int32.h"

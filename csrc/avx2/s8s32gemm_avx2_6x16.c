@@ -1,0 +1,12 @@
+/* int8 x int8 to int32, which wraps. */
+#include <immintrin.h>
+
+#define KERNEL s8s32gemm_avx2_6x16
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx2")))
+#endif
+#define A int8_t
+#define B int8_t
+#define C uint32_t
+#define SAME 1
+#include "madd.h"

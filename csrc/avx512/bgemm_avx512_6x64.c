@@ -1,0 +1,53 @@
+/* bfloat16 by sgemm_avx512_6x64's tiles; it is the upper half of a float, which integer operations round. */
+#include "avx512.h"
+#include "floats.h"
+
+#undef TARGET
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,fma")))
+#else
+#define TARGET
+#endif
+
+TARGET static inline __m512 widened(__m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+TARGET static inline __m512 load(const uint16_t *p) {
+    return widened(_mm256_loadu_si256((const __m256i *)p));
+}
+
+TARGET static inline __m512 load_part(const uint16_t *p, __mmask16 part) {
+    return widened(_mm256_maskz_loadu_epi16(part, p));
+}
+
+TARGET static inline __m256i rounded(__m512 v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000)); /* a NaN stays one */
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, nearest, quiet), 16));
+}
+
+TARGET static inline void store(uint16_t *p, __m512 v) {
+    _mm256_storeu_si256((__m256i *)p, rounded(v));
+}
+
+TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
+    _mm256_mask_storeu_epi16(p, part, rounded(v));
+}
+
+#define LOAD_C(p) load(p)
+#define STORE_C(p, v) store(p, v)
+#define LOAD_C_PART(p, part) load_part(p, part)
+#define STORE_C_PART(p, part, v) store_part(p, part, v)
+#define RUN 16
+#define WIDEN_RUN(to, x) _mm512_storeu_ps(to, load(x))
+#define MR 6
+#define NV 4
+#define BFLOAT16
+#include "half.h"
+#define KERNEL bgemm_avx512_6x64
+#define NAME bgemm
+#include "tile.h"

@@ -1,0 +1,16 @@
+/* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
+#include <immintrin.h>
+
+#define KERNEL i8gemm_avx512_vnni_12x32
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#endif
+#define A uint8_t
+#define B int8_t
+#define C uint8_t
+#define PA uint8_t
+#define PB int8_t
+#define SAME 0
+#define K_GROUP 4
+#define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)
+#include "int32.h"

@@ -1,0 +1,17 @@
+/* Sums of 16 int32 in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a, and as many again for what is in flight. */
+#ifndef MR
+#define MR 12
+#endif
+#define NV 2
+#define VL 16
+#define SUM uint32_t
+#define ACC __m512i
+#define X __m512i
+#define Y __m512i
+#define ZERO _mm512_setzero_si512()
+#define GET(p) _mm512_loadu_si512(p)
+#define PUT(p, v) _mm512_storeu_si512(p, v)
+#define SPLAT(p) _mm512_set1_epi32(group_of(p))
+#define ROW(p) _mm512_loadu_si512(p)
+#include "group.h"
+#include "wrap.h"

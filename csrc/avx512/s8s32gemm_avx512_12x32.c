@@ -1,0 +1,16 @@
+/* int8 x int8 to int32, which wraps: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
+#include <immintrin.h>
+
+#define KERNEL s8s32gemm_avx512_12x32
+#ifdef __GNUC__
+#define TARGET __attribute__((target("avx512f,avx512bw")))
+#endif
+#define A int8_t
+#define B int8_t
+#define C uint32_t
+#define PA int16_t
+#define PB int16_t
+#define SAME 1
+#define K_GROUP 2
+#define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
+#include "int32.h"

@@ -1,0 +1,9 @@
+/* A group of adjacent narrow elements as one 32-bit number, for broadcasts. */
+#include <stdint.h>
+#include <string.h>
+
+static inline int32_t group_of(const void *p) {
+    int32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return bits;
+}

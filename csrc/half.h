@@ -1,0 +1,76 @@
+/* float16 and (with BFLOAT16) bfloat16 as products of float: widened while packing, summed and scaled by the float
+ * tiles in their order, and rounded to C once, to nearest even, subnormals kept. Bits are held in uint16_t.
+ *
+ *   WIDEN_RUN(to, x), RUN       optional: RUN adjacent elements as floats
+ *
+ * Included after tile.h's vector parameters, MR and NV, and before tile.h. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+#ifdef BFLOAT16
+
+static inline float widen_half(uint16_t x) {
+    return float_of((uint32_t)x << 16);
+}
+
+static inline uint16_t narrow_half(float x) {
+    const uint32_t bits = bits_of(x);
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(x == x ? rounded : bits >> 16 | 0x40); /* a NaN stays one, quiet */
+}
+
+#else
+
+static inline float widen_half(uint16_t x) {
+    const uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13, sign = (uint32_t)(x & 0x8000) << 16;
+    /* 2^112 moves the exponent's bias, subnormals included, exactly; above all numbers lie infinity and NaN */
+    const float value = magnitude < 0x0F800000 ? float_of(magnitude) * 0x1p112f : float_of(magnitude | 0x7F800000);
+    return float_of(bits_of(value) | sign);
+}
+
+static inline uint16_t narrow_half(float x) {
+    const uint32_t bits = bits_of(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
+    if (magnitude > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
+    if (magnitude >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* from 65520 on */
+    if (magnitude < 0x38800000) /* below 2^-14: an addition rounds at the subnormals' last bit, 2^-24 */
+        return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
+    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13);
+}
+
+#endif
+
+#define C_T uint16_t
+#define A_T uint16_t
+#define B_T uint16_t
+#define TAKES 0
+#define PACK_A pack_a
+#define PACK_B pack_b
+#define K_GROUP 1
+#ifndef RUN
+#define RUN 1
+#define WIDEN_RUN(to, x) (*(to) = widen_half(*(x)))
+#endif
+#define WIDEN(x) widen_half(x)
+#define P float
+#define T_IN uint16_t
+#define NAMED(stem) stem##_a
+#define WIDTH MR
+#include "panel_pack.h"
+#define P float
+#define T_IN uint16_t
+#define NAMED(stem) stem##_b
+#define WIDTH ((NV) * (VL))
+#include "panel_pack.h"

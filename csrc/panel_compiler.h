@@ -1,0 +1,19 @@
+/* What compilers must be told: loops over a tile must vanish, or its accumulators live in memory. */
+#ifndef GEMM_PANEL_COMPILER_H
+#define GEMM_PANEL_COMPILER_H
+
+#if defined(__clang__)
+#define EACH(i, count) _Pragma("clang loop unroll(full)") for (int i = 0; i < (count); i++)
+#define INLINE static inline __attribute__((always_inline))
+#elif defined(__GNUC__)
+#define EACH(i, count) _Pragma("GCC unroll 64") for (int i = 0; i < (count); i++)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define EACH(i, count) for (int i = 0; i < (count); i++)
+#define INLINE static __forceinline
+#endif
+#ifndef TARGET
+#define TARGET
+#endif
+
+#endif

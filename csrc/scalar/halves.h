@@ -1,0 +1,46 @@
+/* Products of float16 or, with BFLOAT16, bfloat16 in plain C. */
+#include "gemm.h"
+
+#define TARGET
+#define T float
+#define VL 1
+#include "plain.h"
+#include "half.h"
+
+#define NAME plain
+#define FMA(x, y, z) fmaf(x, y, z)
+#define LOAD_C(p) widen_half(*(p))
+#define STORE_C(p, v) (*(p) = narrow_half(v))
+#define LOAD_C_PART(p, part) ((void)(part), widen_half(*(p)))
+#define STORE_C_PART(p, part, v) ((void)(part), *(p) = narrow_half(v))
+#undef VL
+#include "tile.h"
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define NAME with_fma
+#define TARGET __attribute__((target("fma")))
+#define T float
+#define FMA(x, y, z) fmaf(x, y, z)
+#define C_T uint16_t
+#define LOAD_C(p) widen_half(*(p))
+#define STORE_C(p, v) (*(p) = narrow_half(v))
+#define LOAD_C_PART(p, part) ((void)(part), widen_half(*(p)))
+#define STORE_C_PART(p, part, v) ((void)(part), *(p) = narrow_half(v))
+#define TAKES 0
+#define PACK_A pack_a
+#define PACK_B pack_b
+#include "plain.h"
+#include "tile.h"
+#endif
+
+static void compute(const gemm_block *block) {
+#if defined(__GNUC__) && defined(__x86_64__)
+    if (gemm_features() & GEMM_FMA) {
+        with_fma_compute(block);
+        return;
+    }
+#endif
+    plain_compute(block);
+}
+
+#define HALF_ROW(name) {#name, 2, 2, 2, 4, 4, 4, 4, 4, 1, 0, compute, pack_a, pack_b}

@@ -1,0 +1,10 @@
+/* int16 and uint16, as the low halves of 32-bit sums, in plain C. */
+#include <stdint.h>
+
+#define KERNEL i16gemm_scalar_4x4
+#define A int16_t
+#define B int16_t
+#define C uint16_t
+#define SUM uint32_t
+#define SAME 0
+#include "integers.h"

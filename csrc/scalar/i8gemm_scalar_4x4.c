@@ -1,0 +1,10 @@
+/* int8 and uint8, as the low bytes of 32-bit sums, in plain C. */
+#include <stdint.h>
+
+#define KERNEL i8gemm_scalar_4x4
+#define A int8_t
+#define B int8_t
+#define C uint8_t
+#define SUM uint32_t
+#define SAME 0
+#include "integers.h"

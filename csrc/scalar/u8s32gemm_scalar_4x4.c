@@ -1,0 +1,11 @@
+/* uint8 x int8 to int32, which wraps, in plain C. */
+#include <stdint.h>
+
+#define KERNEL u8s32gemm_scalar_4x4
+#define A uint8_t
+#define B int8_t
+#define C uint32_t
+#define SUM uint32_t
+#define SAME 1
+#define TAKES GEMM_FIXED_ORDER
+#include "integers.h"

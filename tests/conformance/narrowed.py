@@ -1,0 +1,48 @@
+"""Operands in types of their own, narrower than the result's: checks make them in the result's, here they are changed.
+
+Memory blocks are converted whole, poison included, and the views keep their offset and strides in elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from conformance.arena import root
+
+Array = np.ndarray
+
+
+def narrowed(call: Callable[..., Any], inputs: Sequence[str], dtype: str) -> Callable[..., Any]:
+    """`call` with a and b as `inputs`, whose product is asked for in `dtype`."""
+
+    def narrow(a: Array, b: Array, c: Array | None = None, **options: Any) -> Any:
+        x, y = (_retyped(z, np.dtype(name)) for z, name in zip((a, b), inputs, strict=True))
+        before = [root(z).tobytes() for z in (x, y)]
+        result = call(x, y, c, dtype=dtype, **options)
+        if before != [root(z).tobytes() for z in (x, y)]:
+            raise AssertionError("a or b was overwritten")
+        return result
+
+    return narrow
+
+
+def _retyped(x: Array, dtype: np.dtype[Any]) -> Array:
+    base = root(x)
+    start = x.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    memory = base.ravel(order="K").view(x.dtype).astype(dtype)
+    scale = dtype.itemsize / x.dtype.itemsize
+    return np.ndarray(x.shape, dtype, memory, int(start * scale), [int(step * scale) for step in x.strides])
+
+
+def unsigned(call: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """`call` with alpha and beta modulo the power of two by which results wrap: an unsigned type holds no others."""
+
+    def wrapping(*operands: Any, **options: Any) -> Any:
+        for name in {"alpha", "beta"} & options.keys():
+            options[name] = int(options[name]) % 2 ** (8 * dtype.itemsize)
+        return call(*operands, **options)
+
+    return wrapping
