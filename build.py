@@ -20,7 +20,8 @@ from typing import Any
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent
-TARGETS = {"x86_64": {"avx2", "avx512"}, "amd64": {"avx2", "avx512"}, "aarch64": {"neon"}, "arm64": {"neon"}}
+TARGETS = {"x86_64": {"avx2", "avx512"}, "amd64": {"avx2", "avx512"}, "aarch64": {"neon"}, "arm64": {"neon"},
+           "armv7l": {"armv7"}, "armv8l": {"armv7"}}
 """Kernel targets of each architecture, as platform.machine() spells it; the scalar ones belong to all."""
 
 

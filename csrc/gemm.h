@@ -112,11 +112,27 @@ void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
 
 /* What this CPU and its operating system can run: bit i stands for gemm_feature_names[i]; NULL ends the names. */
-enum { GEMM_AVX2 = 1, GEMM_FMA = 2, GEMM_AVX512F = 4, GEMM_NEON = 8 };
+enum {
+    GEMM_AVX2 = 1,
+    GEMM_FMA = 2,
+    GEMM_AVX512F = 4,
+    GEMM_NEON = 8,
+    GEMM_F16C = 16,
+    GEMM_AVX512DQ = 32,
+    GEMM_AVX512BW = 64, /* and VL, which no CPU has without it nor lacks with it */
+    GEMM_AVX512VNNI = 128,
+    GEMM_AVX512BF16 = 256,
+    GEMM_AVXVNNI = 512,
+    GEMM_FP16 = 1024,
+    GEMM_DOTPROD = 2048,
+    GEMM_BF16 = 4096,
+    GEMM_I8MM = 8192,
+    GEMM_VFPV4 = 16384, /* and NEON, on 32-bit Arm */
+};
 extern const char *const gemm_feature_names[];
 uint32_t gemm_features(void);
 
-/* The architecture that the engine was compiled for: "x86_64", "aarch64" or "other". */
+/* The architecture that the engine was compiled for: "x86_64", "aarch64", "arm" or "other". */
 extern const char *const gemm_architecture;
 
 #ifdef __cplusplus

@@ -36,7 +36,8 @@ def gemm(
         out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
         dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes.
         precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
-            "high" and "medium" allow cheaper arithmetic where a kernel has some; none has yet.
+            "high": the same but for products and sums below the smallest normal float32, which may count as zero
+            (bfloat16 instructions do that). "medium" allows cheaper arithmetic where a kernel has some; none has yet.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
@@ -165,7 +166,7 @@ def describe(chosen: GemmPlan) -> str:
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
 
     def fits(c: Candidate) -> bool:
-        return c.kernel.dtype in ("*", problem.dtype)
+        return c.kernel.multiplies(problem.dtype, problem.inputs)
 
     able = sorted((c for c in chosen.candidates if c.seconds is not None), key=lambda c: c.seconds or 0)
     for c in able:

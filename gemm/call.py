@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import operands
-from gemm.catalog import KERNELS
+from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
-from gemm.problem import DeviceView, Operand, Problem
-
-PRECISIONS = ("highest", "high", "medium")
+from gemm.problem import PRECISIONS, DeviceView, Operand, Problem
 
 Scalar = complex | float | int
 
@@ -26,11 +24,13 @@ class Call:
     """What `gemm` was asked, ready to launch.
 
     Attributes:
-        a, b, c, out: (*batch, rows, columns) operands of one dtype; c is None when beta = 0.
+        a, b, c, out: (*batch, rows, columns) operands of one dtype, but for a and b of problem.inputs; c is None when
+            beta = 0.
         alpha, beta: rounded to the dtype.
         problem: the key for dispatch.
         shape: of the result as the caller sees it.
-        direct: the kernel writes where the caller reads: to `out`, or to the new array that is returned.
+        direct: the kernel reads what the caller gave, not conjugates of it, and writes where the caller reads: to
+            `out`, or to the new array that is returned.
         finish: hands the caller its result (and fills `out` where `out` here is a temporary).
     """
 
@@ -58,10 +58,13 @@ def normalise(
     given = None if out is None else operands.wrap_output(out)
     device = _one_place({"a": x, "b": y, "c": z, "out": given})
     kind = _dtype({"a": x, "b": y, "c": z}, dtype, given)
+    inputs = _inputs(x, y, kind)
+    types = [np.dtype(name) for name in inputs] or [kind, kind]
     alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
     if z is None and beta_ != 0:
         raise ValueError(f"beta = {beta} scales c, but c is None; pass c (c=out to update out in place)")
 
+    conjugated = any(o.dtype.kind == "c" and t in ("C", "c") for o, t in ((x, trans_a), (y, trans_b)))
     x, drop_row = _matrix("a", x, trans_a, axis=0)
     y, drop_column = _matrix("b", y, trans_b, axis=-1)
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
@@ -95,10 +98,13 @@ def normalise(
     if k == 0 or alpha_ == 0:
         # A product of no terms: C is scaled, A and B are not read. acc = +0, t = -0 and fma(beta, c, -0) = beta·c,
         # signed zeros included.
-        k, alpha_ = 0, kind.type(-1 if beta_ != 0 and kind.kind in "fc" else 1)
-        x, y = _nothing(x, kind, (*batch, m, 0)), _nothing(y, kind, (*batch, 0, n))
+        k, alpha_ = 0, kind.type(-1 if beta_ != 0 and kind.kind not in "biu" else 1)
+        x, y = _nothing(x, types[0], (*batch, m, 0)), _nothing(y, types[1], (*batch, 0, n))
     elif not empty:
-        x, y = (o if isinstance(o, DeviceView) else operands.kernel_ready(o, kind) for o in (x, y))
+        x, y = (
+            o if isinstance(o, DeviceView) else operands.kernel_ready(o, own)
+            for o, own in zip((x, y), types, strict=True)
+        )
     if isinstance(z, np.ndarray) and not empty:
         z = operands.kernel_ready(z, kind)
 
@@ -108,9 +114,9 @@ def normalise(
         dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
         layout="".join(map(operands.layout, (x, y, target))),
         alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
-        device=device,
+        device=device, inputs=inputs,
     )  # fmt: skip
-    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct, finish)
+    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct and not conjugated, finish)
 
 
 def _one_place(given: dict[str, Operand | None]) -> str:
@@ -130,14 +136,18 @@ def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Opera
     """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
     present = {name: operand for name, operand in given.items() if operand is not None}
     for name, operand in present.items():
-        if operand.dtype.kind not in "biufc":
+        if not operands.is_number(operand.dtype):
             raise TypeError(f"{name} has dtype {operand.dtype}; it must be boolean, integer, real or complex")
     kind: np.dtype[Any]
     if asked is None:
-        kind = np.result_type(*(operand.dtype for operand in present.values()))
+        try:
+            kind = np.result_type(*(operand.dtype for operand in present.values()))
+        except TypeError:  # bfloat16 and float16, bfloat16 and int32, ...
+            types = ", ".join(f"{name} {operand.dtype}" for name, operand in present.items())
+            raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
     else:
-        kind = np.dtype(asked).newbyteorder("=")
-        if kind.kind not in "biufc":
+        kind = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked).newbyteorder("=")
+        if not operands.is_number(kind):
             raise TypeError(f"dtype {kind} is not a number's; pass a boolean, integer, real or complex one")
     for name, operand in present.items():
         if not np.can_cast(operand.dtype, kind, "same_kind"):
@@ -149,6 +159,13 @@ def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Opera
     if isinstance(out, DeviceView) and out.dtype != kind:
         raise TypeError(f"out has dtype {out.dtype}; on a device it must be the result's {kind}")
     return kind
+
+
+def _inputs(a: Operand, b: Operand, kind: np.dtype[Any]) -> tuple[str, ...]:
+    """The types of a and b if there are kernels that take them as they are, though narrower than `kind`; or ()."""
+    pair = a.dtype.name, b.dtype.name
+    known = pair in INPUTS and isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return pair if known and any(row.inputs == pair and row.multiplies(kind.name, pair) for row in KERNELS) else ()
 
 
 def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:

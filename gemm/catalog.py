@@ -28,9 +28,11 @@ class Kernel:
     Attributes:
         name: `<op>_<target>_<technique or tile>`; also the test id and the tuning key.
         backend, target: a key of BACKENDS and the family within it; users may name either as backend=.
-        dtype: what it multiplies; "*" for anything NumPy does.
+        dtype: of the result, and of the operands but for `inputs`; "*" for anything NumPy does. Rows of a signed
+            integer serve the unsigned one of its width as well: modulo a power of two both have the same bits.
         source: its file. Its stem is the entry point: `name`, or `name` with the type letter s/d generalised to
             "gemm" where one parametrised file serves several types.
+        inputs: types of a and b where they are not `dtype`.
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`; uppercase ones are -D options of
             run-time compiled kernels, where the file's #ifndef defaults agree with them.
@@ -40,6 +42,7 @@ class Kernel:
         ordered_needs: features that it needs for that.
         gflops: what one device (a CPU row: one core) may reach, a guess until it is measured.
         about: one line for tables.
+        precision: the strictest that it offers; see `gemm.gemm`.
     """
 
     name: str
@@ -55,6 +58,12 @@ class Kernel:
     ordered_needs: tuple[str, ...] = ()
     gflops: float = 1.0
     about: str = ""
+    inputs: tuple[str, ...] = ()
+    precision: str = "highest"
+
+    def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
+        """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
+        return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
     @property
     def entry(self) -> str:
@@ -76,7 +85,13 @@ def _compiled(rule: str) -> CodeType:
     return compile(rule, "<legality rule>", "eval")
 
 
-_FLOAT = {"s": "float32", "d": "float64"}
+_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "s": ("float32", ()), "d": ("float64", ()), "h": ("float16", ()), "b": ("bfloat16", ()),
+    "c": ("complex64", ()), "z": ("complex128", ()),
+    "i8": ("int8", ()), "i16": ("int16", ()), "i32": ("int32", ()), "i64": ("int64", ()),
+    "s8s32": ("int32", ("int8", "int8")), "u8s32": ("int32", ("uint8", "int8")),
+}  # fmt: skip
+"""What an operation's letters before "gemm" mean: Kernel.dtype and Kernel.inputs."""
 
 
 def _row(
@@ -84,10 +99,22 @@ def _row(
     needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
     ordered_needs: tuple[str, ...] = (), gflops: float = 1.0, **params: int,
 ) -> Kernel:  # fmt: skip
-    """A row whose dtype and target are read off its name."""
+    """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
-    return Kernel(name, backend, target, _FLOAT[op[0]], source, needs, params, space or {}, legal,
-                  ordered_needs=ordered_needs, gflops=gflops, about=about)  # fmt: skip
+    dtype, inputs = _TYPES[op.removesuffix("gemm")]
+    return Kernel(name, backend, target, dtype, source, needs, params, space or {}, legal, "float" in dtype,
+                  ordered_needs, gflops, about, inputs)  # fmt: skip
+
+
+def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest") -> Kernel:
+    """A CPU row of float16, bfloat16, complex or integer numbers, in a file of its name; it ends in MR x NR."""
+    op, target, _ = name.split("_", 2)
+    dtype, inputs = _TYPES[op.removesuffix("gemm")]
+    mr, nr = map(int, name.rpartition("_")[2].split("x"))
+    params = {"MR": mr, "NR": nr, "MC": 144 // mr * mr, "KC": 256, "NC": 4096 // nr * nr}
+    ordered = "float" in dtype and precision == "highest"
+    return Kernel(name, "cpu", target, dtype, f"csrc/{target}/{name}.c", needs, params, ordered=ordered,
+                  gflops=gflops, about=about, inputs=inputs, precision=precision)  # fmt: skip
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -118,6 +145,53 @@ KERNELS: tuple[Kernel, ...] = (
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
     _row("dgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
+    # Narrow floats (sums of float), complex numbers, integers that wrap, and their wider sums.
+    _cpu("hgemm_avx512_6x64", "by sgemm's tiles, converted while packed", 80, "avx512f", "avx512bw"),
+    _cpu("bgemm_avx512_6x64", "by sgemm's tiles, converted while packed", 80, "avx512f", "avx512bw"),
+    _cpu("cgemm_avx512_6x32", "12 + 12 zmm accumulators, real and imaginary", 20, "avx512f"),
+    _cpu("zgemm_avx512_6x16", "12 + 12 zmm accumulators, real and imaginary", 10, "avx512f"),
+    _cpu("i8gemm_avx512_vnni_12x32", "vpdpbusd", 300, "avx512f", "avx512bw", "avx512vnni"),
+    _cpu("i8gemm_avx512_12x32", "vpmaddwd on int16 panels", 120, "avx512f", "avx512bw"),
+    _cpu("i16gemm_avx512_vnni_12x32", "vpdpwssd", 150, "avx512f", "avx512bw", "avx512vnni"),
+    _cpu("i16gemm_avx512_12x32", "vpmaddwd", 120, "avx512f", "avx512bw"),
+    _cpu("i32gemm_avx512_12x32", "vpmulld", 60, "avx512f"),
+    _cpu("i64gemm_avx512_12x16", "vpmullq", 20, "avx512f", "avx512dq"),
+    _cpu("s8s32gemm_avx512_vnni_12x32", "vpdpbusd, a offset by 128", 300, "avx512f", "avx512bw", "avx512vnni"),
+    _cpu("s8s32gemm_avx512_12x32", "vpmaddwd on int16 panels", 120, "avx512f", "avx512bw"),
+    _cpu("u8s32gemm_avx512_vnni_12x32", "vpdpbusd", 300, "avx512f", "avx512bw", "avx512vnni"),
+    _cpu("u8s32gemm_avx512_12x32", "vpmaddwd on int16 panels", 120, "avx512f", "avx512bw"),
+    _cpu("hgemm_avx2_6x16", "by sgemm's tiles, converted while packed", 65, "avx2", "fma", "f16c"),
+    _cpu("bgemm_avx2_6x16", "by sgemm's tiles, converted while packed", 65, "avx2", "fma"),
+    _cpu("cgemm_avx2_6x8", "6 + 6 ymm accumulators, real and imaginary", 17, "avx2", "fma"),
+    _cpu("zgemm_avx2_6x4", "6 + 6 ymm accumulators, real and imaginary", 8, "avx2", "fma"),
+    _cpu("i8gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),
+    _cpu("i8gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
+    _cpu("i16gemm_avx2_6x16", "vpmaddwd", 100, "avx2"),
+    _cpu("i32gemm_avx2_6x16", "vpmulld", 55, "avx2"),
+    _cpu("i64gemm_avx2_4x4", "vpmuludq and vpmulld, summed apart", 12, "avx2"),
+    _cpu("s8s32gemm_avx2_vnni_5x16", "vpdpbusd, a offset by 128", 180, "avx2", "avxvnni"),
+    _cpu("s8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
+    _cpu("u8s32gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),
+    _cpu("u8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
+    _cpu("hgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),
+    _cpu("bgemm_neon_bfmmla_8x8", "bfmmla, which makes subnormal sums zero", 60, "neon", "bf16", precision="high"),
+    _cpu("bgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),
+    _cpu("s8s32gemm_neon_smmla_8x8", "smmla", 120, "neon", "i8mm"),
+    _cpu("s8s32gemm_neon_sdot_8x12", "sdot", 70, "neon", "dotprod"),
+    _cpu("s8s32gemm_neon_smlal_8x12", "smlal on int16 panels", 18, "neon"),
+    _cpu("u8s32gemm_neon_usmmla_8x8", "usmmla", 120, "neon", "i8mm"),
+    _cpu("u8s32gemm_neon_usdot_8x12", "usdot", 70, "neon", "i8mm"),
+    _cpu("u8s32gemm_neon_smlal_8x12", "smlal on int16 panels", 18, "neon"),
+    _cpu("hgemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("bgemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("cgemm_scalar_2x4", "plain C, any CPU", 1),
+    _cpu("zgemm_scalar_2x4", "plain C, any CPU", 1),
+    _cpu("i8gemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("i16gemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("i32gemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("i64gemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("s8s32gemm_scalar_4x4", "plain C, any CPU", 3),
+    _cpu("u8s32gemm_scalar_4x4", "plain C, any CPU", 3),
     # OpenCL. a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows
     # without them read any strides. Their work-group is WGM x WGN, or the one that the source requires.
     _row("sgemm_adreno_image_8x4", "opencl", "kernels/opencl/adreno/sgemm_adreno_image_8x4.cl",
@@ -150,5 +224,7 @@ KERNELS: tuple[Kernel, ...] = (
            gflops=20, about="numpy.matmul and the epilogue; every dtype"),
 )  # fmt: skip
 
+INPUTS: frozenset[tuple[str, ...]] = frozenset(row.inputs for row in KERNELS if row.inputs)
+"""Pairs of operand types that some kernel takes though the result's is wider."""
 BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
 TARGETS: frozenset[str] = frozenset(row.target for row in KERNELS)

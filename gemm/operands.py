@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,9 @@ def wrap(array: Any, name: str) -> Operand:
             return view
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
+    if str(getattr(array, "dtype", "")) == "torch.bfloat16":  # no type of NumPy's own: its bits are read
+        array, bits = array.view(sys.modules["torch"].int16), bfloat16(f"{name} is a bfloat16 tensor")
+        return np.asarray(array).view(bits)
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -41,12 +45,26 @@ def wrap_output(array: Any, name: str = "out") -> Operand:
             raise ValueError(f"{name} is read-only; pass a writeable array")
         _refuse_broadcast(operand, name)
         return operand
-    if operand is not array and not np.may_share_memory(operand, np.asarray(array)):
+    if operand is not array and not overlap(operand, wrap(array, name)):
         raise TypeError(f"{name} must be an array to write to, not {type(array).__name__}")
     if not operand.flags.writeable:
         raise ValueError(f"{name} is read-only; pass a writeable array")
     _refuse_broadcast(operand, name)
     return operand
+
+
+def bfloat16(why: str) -> np.dtype[Any]:
+    """NumPy's type for bfloat16, which ml_dtypes brings. `why` begins the message of the TypeError without it."""
+    try:
+        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError as error:
+        raise TypeError(f"{why}, which NumPy knows by the package ml_dtypes; pip install ml_dtypes") from error
+    return found
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, bfloat16."""
+    return dtype.kind in "biufc" or dtype.name == "bfloat16"
 
 
 def _refuse_broadcast(operand: Operand, name: str) -> None:
@@ -83,6 +101,8 @@ def like(result: Operand, example: Any) -> Any:
         library = example.__array_namespace__()
     else:
         library = sys.modules[type(example).__module__.partition(".")[0]]
+    if result.dtype.name == "bfloat16":  # which NumPy does not pass on
+        return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
     return library.from_dlpack(result)
 
 

@@ -1,7 +1,7 @@
 """Right-hand sides packed once for many products: `gemm.prepare`.
 
 Packing costs a pass over b. A product of many rows earns it back; one of few rows, such as a layer of a network applied
-to one input after another, spends more on it than on its arithmetic. (BLAS libraries offer the same as cblas_?gemm_pack.)
+to one input after another, spends more on it than on its arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Prepared:
         return f"<{k} × {n} {self.dtype} prepared for {self.kernel} on {self.device}, {self.nbytes} bytes>"
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a prepared matrix is packed for products and is no array; keep the array that it was made from")
+        raise TypeError(
+            "a prepared matrix is packed for products and is no array; keep the array that it was made from"
+        )
 
     def product(self, a: Any, c: Any, out: Any, options: dict[str, Any]) -> Any:
         """alpha · op(a) · self + beta · c; `options` as `gemm.gemm` takes them."""
@@ -74,7 +76,9 @@ class Prepared:
                 return result
         call = normalise(a, self._shape_of_b, c, out=out, trans_b=False, **options)
         if call.problem.dtype != self.dtype.name:
-            raise TypeError(f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that")
+            raise TypeError(
+                f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
+            )
         if not call.out.size:
             return call.finish()
         if call.problem.k == 0:  # alpha = 0: b is not read

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+PRECISIONS = ("highest", "high", "medium")
+"""What `gemm` may be asked to keep, strictest first."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -129,7 +132,7 @@ class Problem:
     """A product without its data: hashable, the key of every cached decision.
 
     Attributes:
-        dtype: NumPy name of the dtype of operands, arithmetic and result, e.g. "float32".
+        dtype: NumPy name of the dtype of operands (but see inputs), arithmetic and result, e.g. "float32".
         m, n, k: C is m by n, the sum runs over k.
         batch: how many products (1 for plain matrices).
         layout: "N" (unit stride along the row), "T" (along the column) or "S" (neither) for a, b and the output.
@@ -137,6 +140,7 @@ class Problem:
         precision: "highest", "high" or "medium".
         reproducible: the ORDERED chain was asked for.
         device: key of the device that holds the operands, or "host".
+        inputs: types of a and b where they are narrower than `dtype` and a kernel takes them so, else ().
     """
 
     dtype: str
@@ -150,6 +154,7 @@ class Problem:
     precision: str = "highest"
     reproducible: bool = False
     device: str = "host"
+    inputs: tuple[str, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -163,5 +168,7 @@ class Problem:
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes (in, out) that a device without these operands must be sent and send back."""
-        read = self.m * self.k + self.k * self.n + (self.m * self.n if self.beta != "0" else 0)
-        return read * self.batch * self.itemsize, self.m * self.n * self.batch * self.itemsize
+        a, b = (np.dtype(name).itemsize for name in self.inputs or (self.dtype, self.dtype))
+        written = self.m * self.n * self.itemsize
+        read = self.m * self.k * a + self.k * self.n * b + (written if self.beta != "0" else 0)
+        return read * self.batch, written * self.batch

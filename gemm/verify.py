@@ -9,11 +9,12 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gemm import operands
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
 from gemm.dispatch.cost import Rates
@@ -77,39 +78,88 @@ def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, 
 
 
 def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None:
-    dtype = np.dtype("float32" if kernel.dtype == "*" else kernel.dtype)
+    dtype, types = _types(kernel)
     random = np.random.default_rng(list(case.__dict__.values())[:3])
     lead = (case.batch,) if case.batch > 1 else ()
 
-    def matrix(rows: int, columns: int, flip: bool = False) -> np.ndarray:
+    def matrix(own: np.dtype[Any], rows: int, columns: int, flip: bool = False) -> np.ndarray:
         shape = (*lead, columns, rows) if flip else (*lead, rows, columns)
-        values = random.uniform(-1, 1, shape).astype(dtype)
+        values = _random(random, own, shape)
         return np.swapaxes(values, -1, -2) if flip else values
 
-    a, b = matrix(case.m, case.k, case.trans_a), matrix(case.k, case.n, case.trans_b)
-    c = matrix(case.m, case.n) if case.beta else None
-    frame = np.full((*lead, case.m + 2, case.n + 2), np.nan, dtype)
-    out = frame[..., 1:-1, 1:-1]
+    a, b = matrix(types[0], case.m, case.k, case.trans_a), matrix(types[1], case.k, case.n, case.trans_b)
+    c = matrix(dtype, case.m, case.n) if case.beta else None
+    whole = dtype.kind == "i"
+    alpha, beta = (int(4 * x) if whole and x != 1 else x for x in (case.alpha, case.beta))
+    frame = np.full((*lead, case.m + 2, (case.n + 2) * dtype.itemsize), 0xA5, np.uint8)
+    out = frame.view(dtype)[..., 1:-1, 1:-1]
     problem = Problem(dtype.name, case.m, case.n, case.k, case.batch, _letters(a, b) + "N",
-                      "1" if case.alpha == 1 else "x", "0" if c is None else "x")  # fmt: skip
-    backend.launcher(kernel, device, problem)(a, b, c, out, case.alpha, case.beta)
+                      "1" if alpha == 1 else "x", "0" if c is None else "x", inputs=kernel.inputs)  # fmt: skip
+    backend.launcher(kernel, device, problem)(a, b, c, out, alpha, beta)
 
+    if whole:
+        right = np.array_equal(out, _wrapped(a, b, c, int(alpha), int(beta), dtype))
+    else:
+        right = _within(out, a, b, c, case)
+    if not right:
+        raise Mismatch(f"{kernel.name} on {device.name}: {case} {'is wrong' if whole else 'exceeds the error bound'}")
+    out.view(np.uint8)[...] = 0xA5
+    if not np.all(frame == 0xA5):
+        raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
+
+
+def _types(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
+    """The types of a kernel's results, and of a and b; float32 where any will do."""
+    names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
+    dtype, *types = (operands.bfloat16(kernel.name) if name == "bfloat16" else np.dtype(name) for name in names)
+    return dtype, types or [dtype, dtype]
+
+
+def _random(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of -1 … 1, both parts of complex ones; integers of the whole range."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return random.integers(info.min, info.max, shape, dtype, endpoint=True)
+    values = random.uniform(-1, 1, shape)
+    return (values + 1j * random.uniform(-1, 1, shape) if dtype.kind == "c" else values).astype(dtype)
+
+
+def _wrapped(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: int, beta: int, dtype: np.dtype[Any]
+) -> np.ndarray:
+    """The product of integers, modulo a power of two."""
+    with np.errstate(over="ignore"):
+        total = np.matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
+        total = total if c is None else total + np.int64(beta) * c
+    result: np.ndarray = total.astype(dtype)
+    return result
+
+
+def _within(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case) -> bool:
+    """Whether each element, and of complex ones each part, is within the error bound; NaN is not."""
+    dtype = out.dtype
+    if dtype.kind == "c":  # real parts, then imaginary parts: products of twice the depth
+        left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
+        right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
+        thirds = (None, None) if c is None else (c.real, c.imag)
+        rows = zip((out.real, out.imag), left, right, thirds, strict=True)
+        return all(_within(*row, replace(case, k=2 * case.k)) for row in rows)
+    narrow = dtype.name in ("float16", "bfloat16")  # sums of float32, rounded once
+    if narrow:
+        unit = 2.0**-11 if dtype.name == "float16" else 2.0**-8
+        out, a, b = (x.astype(np.float32) for x in (out, a, b))
+        c = None if c is None else c.astype(np.float32)
     wide = np.longdouble
-    product = np.matmul(a.astype(wide), b.astype(wide))
+    exact = wide(case.alpha) * np.matmul(a.astype(wide), b.astype(wide))
     size = np.matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
-    exact = wide(case.alpha) * product
     if c is not None:
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
-    unit = np.finfo(dtype).eps / 2
+    eps = np.finfo(a.dtype).eps
     # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference errs as much as the result may.
-    slack = 1 if np.finfo(wide).eps < np.finfo(dtype).eps else 2
-    bound = slack * (case.k + 2) * unit * size
-    if not np.all(np.abs(out - exact) <= bound):  # NaN fails
-        raise Mismatch(f"{kernel.name} on {device.name}: {case} exceeds the error bound")
-    edges = np.ones(frame.shape, bool)
-    edges[..., 1:-1, 1:-1] = False
-    if not np.all(np.isnan(frame[edges])):
-        raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
+    bound = (1 if np.finfo(wide).eps < eps else 2) * (case.k + 2) * eps / 2 * size
+    if narrow:
+        bound = bound + unit * (np.abs(exact) + bound) + 2.0**-25  # half of float16's least number
+    return bool(np.all(np.abs(out - exact) <= bound))
 
 
 def _letters(*arrays: np.ndarray) -> str:
@@ -119,8 +169,10 @@ def _letters(*arrays: np.ndarray) -> str:
 def ordered_case(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fixed a (47 × 301), b (301 × 53) and c whose ordered product 0.75·a·b − 1.25·c has the bits of ORDERED.
 
-    Made by integer arithmetic alone, with exponents spread over 2^±12, so that each machine has the same inputs.
+    Made by integer arithmetic alone, with exponents spread over 2^±12 (float16: 2^±4), so that each machine has the
+    same inputs.
     """
+    reach = 4 if dtype == "float16" else 12
 
     def numbers(seed: int, *shape: int) -> np.ndarray:
         index = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(seed << 32)
@@ -128,7 +180,7 @@ def ordered_case(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             index = (index ^ (index >> np.uint64(shift))) * np.uint64(factor)
         index ^= index >> np.uint64(31)
         mantissa = (index >> np.uint64(11)).astype(np.int64) - (1 << 52)
-        exponent = (index % np.uint64(25)).astype(np.int64) - 12 - 52
+        exponent = (index % np.uint64(2 * reach + 1)).astype(np.int64) - reach - 52
         values: np.ndarray = np.ldexp(mantissa.astype(np.float64), exponent.astype(np.int32)).astype(dtype)
         return values.reshape(shape)
 
@@ -138,6 +190,8 @@ def ordered_case(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 ORDERED = {
     "float32": "3820add6c6ff64dce8290166451b8ddac472a605978ddcbeb5c7e074f6f19254",
+    "float16": "047c9ede111565c14e721aaee38ba350a8b0ddf99f84efd93c99dee60e4ef692",
+    "bfloat16": "242e00b757924a592156a20aa9e1aaa9527751d58d87206dabf3f148b242c098",
     "float64": "b6d5d387c891116124c58406a17cb1f445a22330280c2d1d9a8ca1c786a513c3",
 }
 """SHA-256 of the ordered product of `ordered_case`, little-endian; the tests derive them by an oracle of their own."""
@@ -145,11 +199,18 @@ ORDERED = {
 
 def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:
     """SHA-256 of what `kernel` makes of `ordered_case` with reproducible=True."""
+    _types(kernel)  # makes NumPy know the name bfloat16
     a, b, c = ordered_case(kernel.dtype)
     out = np.empty_like(c)
     problem = Problem(kernel.dtype, 47, 53, 301, alpha="x", beta="x", reproducible=True)
     backend.launcher(kernel, device, problem)(a, b, c, out, 0.75, -1.25)
-    return hashlib.sha256(out.astype(out.dtype.newbyteorder("<")).tobytes()).hexdigest()
+    return bits_hash(out)
+
+
+def bits_hash(out: np.ndarray) -> str:
+    """SHA-256 of the elements of `out` in C order, little-endian."""
+    bits = np.ascontiguousarray(out).view(f"u{out.dtype.itemsize}")
+    return hashlib.sha256(bits.astype(bits.dtype.newbyteorder("<")).tobytes()).hexdigest()
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
@@ -157,7 +218,7 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
     Operands are resident where the backend has memory of its own; transfers are timed apart, on 16 MiB.
     """
-    dtype = np.dtype("float32" if kernel.dtype == "*" else kernel.dtype)
+    dtype, types = _types(kernel)
     upload = download = 0.0
     resident = True
     try:
@@ -171,12 +232,12 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
     def seconds(n: int) -> float:
         random = np.random.default_rng(n)
-        a, b = (random.uniform(-1, 1, (n, n)).astype(dtype) for _ in "ab")
-        launch = backend.launcher(kernel, device, Problem(dtype.name, n, n, n))
-        operands: list[Operand] = [a, b, np.empty_like(a)]
+        a, b = (_random(random, own, (n, n)) for own in types)
+        launch = backend.launcher(kernel, device, Problem(dtype.name, n, n, n, inputs=kernel.inputs))
+        given: list[Operand] = [a, b, np.empty((n, n), dtype)]
         if resident:
-            operands = [backend.to_device(x, device) for x in (a, b, a)]
-        return best_of(lambda: _finished(backend, launch, device, *operands))
+            given = [backend.to_device(x, device) for x in (a, b, a)]
+        return best_of(lambda: _finished(backend, launch, device, *given))
 
     n = 16
     first = spent = seconds(n)

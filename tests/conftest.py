@@ -6,6 +6,7 @@ its kernels must run unless the hardware lacks a feature that it needs. --thin s
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -22,13 +23,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
 
 from conformance import ALL_CHECKS, CHAIN_CHECKS
+from conformance.narrowed import narrowed, unsigned
 from conformance.repeated import repeated
 from conformance.resident import CuPy, PyOpenCL, Torch, resident
-from conformance.subject import DEFAULT, FULL, THIN, Subject
+from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
 import gemm
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
 from gemm.dispatch import registry, unavailable
+
+if importlib.util.find_spec("ml_dtypes"):
+    import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,24 +82,35 @@ class Spec:
         kernel, dtype: what multiplies.
         device: the key of the device; None where no device can run the kernel.
         variant: "" for host operands; a library for operands of its own on the device; "cramped": a device that claims
-            so little room that products are cut along every axis; "repeated": each call after others like it.
+            so little room that products are cut along every axis; "repeated": each call after others like it;
+            "unsigned": the integers without a sign.
+        inputs: the types of a and b where they are not `dtype`.
     """
 
     kernel: str
     dtype: str
     device: str | None
     variant: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 CRAMPED = {"image_width": 24, "image_height": 72, "max_alloc": 4096}
 
 
-def _variants(backend: str) -> list[str]:
-    """The ways to test a device of `backend` with."""
+REFERENCE = (
+    ("float32", ()), ("float64", ()), ("float16", ()), ("bfloat16", ()), ("complex64", ()), ("complex128", ()),
+    ("int8", ()), ("int64", ()), ("int32", ("uint8", "int8")),
+)  # fmt: skip
+"""What kernels of every dtype are tested with."""
+
+
+def _variants(backend: str, dtype: str) -> list[str]:
+    """The ways to test a kernel of `backend` with."""
     if backend == "opencl":
         return ["", "pyopencl", "cramped"]
     if backend == "cpu":
-        return ["", "repeated"]
+        # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
+        return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
     return ["", *(name for name in ("cupy", "torch") if backend == "cuda" and _imports(name))]
 
 
@@ -111,12 +127,13 @@ def _specs() -> list[tuple[Spec, str]]:
     found = []
     for status in gemm.kernels():
         several = len(status.devices) > 1
-        for dtype in ("float32", "float64") if status.dtype == "*" else (status.dtype,):
-            for device in status.devices or (None,):
-                for variant in _variants(status.backend) if device else [""]:
-                    id_ = status.name + (f"-{dtype}" if status.dtype == "*" else "")
+        for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
+            devices = status.devices if dtype != "bfloat16" or _imports("ml_dtypes") else ()
+            for device in devices or (None,):
+                for variant in _variants(status.backend, "" if inputs else dtype) if device else [""]:
+                    id_ = status.name + (f"-{'-'.join((*inputs, dtype))}" if status.dtype == "*" else "")
                     id_ += (f"@{device}" if several else "") + (f"-{variant}" if variant else "")
-                    found.append((Spec(status.name, dtype, device, variant), id_))
+                    found.append((Spec(status.name, dtype, device, variant, inputs), id_))
     return found
 
 
@@ -126,8 +143,13 @@ HOST_ONLY = {"far_strides", "concurrent"}
 def _applies(check: str, spec: Spec) -> bool:
     """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
     row = BY_NAME[spec.kernel]
-    if spec.variant and check in HOST_ONLY:
+    if (spec.variant and check in HOST_ONLY) or (spec.inputs and check == "far_strides"):
         return False
+    kind = "i" if "int" in spec.dtype else "c" if "complex" in spec.dtype else "f"
+    if kind not in ONLY.get(check, kind):
+        return False
+    if check in ("non_finite", "overflow") and row.dtype == "*" and kind == "c":
+        return False  # BLAS multiplies by alpha = 1 + 0i, whose zero turns an infinite part into NaN
     if check not in CHAIN_CHECKS:
         return True
     if not row.ordered or spec.device is None:
@@ -166,11 +188,16 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 def make_subject(spec: Spec, config: pytest.Config) -> Subject:
     row = BY_NAME[spec.kernel]
-    options = {"kernel": row.name, "backend": spec.device}
+    dtype = np.dtype("u" * (spec.variant == "unsigned") + spec.dtype)
+    options = {"kernel": row.name, "backend": spec.device, "precision": row.precision}
 
     def call(*operands: Any, **more: Any) -> Any:
         return gemm.gemm(*operands, **options, **more)
 
+    if spec.inputs:
+        call = narrowed(call, spec.inputs, spec.dtype)
+    if spec.variant == "unsigned":
+        call = unsigned(call, dtype)
     if spec.variant == "pyopencl":
         call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
     elif spec.variant == "repeated":
@@ -180,7 +207,7 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
     elif spec.variant == "torch":
         call = resident(call, Torch(str(spec.device)))
     return Subject(
-        name=row.name, call=call, dtype=np.dtype(spec.dtype), ordered=row.ordered,
+        name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda"),
         params=row.params, slow=row.backend in ("opencl", "cuda"),
         effort=THIN if spec.variant and _effort(config) != FULL else _effort(config),
@@ -192,8 +219,8 @@ def _absent(kernel: str, config: pytest.Config) -> None:
     required = _required(config)
     gone = gemm.backends()[status.backend]
     if required & {status.name, status.target} or (status.backend in required and gone):
-        pytest.fail(f"required, but {status.reason}", pytrace=False)
-    pytest.skip(status.reason)
+        pytest.fail(f"required, but {status.reason or 'ml_dtypes is not installed'}", pytrace=False)
+    pytest.skip(status.reason or "ml_dtypes is not installed")
 
 
 class KernelReport:

@@ -242,7 +242,7 @@ def test_threads_leave_the_bits(row, shape):
 
 
 def test_split_sums_of_vectors_depend_on_their_row_alone(row):
-    """Without reproducible=True a matrix times a vector may be summed in parts, but the same ones wherever a row lies."""
+    """Without reproducible=True a matrix times a vector may be summed in parts, the same wherever a row lies."""
     a, b = matrix(20, (533, 707), row.dtype), matrix(21, (707, 1), row.dtype)
     whole = run(row, a, b, np.empty((533, 1), row.dtype), reproducible=False)
     exact = a.astype(np.longdouble) @ b.astype(np.longdouble)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import ALL_CHECKS
-from conformance.faults import FAULTS, Array, Fault, Launch
-from conformance.subject import THIN, Subject
+from conformance.faults import FAULTS, OF_TYPES, Array, Fault, Launch
+from conformance.narrowed import narrowed
+from conformance.subject import ONLY, THIN, Subject
 
 import gemm
 from gemm import dispatch, operands
@@ -24,6 +25,7 @@ from gemm.problem import Device, Problem
 
 KERNELS = ("sgemm_scalar_4x4", "dgemm_scalar_4x4")
 PLANTED = [(name, check) for name, (_, catches) in FAULTS.items() for check in catches]
+PLANTED_OF_TYPES = [(name, check) for name, (_, _, catches) in OF_TYPES.items() for check in catches]
 
 
 @pytest.fixture
@@ -58,11 +60,12 @@ def examined(kernel: str) -> Subject:
     def call(*operands: Any, **options: Any) -> Any:
         return gemm.gemm(*operands, kernel=kernel, **options)
 
-    return Subject(kernel, call, np.dtype(row.dtype), params=row.params, effort=THIN)
+    typed = narrowed(call, row.inputs, row.dtype) if row.inputs else call
+    return Subject(kernel, typed, np.dtype(row.dtype), params=row.params, effort=THIN, inputs=row.inputs)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("check", [*ALL_CHECKS])
+@pytest.mark.parametrize("check", [name for name in ALL_CHECKS if "f" in ONLY.get(name, "f")])
 def test_a_sound_kernel_passes(kernel: str, check: str, mutant: Callable[[Fault], None]) -> None:
     mutant(lambda launch: lambda *operands: launch(*operands))
     ALL_CHECKS[check](examined(kernel))
@@ -76,6 +79,15 @@ def test_caught(kernel: str, name: str, check: str, mutant: Callable[[Fault], No
         ALL_CHECKS[check](examined(kernel))
 
 
+@pytest.mark.parametrize(("name", "check"), PLANTED_OF_TYPES)
+def test_caught_in_other_types(name: str, check: str, mutant: Callable[[Fault], None]) -> None:
+    kernel, fault, _ = OF_TYPES[name]
+    ALL_CHECKS[check](examined(kernel))
+    mutant(fault)
+    with pytest.raises(AssertionError):
+        ALL_CHECKS[check](examined(kernel))
+
+
 def test_overlap_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operands, "overlap", lambda x, y: False)
     with pytest.raises(AssertionError, match="out is"):
@@ -83,5 +95,5 @@ def test_overlap_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_check_catches_something() -> None:
-    used = {check for _, catches in FAULTS.values() for check in catches} | {"in_place"}
+    used = {check for *_, catches in (*FAULTS.values(), *OF_TYPES.values()) for check in catches} | {"in_place"}
     assert ALL_CHECKS.keys() - used == set(), "no planted fault shows what these checks are for"

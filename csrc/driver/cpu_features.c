@@ -4,38 +4,131 @@
 #if defined(_MSC_VER) && !defined(__clang__)
 #include <immintrin.h>
 #include <intrin.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
-const char *const gemm_feature_names[] = {"avx2", "fma", "avx512f", "neon", 0};
+#if defined(__linux__) && (defined(__aarch64__) || defined(__arm__))
+#include <sys/auxv.h>
+#elif defined(__APPLE__) && defined(__aarch64__)
+#include <sys/sysctl.h>
+#endif
+
+const char *const gemm_feature_names[] = {"avx2",     "fma",        "avx512f",    "neon",    "f16c", "avx512dq",
+                                          "avx512bw", "avx512vnni", "avx512bf16", "avxvnni", "fp16", "dotprod",
+                                          "bf16",     "i8mm",       "vfpv4",      0};
 
 #if defined(__x86_64__) || defined(_M_X64)
 const char *const gemm_architecture = "x86_64";
 #elif defined(__aarch64__) || defined(_M_ARM64)
 const char *const gemm_architecture = "aarch64";
+#elif defined(__arm__)
+const char *const gemm_architecture = "arm";
 #else
 const char *const gemm_architecture = "other";
 #endif
 
-uint32_t gemm_features(void) {
-    uint32_t found = 0;
-#if defined(__GNUC__) && defined(__x86_64__)
-    /* a load: the compiler's run-time library asked cpuid and xgetbv (does the OS save the registers?) at start-up */
-    if (__builtin_cpu_supports("avx2")) found |= GEMM_AVX2;
-    if (__builtin_cpu_supports("fma")) found |= GEMM_FMA;
-    if (__builtin_cpu_supports("avx512f")) found |= GEMM_AVX512F;
-#elif defined(_MSC_VER) && defined(_M_X64)
-    int leaf1[4], leaf7[4];
-    __cpuid(leaf1, 1);
-    __cpuidex(leaf7, 7, 0);
-    if (!(leaf1[2] & 1 << 27)) return 0; /* no OSXSAVE: xgetbv would be illegal */
-    const uint64_t state = _xgetbv(0);
-    if ((state & 0x06) == 0x06) {
-        if (leaf7[1] & 1 << 5) found |= GEMM_AVX2;
-        if (leaf1[2] & 1 << 12) found |= GEMM_FMA;
-        if ((state & 0xE0) == 0xE0 && leaf7[1] & 1 << 16) found |= GEMM_AVX512F;
-    }
-#elif defined(__aarch64__) || defined(_M_ARM64)
-    found |= GEMM_NEON; /* asimd is part of every AArch64 that runs an operating system's binaries */
+#if defined(__x86_64__) || defined(_M_X64)
+
+enum { EAX, EBX, ECX, EDX };
+
+/* What `leaf` says, all zero where the CPU does not know it. */
+static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
+    found[EAX] = found[EBX] = found[ECX] = found[EDX] = 0;
+#ifdef _MSC_VER
+    int highest[4];
+    __cpuid(highest, 0);
+    if ((unsigned)highest[EAX] >= leaf) __cpuidex((int *)found, (int)leaf, (int)subleaf);
+#else
+    __get_cpuid_count(leaf, subleaf, &found[EAX], &found[EBX], &found[ECX], &found[EDX]);
 #endif
-    return found;
+}
+
+/* The registers that the operating system saves. */
+static uint64_t saved_state(void) {
+#ifdef _MSC_VER
+    return _xgetbv(0);
+#else
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+#endif
+}
+
+static uint32_t find(void) {
+    unsigned leaf1[4], leaf7[4], leaf7_1[4] = {0};
+    ask(1, 0, leaf1);
+    ask(7, 0, leaf7);
+    if (leaf7[EAX] >= 1) ask(7, 1, leaf7_1);
+    if (!(leaf1[ECX] >> 27 & 1)) return 0; /* no OSXSAVE: xgetbv would be illegal */
+    const uint64_t state = saved_state();
+    const uint32_t ymm = (state & 0x06) == 0x06, zmm = (state & 0xE6) == 0xE6;
+    const uint32_t bw_and_vl = leaf7[EBX] >> 30 & leaf7[EBX] >> 31;
+    return ymm * (GEMM_AVX2 * (leaf7[EBX] >> 5 & 1) | GEMM_FMA * (leaf1[ECX] >> 12 & 1) |
+                  GEMM_F16C * (leaf1[ECX] >> 29 & 1) | GEMM_AVXVNNI * (leaf7_1[EAX] >> 4 & 1)) |
+           zmm * (GEMM_AVX512F * (leaf7[EBX] >> 16 & 1) | GEMM_AVX512DQ * (leaf7[EBX] >> 17 & 1) |
+                  GEMM_AVX512BW * (bw_and_vl & 1) | GEMM_AVX512VNNI * (leaf7[ECX] >> 11 & 1) |
+                  GEMM_AVX512BF16 * (leaf7_1[EAX] >> 5 & 1));
+}
+
+#elif defined(__aarch64__) || defined(_M_ARM64)
+
+#ifdef __APPLE__
+/* Whether the system knows this name and says yes. */
+static uint32_t says(const char *name) {
+    int answer = 0;
+    size_t bytes = sizeof answer;
+    return !sysctlbyname(name, &answer, &bytes, NULL, 0) && answer;
+}
+#endif
+
+static uint32_t find(void) {
+    /* asimd is part of every AArch64 that runs an operating system's binaries */
+#if defined(__linux__)
+    /* bits of the kernel's ABI, by number: older headers lack their names */
+    const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+    return GEMM_NEON | GEMM_FP16 * (first >> 10 & 1) | GEMM_DOTPROD * (first >> 20 & 1) |
+           GEMM_I8MM * (second >> 13 & 1) | GEMM_BF16 * (second >> 14 & 1);
+#elif defined(__APPLE__)
+    return GEMM_NEON | GEMM_FP16 * says("hw.optional.arm.FEAT_FP16") |
+           GEMM_DOTPROD * says("hw.optional.arm.FEAT_DotProd") | GEMM_I8MM * says("hw.optional.arm.FEAT_I8MM") |
+           GEMM_BF16 * says("hw.optional.arm.FEAT_BF16");
+#else
+    return GEMM_NEON;
+#endif
+}
+
+#elif defined(__linux__) && defined(__arm__)
+
+static uint32_t find(void) {
+    const unsigned long found = getauxval(AT_HWCAP);
+    return GEMM_NEON * (found >> 12 & 1) | GEMM_VFPV4 * (found >> 16 & 1);
+}
+
+#else
+
+static uint32_t find(void) {
+    return 0;
+}
+
+#endif
+
+uint32_t gemm_features(void) {
+    /* Kernels ask for each block, and a hypervisor takes 20 us for a cpuid. Threads that meet here find the same. */
+    enum { KNOWN = 1u << 30 };
+    static volatile uint32_t remembered;
+#ifdef __GNUC__
+    uint32_t found = __atomic_load_n(&remembered, __ATOMIC_RELAXED);
+#else
+    uint32_t found = remembered;
+#endif
+    if (!found) {
+        found = find() | KNOWN;
+#ifdef __GNUC__
+        __atomic_store_n(&remembered, found, __ATOMIC_RELAXED);
+#else
+        remembered = found;
+#endif
+    }
+    return found & ~(uint32_t)KNOWN;
 }

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gemm.catalog import Kernel
+from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 Launch = Callable[[Operand, Operand, Operand | None, Operand, float, float], None]
@@ -20,6 +21,19 @@ m, n and batch ≥ 1; k may be 0. out overlaps neither a nor b; c is disjoint fr
 Host operands (ndarray) are complete in out when it returns; with device operands the work is enqueued in
 order on the operands' queue. Raises KernelFailed, leaving out undefined but the inputs untouched.
 """
+
+
+def converting(launch: Launch, dtype: str) -> Launch:
+    """`launch` for a and b of narrower types than its `dtype`."""
+
+    def converted(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
+        try:
+            a, b = a.astype(dtype), b.astype(dtype)
+        except MemoryError as error:
+            raise KernelFailed(f"no memory for the operands as {dtype}", memory=True) from error
+        launch(a, b, c, out, alpha, beta)
+
+    return converted
 
 
 class Backend(ABC):

@@ -30,19 +30,21 @@ def _features() -> frozenset[str]:
     wish = os.environ.get("GEMM_CPU_ISA")
     if not wish:
         return frozenset(found)
-    needs: dict[str, set[str]] = {}
+    needs: dict[str, list[set[str]]] = {}
     for row in KERNELS:
         if row.backend == "cpu":
-            needs.setdefault(row.target, set()).update(row.needs)
+            needs.setdefault(row.target, []).append(set(row.needs))
     if wish not in needs:
         raise BackendUnavailable(
             "cpu", f"GEMM_CPU_ISA={wish} names no target", f"Set it to one of {', '.join(sorted(needs))} or unset it"
         )
-    if missing := needs[wish] - found:
+    able = [features for features in needs[wish] if features <= found]
+    if not able:
+        missing = min(needs[wish], key=len) - found
         raise BackendUnavailable(
             "cpu", f"GEMM_CPU_ISA={wish}, but this CPU lacks {', '.join(sorted(missing))}", "Unset the variable"
         )
-    return frozenset(needs[wish])
+    return frozenset().union(*able)
 
 
 def _cpu_name() -> str:

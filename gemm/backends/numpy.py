@@ -12,7 +12,7 @@ from gemm.problem import Device, Problem
 
 
 class NumpyBackend(Backend):
-    """NumPy on the host. Sums of float16 are float32's, rounded once at the end; integers wrap exactly."""
+    """NumPy on the host. Sums of float16 and bfloat16 are float32's, rounded once at the end; integers wrap exactly."""
 
     name: ClassVar[str] = "numpy"
 
@@ -23,7 +23,7 @@ class NumpyBackend(Backend):
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """A launch for the dtype of `problem`."""
         dtype = np.dtype(problem.dtype)
-        work = np.dtype(np.float32) if dtype == np.float16 else dtype
+        work = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
 
         def launch(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
             with np.errstate(all="ignore"):  # NaN and Inf are results, not events
@@ -37,7 +37,7 @@ class NumpyBackend(Backend):
                     addend = np.array(c, work, order="C")
                     _scale(addend, beta)
                     result += addend
-                out[...] = result  # rounds float16
+                out[...] = result  # rounds narrower ones
 
         return launch
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
-from gemm.backends.base import Launch
+from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import cost, probe, registry
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, DeviceView, Operand, Problem
+from gemm.problem import PRECISIONS, Device, DeviceView, Operand, Problem
 
 log = logging.getLogger("gemm")
 
@@ -135,10 +136,17 @@ def _on_devices(
     ]
 
 
+def types(x: Kernel | Problem) -> str:
+    """What is multiplied, for messages: "float32", or "uint8 and int8 to int32"."""
+    return f"{' and '.join(x.inputs)} to {x.dtype}" if x.inputs else x.dtype
+
+
 def _unfit(row: Kernel, problem: Problem) -> str:
     """Why `row` can never compute `problem`, whatever the device; or ""."""
-    if row.dtype not in ("*", problem.dtype):
-        return f"multiplies {row.dtype}, not {problem.dtype}"
+    if not row.multiplies(problem.dtype, problem.inputs):
+        return f"multiplies {types(row)}, not {types(problem)}"
+    if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
+        return f"offers precision={row.precision!r}, not {problem.precision!r}"
     exact = problem.dtype == "bool" or "int" in problem.dtype
     if problem.reproducible and not row.ordered and not exact:
         return "does not offer reproducible=True"
@@ -182,7 +190,7 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
     asked = f"kernel {kernel!r}" if kernel else f"backend {backend!r}"
     if weighed and all(_unfit(c.kernel, problem) for c in weighed):
-        if problem.reproducible and any(c.kernel.dtype in ("*", problem.dtype) for c in weighed):
+        if problem.reproducible and any(c.kernel.multiplies(problem.dtype, problem.inputs) for c in weighed):
             return ValueError(f"reproducible=True: {asked} does not offer it for {problem.dtype}")
         return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({'; '.join(whys)})")
     fit = [c for c in weighed if not _unfit(c.kernel, problem)]
@@ -192,8 +200,12 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`, compiled or loaded once."""
-    return registry.backend(plan.kernel.backend).launcher(plan.kernel, plan.device, plan.problem)
+    """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
+    problem = plan.problem
+    backend = registry.backend(plan.kernel.backend)
+    if problem.inputs == plan.kernel.inputs:
+        return backend.launcher(plan.kernel, plan.device, problem)
+    return converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
 
 
 def demote(plan: Plan, error: Exception) -> None:

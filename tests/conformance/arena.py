@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray
-POISON = 0xFF  # as a byte everywhere: a NaN in float32 and float64
+POISON = 0xFF  # as a byte everywhere: a NaN in every floating-point type, and -1 or the largest integer
 
 
 class Layout(NamedTuple):
@@ -114,10 +114,18 @@ def case(**facts: Any) -> Iterator[None]:
         )
 
 
+def retyped(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x rounded, or wrapped, to `dtype`."""
+    with np.errstate(all="ignore"):  # a negative float as an unsigned integer is undefined, as a signed one it is not
+        return (x.astype(np.int64) if dtype.kind == "u" and x.dtype.kind == "f" else x).astype(dtype)
+
+
 def equal(result: Array, expected: Array, what: str = "result") -> None:
-    """Fail unless shape and values agree exactly (NaN equals NaN, -0 equals +0)."""
+    """Fail unless shape and values agree exactly (NaN equals NaN, -0 equals +0), `expected` rounded or wrapped to the
+    result's type."""
     if result.shape != expected.shape:
         raise AssertionError(f"{what}: shape {result.shape}, must be {expected.shape}")
+    expected = retyped(expected, result.dtype)
     wrong = ~((result == expected) | (np.isnan(result) & np.isnan(expected)))
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -276,6 +276,50 @@ def not_deterministic(launch: Launch) -> Launch:
     return launched
 
 
+# Other types: checks that float kernels do not meet.
+OF_TYPES: dict[str, tuple[str, Fault, tuple[str, ...]]] = {}
+"""name → a kernel that meets them, the fault and the checks that must each catch it."""
+
+
+def wider(launch: Launch) -> Launch:
+    """Sums beyond the type stay at its ends."""
+
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: Any, beta: Any) -> None:
+        total = np.matmul(a.astype(np.int64), b.astype(np.int64)) * int(alpha)
+        total = total if c is None else total + c.astype(np.int64) * int(beta)
+        info = np.iinfo(out.dtype)
+        out[...] = np.clip(total, info.min, info.max)
+
+    return launched
+
+
+def alpha_taken_as_real(launch: Launch) -> Launch:
+    return lambda a, b, c, out, alpha, beta: launch(a, b, c, out, complex(alpha.real), beta)
+
+
+def signs_of_a_ignored(launch: Launch) -> Launch:
+    return lambda a, b, c, out, alpha, beta: launch(a.view(np.uint8) & 0x7F, b, c, out, alpha, beta)
+
+
+def summed_in_its_own_type(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: Any, beta: Any) -> None:
+        if a.shape[-1] < 2 or c is not None or alpha != 1:
+            return launch(a, b, c, out, alpha, beta)
+        total = np.zeros(out.shape, out.dtype)
+        with np.errstate(all="ignore"):
+            for p in range(a.shape[-1]):
+                total = total + a[..., :, p, None] * b[..., p, None, :]
+        out[...] = total
+        return None
+
+    return launched
+
+
+OF_TYPES["integers saturate"] = "i8gemm_scalar_4x4", wider, ("wrapping",)
+OF_TYPES["imaginary part of alpha dropped"] = "zgemm_scalar_2x4", alpha_taken_as_real, ("complex_factors",)
+OF_TYPES["sums of float16 in float16"] = "hgemm_scalar_4x4", summed_in_its_own_type, ("accuracy", "chain_data")
+OF_TYPES["high bit of uint8 lost"] = "u8s32gemm_scalar_4x4", signs_of_a_ignored, ("wrapping",)
+
 # The ORDERED chain: each of these is within the bound.
 FAULTS["summed backwards"] = operands_changed(lambda a, b: (a[..., ::-1], b[..., ::-1, :])), (
     "chain_data", "chain_depths", "published_bits",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from oracle import finfo
 
-from conformance.arena import guarded
+from conformance.arena import POISON, guarded
 
 Array = np.ndarray
 Check = Callable[["Subject"], None]
@@ -18,9 +19,23 @@ CHAIN_CHECKS: dict[str, Check] = {}
 """What a kernel that offers reproducible=True owes besides."""
 
 
+ONLY: dict[str, str] = {}
+"""The kinds of dtypes ("f" with bfloat16, "c", "i" for any integer) that a check is for, where it is not for all."""
+
+
 def check(function: Check) -> Check:
     CHECKS[function.__name__] = function
     return function
+
+
+def check_of(kinds: str) -> Callable[[Check], Check]:
+    """`check` for some kinds of dtypes."""
+
+    def add(function: Check) -> Check:
+        ONLY[function.__name__] = kinds
+        return check(function)
+
+    return add
 
 
 def chain_check(function: Check) -> Check:
@@ -39,6 +54,7 @@ class Subject:
     Attributes:
         call: call(a, b, c=None, *, alpha, beta, trans_a, trans_b, out, reproducible) on host arrays.
         dtype: of operands and result.
+        inputs: the types whose numbers a and b may be, if they are narrower: `call` converts them.
         ordered: reproducible=True gives the ORDERED chain; always: so does any other call.
         params: tile and block sizes, from which shapes at the edges follow.
         effort: THIN, DEFAULT or FULL.
@@ -53,10 +69,54 @@ class Subject:
     params: Mapping[str, int] = field(default_factory=dict, hash=False)
     effort: int = DEFAULT
     slow: bool = False
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """ "f", "c" or "i"."""
+        return {"c": "c", "i": "i", "u": "i"}.get(self.dtype.kind, "f")
 
     def __call__(self, a: Array, b: Array, c: Array | None = None, **options: Any) -> Array:
         """The product, guarded: see arena.guarded."""
-        return guarded(self.call, a, b, c, **options)
+        result = guarded(self.call, a, b, c, **options)
+        if result.dtype != self.dtype:
+            raise AssertionError(f"the result is {result.dtype}, must be {self.dtype}")
+        return result
+
+    def factor(self, value: float) -> float:
+        """An alpha or beta like `value`: for integers a whole number."""
+        return value if self.kind != "i" or value == int(value) else round(10 * value)
+
+    def blank(self, shape: tuple[int, ...]) -> Array:
+        """An array of what no result is: NaN, or bytes of POISON."""
+        return np.full(shape, POISON, np.uint8).repeat(self.dtype.itemsize, -1).view(self.dtype)
+
+    def integers(self, rng: np.random.Generator, *shape: int, limit: int = 8) -> Array:
+        """Integers of -limit … limit (from 0 on if a or b have no signs), complex ones too: products and sums of them
+        are exact in any order, or wrap."""
+        low = 0 if any(name.startswith("u") for name in self.inputs) else -limit
+        values = rng.integers(low, limit + 1, shape)
+        if self.kind == "c":
+            return (values + 1j * rng.integers(low, limit + 1, shape)).astype(self.dtype)
+        return values.astype(self.dtype)
+
+    def normal(self, rng: np.random.Generator, *shape: int) -> Array:
+        """Standard normal numbers, both parts of complex ones; integers of the whole range."""
+        if self.kind == "i":
+            info = [np.iinfo(name) for name in (self.dtype, *self.inputs)]
+            low, high = max(x.min for x in info), min(x.max for x in info)
+            return rng.integers(low, high, shape, np.int64 if low else np.uint64, endpoint=True).astype(self.dtype)
+        if self.kind == "c":
+            return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(self.dtype)
+        return normal(rng, self.dtype, *shape)
+
+    def wide(self, rng: np.random.Generator, *shape: int, exponent: int = 60) -> Array:
+        """Numbers of sizes 2^-exponent … 2^exponent, less where the type does not reach so far."""
+        exponent = min(exponent, int(finfo(self.dtype).maxexp) // 4)
+        if self.kind == "c":
+            parts = (wide(rng, np.float64, *shape, exponent=exponent) for _ in "ri")
+            return (next(parts) + 1j * next(parts)).astype(self.dtype)
+        return wide(rng, self.dtype, *shape, exponent=exponent)
 
     def pick(self, thin: Any, default: Any, full: Any = None) -> Any:
         """A value by effort; a slow subject's default is the thin one."""
@@ -80,5 +140,6 @@ def normal(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
 
 
 def wide(rng: np.random.Generator, dtype: Any, *shape: int, exponent: int = 60) -> Array:
-    """Numbers of 2^-exponent … 2^exponent in size, so that most of a sum cancels or vanishes."""
+    """Numbers of 2^-exponent … 2^exponent in size, so that most of a sum cancels or vanishes; less for float16."""
+    exponent = min(exponent, int(0.47 * finfo(dtype).maxexp))
     return np.ldexp(rng.standard_normal(shape), rng.integers(-exponent, exponent + 1, shape)).astype(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import sys
 import threading
@@ -11,9 +10,9 @@ from itertools import product
 import numpy as np
 
 from conformance.arena import case, equal
-from conformance.checks import random
-from conformance.subject import Subject, chain_check, check, integers, normal
-from gemm.verify import ORDERED, ordered_case
+from conformance.checks import random, times
+from conformance.subject import Subject, chain_check, check
+from gemm.verify import ORDERED, bits_hash, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
@@ -28,8 +27,8 @@ def concurrent(s: Subject) -> None:
         [(150, 130, 110), (90, 100, 120), (3, 700, 300), (700, 3, 300)],
     )
     for m, n, k in (*small, *large, (130, 140, 90)):
-        a, b, c = normal(rng, s.dtype, m, k), normal(rng, s.dtype, k, n), normal(rng, s.dtype, m, n)
-        work.append((a, b, c, s.call(a, b, c, alpha=0.5, beta=-1.0).tobytes()))
+        a, b, c = s.normal(rng, m, k), s.normal(rng, k, n), s.normal(rng, m, n)
+        work.append((a, b, c, s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0).tobytes()))
     wrong: list[str] = []
     start = threading.Barrier(len(work))
 
@@ -38,8 +37,8 @@ def concurrent(s: Subject) -> None:
             start.wait()
             for turn in range(s.pick(4, 40)):
                 a, b, c, expected = work[(first + turn) % len(work)]
-                out = np.full(c.shape, np.nan, s.dtype)
-                s.call(a, b, c, alpha=0.5, beta=-1.0, out=out)
+                out = s.blank(c.shape)
+                s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0, out=out)
                 if out.tobytes() != expected:
                     wrong.append(f"{a.shape} · {b.shape} came out with other bits in thread {first}, turn {turn}")
         except Exception as error:  # anything that a thread raises is the check's to report
@@ -67,16 +66,16 @@ def far_strides(s: Subject) -> None:
     for axis, (count, step) in product(range(3), ((2, 2**31 + 1), (12, 2**28 + 1))):
         shape = [1, 40, 33]
         shape[axis] = count
-        near = integers(rng, s.dtype, *shape)
+        near = s.integers(rng, *shape)
         strides = [shape[1] * shape[2], shape[2], 1]
         strides[axis] = step
         far = np.ndarray(near.shape, s.dtype, line, 0, [n * s.dtype.itemsize for n in strides])
         far[...] = near
-        b, c = integers(rng, s.dtype, 1, shape[2], 5), integers(rng, s.dtype, *shape)
+        b, c = s.integers(rng, 1, shape[2], 5), s.integers(rng, *shape)
         with case(axis=axis, step=step):
-            equal(s.call(far, b), near @ b, "a")
-            equal(s.call(far[::-1, ::-1], b), near[::-1, ::-1] @ b, "a reversed")
-            equal(s.call(b, far, trans_a=True, trans_b=True), (near @ b).swapaxes(1, 2), "b")
+            equal(s.call(far, b), times(near, b), "a")
+            equal(s.call(far[::-1, ::-1], b), times(near[::-1, ::-1], b), "a reversed")
+            equal(s.call(b, far, trans_a=True, trans_b=True), times(near, b).swapaxes(1, 2), "b")
             eye = np.eye(shape[2], dtype=s.dtype)
             equal(s.call(near, eye, far, beta=2.0), 3 * near, "c")
             s.call(c, eye, out=far)
@@ -90,6 +89,6 @@ def published_bits(s: Subject) -> None:
     """The hash that `gemm verify` prints for every kernel and device."""
     a, b, c = ordered_case(s.dtype.name)
     result = s(a, b, c, alpha=0.75, beta=-1.25, reproducible=True)
-    found = hashlib.sha256(result.astype(s.dtype.newbyteorder("<")).tobytes()).hexdigest()
+    found = bits_hash(result)
     if found != ORDERED[s.dtype.name]:
         raise AssertionError(f"the ordered bits hash to {found}, must be {ORDERED[s.dtype.name]}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,74 +17,162 @@ _REFERENCE_SLACK = 1 + 2.0**-10  # the reference's own error and second-order te
 
 @dataclass(frozen=True)
 class Reference:
-    """high + low is the product, unevaluated; |C - (high + low)| ≤ bound is what a kernel owes."""
+    """high + low is the product, unevaluated; |C - (high + low)| ≤ bound is what a kernel owes, and infinity for what
+    is not below `limit`. Of complex products this holds for each part."""
 
     high: Array
     low: Array
     bound: Array
+    limit: float
 
 
-def _product(a: Array, b: Array) -> tuple[Array, Array]:
-    """A·B of float64 matrices in double-double: relative to |A|·|B| its error is about k · 2⁻¹⁰⁴."""
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    high, low = np.zeros(shape), np.zeros(shape)
+def finfo(dtype: Any) -> Any:
+    """np.finfo, for bfloat16 as well."""
+    if np.dtype(dtype).name != "bfloat16":
+        return np.finfo(dtype)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether sums of `dtype` are float32's, rounded once at the end."""
+    return np.dtype(dtype).name in ("float16", "bfloat16")
+
+
+def _product(a: Array, b: Array, plain: bool) -> tuple[Array, Array, Array]:
+    """A·B of float64 matrices as high + low, and |A|·|B|.
+
+    `plain`: entries have at most 24 bits, so that products are exact and sums lose 2⁻⁵³, nothing beside 2⁻²⁴. Else in
+    double-double: relative to |A|·|B| its error is about k · 2⁻¹⁰⁴.
+    """
+    magnitude = np.einsum("...ij,...jk->...ik", abs(a), abs(b))
+    if plain:
+        high = np.einsum("...ij,...jk->...ik", a, b)
+        return high, np.zeros_like(high), magnitude
+    high, low = np.zeros(magnitude.shape), np.zeros(magnitude.shape)
     for p in range(a.shape[-1]):
         term, term_low = two_product(a[..., :, p, None], b[..., p, None, :])
         high, carry = two_sum(high, term)
         low = low + (carry + term_low)
-    return high, low
+    return high, low, magnitude
 
 
-def exact(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Reference:
-    """The reference and its bound, (k + 2)·u·(|α|·|A|·|B| + |β·C|) plus an allowance for underflow.
+def _parts(x: Array) -> tuple[Array, ...]:
+    return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
 
-    a (*batch, m, k), b (*batch, k, n), both float32 or both float64; alpha and beta are rounded to that dtype.
-    Non-finite operands give the non-finite pattern of IEEE arithmetic, whatever the order of summation.
+
+def _joined(parts: list[Array]) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    x = np.empty(parts[0].shape, np.complex128)
+    x.real, x.imag = parts
+    return x
+
+
+def _combination(terms: Iterable[tuple[float, tuple[Array, Array, Array]]]) -> tuple[Array, Array, Array]:
+    """Σ factor · (high + low), and Σ |factor| · magnitude; a factor of 1 is no multiplication."""
+    total: tuple[Array, Array, Array] | None = None
+    for factor, (high, low, magnitude) in terms:
+        if factor != 1:
+            high, error = two_product(high, np.array(factor))
+            low, magnitude = low * factor + error, magnitude * abs(factor)
+        if total is not None:
+            high, carry = two_sum(total[0], np.broadcast_to(high, total[0].shape))
+            low, magnitude = low + total[1] + carry, magnitude + total[2]
+        total = high, low, magnitude
+    assert total is not None
+    return total
+
+
+def _scaled(factor: Any, parts: list[tuple[Array, Array, Array]]) -> list[list[Any]]:
+    """For each part of factor · (a complex or real number), its terms. A real factor scales both parts on their own."""
+    if factor.imag == 0:
+        return [[(float(factor.real), part)] for part in parts]
+    (re, im), (x, y) = (float(factor.real), float(factor.imag)), parts
+    return [[(re, x), (-im, y)], [(re, y), (im, x)]]
+
+
+def exact(a: Array, b: Array, c: Array | None = None, alpha: complex = 1.0, beta: complex = 0.0) -> Reference:
+    """The reference and its bound plus an allowance for underflow.
+
+    a (*batch, m, k), b (*batch, k, n), both of one floating-point or complex dtype with unit roundoff u; alpha and beta
+    are rounded to that dtype. The bound is (k + 2)·u·(|α|·|A|·|B| + |β·C|); for float16 and bfloat16, whose sums are
+    float32's, with 2⁻²⁴ for u, and u·|C| for the one rounding at the end; for complex numbers, whose parts are sums of
+    2k products, 2(k + 2)·u, absolute values being those of the products of parts. Non-finite operands give the
+    non-finite pattern of IEEE arithmetic, whatever the order of summation.
     """
     dtype, k = a.dtype, a.shape[-1]
-    info = np.finfo(dtype)
-    u = float(info.eps) / 2
-    scale, beta_ = float(np.array(alpha, dtype)), float(np.array(beta, dtype))
-    a, b = a.astype(np.float64), b.astype(np.float64)
+    info, complex_, narrow = finfo(dtype), dtype.kind == "c", is_narrow(dtype)
+    sums = np.finfo(np.float32) if narrow else info
+    scale, beta_ = (np.array(x, dtype).astype(np.complex128)[()] for x in (alpha, beta))
+    wide = np.complex128 if complex_ else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    plain = narrow or dtype in (np.float32, np.complex64)
     with np.errstate(all="ignore"):
         if scale == 0:  # neither A nor B is read
             a, b, k = a[..., :0], b[..., :0, :], 0
-        # float32: products are exact in float64 and sums lose 2⁻⁵³, nothing beside u = 2⁻²⁴.
-        if dtype == np.float32:
-            high = np.einsum("...ij,...jk->...ik", a, b)
-            low = np.zeros_like(high)
+        if complex_:
+            left, right = np.concatenate([b.real, b.imag], -2), np.concatenate([b.imag, b.real], -2)
+            parts = [
+                _product(np.concatenate([a.real, -a.imag], -1), left, plain),
+                _product(np.concatenate([a.real, a.imag], -1), right, plain),
+            ]
         else:
-            high, low = _product(a, b)
-        magnitude = np.einsum("...ij,...jk->...ik", abs(a), abs(b)) * abs(scale)
-        if scale != 1 and k:
-            high, error = two_product(high, np.array(scale))
-            low = low * scale + error
+            parts = [_product(a, b, plain)]
+        terms = _scaled(scale if k else np.complex128(1), parts)
         if beta_ != 0:
-            extra, error = two_product(np.asarray(c, np.float64), np.array(beta_))
-            high, carry = two_sum(high, np.broadcast_to(extra, high.shape))
-            low = low + carry + error
-            magnitude = magnitude + abs(extra)
+            zero = np.zeros(())
+            addend = [(x.astype(np.float64), zero, abs(x.astype(np.float64))) for x in _parts(np.asarray(c))]
+            terms = [term + more for term, more in zip(terms, _scaled(beta_, addend), strict=True)]
+        totals = [_combination(term) for term in terms]
         # A rounding among subnormals loses up to half the smallest one, before or after the factor alpha.
-        underflow = (k * max(abs(scale), 1.0) + 2) * float(info.smallest_subnormal)
-        bound = (k + 2) * u * magnitude * _REFERENCE_SLACK + underflow
-        finite = np.isfinite(high)
-        return Reference(high, np.where(finite & np.isfinite(low), low, 0.0), bound)
+        steps = 2 * (k + 2) if complex_ else k + 2
+        underflow = (steps * max(abs(scale), 1.0) + 2) * float(sums.smallest_subnormal)
+        bounds = []
+        for high, _, magnitude in totals:
+            bound = steps * float(sums.eps) / 2 * magnitude * _REFERENCE_SLACK + underflow
+            if narrow:
+                bound = bound + float(info.eps) / 2 * (abs(high) + bound) + float(info.smallest_subnormal) / 2
+            bounds.append(bound)
+        lows = [np.where(np.isfinite(high) & np.isfinite(low), low, 0.0) for high, low, _ in totals]
+        # rounding to infinity begins half a unit in the last place above the largest number
+        limit = float(info.max) * (1 + float(info.eps) / 4) if dtype.itemsize // (2 if complex_ else 1) < 8 else np.inf
+        return Reference(_joined([high for high, _, _ in totals]), _joined(lows), _joined(bounds), limit)
 
 
 def check_close(result: Array, reference: Reference, what: str = "result") -> None:
     """Fail unless the non-finite pattern is the reference's and every finite element is within its bound."""
-    high = reference.high
-    if result.shape != high.shape:
-        raise AssertionError(f"{what}: shape {result.shape}, must be {high.shape}")
+    if result.shape != reference.high.shape:
+        raise AssertionError(f"{what}: shape {result.shape}, must be {reference.high.shape}")
+    names = ("real part of ", "imaginary part of ") if result.dtype.kind == "c" else ("",)
+    parts = (_parts(x) for x in (result, reference.high, reference.low, reference.bound))
+    for name, *part in zip(names, *parts, strict=True):
+        _check_part(*part, reference.limit, name + what)
+
+
+def _check_part(result: Array, high: Array, low: Array, bound: Array, limit: float, what: str) -> None:
     value = result.astype(np.float64)
     finite = np.isfinite(high)
     with np.errstate(all="ignore"):
-        error = np.where(finite, abs((value - high) - reference.low), 0.0)
+        error = np.where(finite, abs((value - high) - low), 0.0)
         # `not <=` rather than `>`, so that a NaN is wrong where a number is due.
-        wrong = ~np.where(finite, error <= reference.bound, (value == high) | (np.isnan(value) & np.isnan(high)))
+        right = np.where(finite, error <= bound, (value == high) | (np.isnan(value) & np.isnan(high)))
+        overflow = finite & (abs(high) + bound >= limit) & (value == np.copysign(np.inf, high))
+        wrong = ~((right & ~(finite & (abs(high) - bound > limit))) | overflow)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
             f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {at} {value[at]!r}, must be "
-            f"{high[at]!r}, error {error[at]:.3g} of {np.broadcast_to(reference.bound, high.shape)[at]:.3g} allowed"
+            f"{high[at]!r}, error {error[at]:.3g} of {np.broadcast_to(bound, high.shape)[at]:.3g} allowed"
         )
+
+
+def wrapped(a: Array, b: Array, c: Array | None, alpha: int, beta: int, dtype: Any) -> Array:
+    """The product of integers modulo 2 to the power of `dtype`'s bits, whatever the types of a and b."""
+    with np.errstate(over="ignore"):
+        factors = [np.array(x % 2**64, np.uint64) for x in (int(alpha), int(beta))]
+        total = np.einsum("...ij,...jk->...ik", *(x.astype(np.int64).astype(np.uint64) for x in (a, b))) * factors[0]
+        if c is not None:
+            total = total + c.astype(np.int64).astype(np.uint64) * factors[1]
+        return np.asarray(total).astype(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from oracle.exact import is_narrow
 from oracle.fma import fma
 
 Array = np.ndarray
@@ -13,9 +14,15 @@ def ordered(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta
     """acc = fma(a[i, p], b[p, j], acc) for p = 0 … k-1 from +0; alpha·acc; fma(beta, c, ·): each rounded.
 
     a (*batch, m, k) and b (*batch, k, n) of one dtype, c broadcasting to the result; alpha and beta are rounded
-    to the dtype. alpha = 0 and k = 0 give beta·C and look at neither a nor b.
+    to the dtype. alpha = 0 and k = 0 give beta·C and look at neither a nor b. float16 and bfloat16 take the chain of
+    float32 and one rounding more.
     """
     dtype = a.dtype
+    if is_narrow(dtype):
+        scale, beta_ = (float(np.array(x, dtype)) for x in (alpha, beta))
+        single = (None if x is None else x.astype(np.float32) for x in (a, b, c))
+        with np.errstate(all="ignore"):
+            return ordered(*single, scale, beta_).astype(dtype)
     scale, beta_ = np.array(alpha, dtype), np.array(beta, dtype)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
