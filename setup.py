@@ -24,9 +24,10 @@ class BuildWithKernels(build_py):
 
 # The free-threaded build has no stable ABI, and setuptools refuses wheels that claim one.
 stable = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp310"}}
+build = runpy.run_path("build.py")
 setup(
     cffi_modules=["build.py:ffibuilder"],
-    ext_modules=runpy.run_path("build.py")["memo"](),
-    cmdclass={"build_py": BuildWithKernels},
+    ext_modules=build["memo"](),
+    cmdclass={"build_py": BuildWithKernels, "build_ext": build["build_command"]()},
     options=stable,
 )

@@ -5,7 +5,8 @@
  * A panel of b holds, per vector of columns, VL real parts and then VL imaginary ones. A real alpha or beta scales both
  * parts on their own: as a complex number its zero would turn an infinity beside it into NaN.
  *
- *   T   float or double     REAL_FMA(x, y, z)    V, SET1(x), LOAD(p), STORE(p, v), FMADD(x, y, z), FNMADD(x, y, z) = z - x * y
+ *   T   float or double     REAL_FMA(x, y, z)    V, SET1(x), LOAD(p), STORE(p, v)
+ *   FMADD(x, y, z), FNMADD(x, y, z) = z - x * y
  *   INTERLEAVE(p, re, im), SPLIT(p, re, im)     VL complex numbers of memory from and to two vectors
  */
 #include <math.h>

@@ -35,7 +35,8 @@ typedef struct gemm_scalar {
  *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
  *
  * Unpacked, a_ts = MR * a_rs and b_ts = NR. Panels are 64-byte aligned and padded to whole ones with zeros; nothing
- * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS (m = 1, k > 1). Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
+ * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS (m = 1,
+ * k > 1). Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -68,8 +69,8 @@ typedef struct gemm_kernel {
     gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;
 
-/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged for the
- * transposed product, because their types differ. */
+/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
+ * for the transposed product, because their types differ. */
 enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
@@ -89,7 +90,12 @@ typedef struct gemm_plan {
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
+    int32_t direct; /* what gemm_is_direct says of the plan, or 0, which is slower for small products */
 } gemm_plan;
+
+/* Whether the whole product is one call of the kernel in the calling thread, with nothing to pack: known from the plan,
+ * so that a small product need not find out. */
+int gemm_is_direct(const gemm_plan *plan);
 
 enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 

@@ -25,7 +25,8 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             for (int64_t p = 0; p < k; p++) {
                 const PACK_FROM *from = x + p * ps;
                 T *row = to + p * WIDTH;
-                PREFETCH(from + WIDTH); /* the next panel's: rows far apart are not guessed */
+                EACH(line, LINES(WIDTH, PACK_FROM)) /* the next panel's: rows far apart are not guessed */
+                    PREFETCH((const char *)(from + WIDTH) + 64 * line);
                 if (count == WIDTH) {
                     for (int i = 0; i < WIDTH; i++) row[i] = CONVERT(from[i]);
                     continue;
@@ -40,8 +41,8 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         /* The last vector of a row may reach into the next row, so the last comes first: what it spoils is written
          * after it, and at the very end lies in the slack that the driver leaves. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
-#define TURN_ROWS(i, have)                                               \
-    V turned[TURN_DEPTH];                                                \
+#define TURN_ROWS(i, have)                                                 \
+    V turned[TURN_DEPTH];                                                  \
     TURN(turned, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
     EACH(p, TURN_DEPTH) STORE(to + (done + p) * WIDTH + (i), turned[p]);
         if (ps == 1 && count == WIDTH)

@@ -13,7 +13,7 @@
  *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)            an element of memory as one of a panel, or as a sum
  *   NARROW(s)                                     a finished sum as an element of C
  *   SETTLE_B(p)   optional: puts VL elements of b at p, in memory's order, into the order in which ROW takes them
- *   TILE          optional: defined where the kernel's file has a function `tile` of its own; then X to STEP are its own
+ *   TILE          optional: defined where the kernel's file has a function `tile` of its own, and X to STEP with it
  *   SCALAR(s), IS_ONE(s), MUL(s, t), FMA(s, t, u) scalars of type SUM, and the epilogue's arithmetic
  *   SAME          C and SUM are one type: finished sums may go straight to memory
  *   TAKES         flags of gemm.h; default 0

@@ -22,7 +22,7 @@
  *   TAKES     what may come unpacked; default: both operands
  *   C_T, LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   where C is of another type than T
  *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
- *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types of a and b in memory
+ *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types in memory
  *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT(*(p)), FMA
  *   FMA_ONE(x, y, z)                        for single elements, if STREAM and TURN are given
  *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
@@ -49,6 +49,7 @@
 #define PREFETCH(p) (void)(p)
 #define INLINE static __forceinline
 #endif
+#define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* of the cache */
 #define JOIN_(x, y) x##_##y
 #define JOIN(x, y) JOIN_(x, y)
 #define LOCAL(stem) JOIN(NAME, stem)
@@ -102,10 +103,14 @@
 #include "pack.h"
 #endif
 #define NR ((NV) * (VL))
+#ifndef AHEAD
+#define AHEAD 8 /* rows */
+#endif
 
 /* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. */
 TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const gemm_block *x, int64_t i,
-                                int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step, int64_t b_next, int last_count) {
+                                int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step, int64_t b_next,
+                                int last_count) {
     const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
     const PART last = PART_OF(last_count);
     (void)last;
@@ -126,19 +131,21 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                 EACH_VECTOR(acc[r * nv + v] = LOAD(row + v * VL), acc[r * nv + v] = LOAD_PART(row + v * VL, last))
             }
         } else {
-            EACH(at, rows *nv) acc[at] = SPLAT((T)0);
+            EACH(at, rows * nv) acc[at] = SPLAT((T)0);
         }
 
         if (tiles > 1) { /* the next tile of C, which the k loop leaves time to fetch */
             const char *next = (const char *)x->to + ((i + rows) * x->to_rs + j) * (int64_t)sizeof(C_T);
             EACH(r, rows) {
-                PREFETCH(next + r * x->to_rs * (int64_t)sizeof(C_T));
-                PREFETCH(next + (r * x->to_rs + nv * VL - 1) * (int64_t)sizeof(C_T));
+                const char *row = next + r * x->to_rs * (int64_t)sizeof(C_T);
+                EACH(line, LINES(nv * VL, C_T)) PREFETCH(row + 64 * line);
+                PREFETCH(row + (nv * VL - 1) * (int)sizeof(C_T));
             }
         }
 
-        /* the last tile fetches the next panel: memory does not guess what comes after short rows far apart */
-        const int64_t ahead = tiles == 1 ? b_next : 0;
+        /* b's rows some way ahead, from the second cache; the last tile fetches the next panel's: memory does not guess
+         * what comes after short rows far apart */
+        const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const T *ap = a, *bp = b;
 #ifdef K_LOOP
         if (rows == MR && nv == NV && a_rs == 1 && a_ps == MR && b_ps == NR) {
@@ -147,7 +154,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #endif
             for (int64_t p = k; p > 0; p--, ap += a_ps, bp += b_ps) {
                 V row[8];
-                EACH(line, (nv * VL * (int)sizeof(T) + 63) / 64) PREFETCH(bp + ahead + line * (64 / (int)sizeof(T)));
+                EACH(line, LINES(nv * VL, T)) PREFETCH(bp + ahead + line * (64 / (int)sizeof(T)));
                 EACH_VECTOR(row[v] = LOAD(bp + v * VL), row[v] = LOAD_PART(bp + v * VL, last))
                 EACH(r, rows) {
                     const V element = ELEMENT(ap + r * a_rs);
@@ -165,7 +172,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
         }
         if (!ONE(x->alpha)) { /* so a NaN multiplies; 1 is no multiplication only to save it */
             const V alpha = SPLAT(SCALAR(x->alpha));
-            EACH(at, rows *nv) acc[at] = MUL(alpha, acc[at]);
+            EACH(at, rows * nv) acc[at] = MUL(alpha, acc[at]);
         }
         if (x->c) {
             const V beta = SPLAT(SCALAR(x->beta));
@@ -192,21 +199,24 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                                              const T *b, int64_t a_step, int64_t b_next, int last_count) {         \
         if ((rows) > HEIGHT(nv)) return;                                                                           \
         if (last_count == VL)                                                                                      \
-            LOCAL(tiles)(rows, nv, 1, x, i, j, tiles, a, b, a_step, b_next, VL);                                        \
+            LOCAL(tiles)(rows, nv, 1, x, i, j, tiles, a, b, a_step, b_next, VL);                                   \
         else                                                                                                       \
-            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                                   \
+            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                           \
     }
-#define TILES_OF(nv)                                                                                                \
-    TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv) TILE(9, nv)     \
-    TILE(10, nv) TILE(11, nv) TILE(12, nv)
-#define TABLE_OF(nv)                                                                                                \
-    {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)), LOCAL(JOIN(3, nv)), LOCAL(JOIN(4, nv)), LOCAL(JOIN(5, nv)),            \
-     LOCAL(JOIN(6, nv)), LOCAL(JOIN(7, nv)), LOCAL(JOIN(8, nv)), LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)),           \
-     LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
+#define TILES_OF(nv)                                                                                              \
+    TILE(1, nv)                                                                                                   \
+    TILE(2, nv)                                                                                                   \
+    TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv) TILE(9, nv) TILE(10, nv) TILE(11, nv) \
+        TILE(12, nv)
+#define TABLE_OF(nv)                                                                   \
+    {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)),  LOCAL(JOIN(3, nv)),  LOCAL(JOIN(4, nv)), \
+     LOCAL(JOIN(5, nv)), LOCAL(JOIN(6, nv)),  LOCAL(JOIN(7, nv)),  LOCAL(JOIN(8, nv)), \
+     LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)), LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
 #define HEIGHT_OF(nv) HEIGHT(nv),
 TILES(TILES_OF)
 
-typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const T *, const T *, int64_t, int64_t, int);
+typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const T *, const T *, int64_t, int64_t,
+                             int);
 static LOCAL(function) *const LOCAL(table)[][12] = {TILES(TABLE_OF)};
 static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
@@ -337,12 +347,14 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
         for (; p + STEP <= x->k; p += STEP) {
             V row[CHAINS];
             EACH(h, CHAINS) row[h] = LOAD(a + p + h * VL);
-            EACH(i, COLUMNS) EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD(b[i] + p + h * VL), sum[i][h]);
+            EACH(i, COLUMNS)
+                EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD(b[i] + p + h * VL), sum[i][h]);
         }
         EACH(i, COLUMNS) {
             T lanes[CHAINS][VL], sums = 0;
             EACH(h, CHAINS) STORE(lanes[h], sum[i][h]);
-            EACH(lane, VL) EACH(h, CHAINS) sums += lanes[h][lane];
+            EACH(lane, VL)
+                EACH(h, CHAINS) sums += lanes[h][lane];
             for (int64_t q = p; q < x->k; q++) sums = FMA_ONE(a[q], b[i][q], sums);
             total[i] = sums;
         }
@@ -468,3 +480,4 @@ const gemm_kernel KERNEL = {
 #undef EACH
 #undef INLINE
 #undef PREFETCH
+#undef LINES

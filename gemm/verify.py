@@ -90,7 +90,7 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
     a, b = matrix(types[0], case.m, case.k, case.trans_a), matrix(types[1], case.k, case.n, case.trans_b)
     c = matrix(dtype, case.m, case.n) if case.beta else None
     whole = dtype.kind == "i"
-    alpha, beta = (int(4 * x) if whole and x != 1 else x for x in (case.alpha, case.beta))
+    alpha, beta = (int(x if x == 1 else 4 * x) if whole else x for x in (case.alpha, case.beta))
     frame = np.full((*lead, case.m + 2, (case.n + 2) * dtype.itemsize), 0xA5, np.uint8)
     out = frame.view(dtype)[..., 1:-1, 1:-1]
     problem = Problem(dtype.name, case.m, case.n, case.k, case.batch, _letters(a, b) + "N",
@@ -255,7 +255,7 @@ def _sent(backend: Backend, block: np.ndarray, device: Device) -> DeviceView:
 
 
 def _finished(backend: Backend, launch: Launch, device: Device, a: Operand, b: Operand, out: Operand) -> None:
-    launch(a, b, None, out, 1.0, 0.0)
+    launch(a, b, None, out, 1, 0)
     backend.synchronize(device)
 
 

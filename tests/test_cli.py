@@ -327,7 +327,7 @@ class TestVerify:
         monkeypatch.setattr(suite, "ordered_hash", lambda backend, row, device: row.name.encode().hex())
         status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
         assert status == 1
-        assert "differ for float32" in out
+        assert "differ for bfloat16, float16, float32, float64" in out
 
     def test_nothing_checked_is_no_success(self, capsys: pytest.CaptureFixture[str]) -> None:
         absent = next(row for row in gemm.kernels() if row.backend == "cpu" and not row.available)

@@ -20,13 +20,14 @@ import pytest
 
 import gemm
 from gemm import threads as granting
-from gemm.backends.cpu import CpuBackend
+from gemm.backends.cpu import CpuBackend, CpuLaunch
 from gemm.catalog import KERNELS, Kernel
+from gemm.engine import engine
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = [row for row in KERNELS if row.backend == "cpu"]
+ROWS = [row for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
 
 
@@ -483,10 +484,11 @@ def test_isa_override(monkeypatch):
     monkeypatch.setenv("GEMM_CPU_ISA", "mmx")
     with pytest.raises(BackendUnavailable, match=r"GEMM_CPU_ISA=mmx .*avx2, avx512, neon, scalar"):
         CpuBackend().devices()
-    for row in ROWS:
-        monkeypatch.setenv("GEMM_CPU_ISA", row.target)
-        if set(row.needs) <= everything:
-            assert CpuBackend().devices()[0].features == frozenset(row.needs)
+    for target in {row.target for row in ROWS}:
+        monkeypatch.setenv("GEMM_CPU_ISA", target)
+        rows = [set(row.needs) for row in KERNELS if row.backend == "cpu" and row.target == target]
+        if able := [needs for needs in rows if needs <= everything]:
+            assert CpuBackend().devices()[0].features == set().union(*able)
         else:
             with pytest.raises(BackendUnavailable, match="this CPU lacks"):
                 CpuBackend().devices()
@@ -541,3 +543,25 @@ def test_a_missing_extension(monkeypatch):
     monkeypatch.setitem(sys.modules, "gemm._cpu", None)
     with pytest.raises(BackendUnavailable, match=r"gemm\._cpu"):
         CpuBackend().devices()
+
+
+@pytest.mark.parametrize("flip", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 8, 8), (1, 40, 9), (7, 1, 9), (13, 70, 5), (300, 300, 300)])
+def test_a_direct_product_has_the_bits_of_any(row, m, n, k, flip):
+    """Small products over adjacent columns need no driver; the plan knows, and either way gives the same."""
+    a, b, c = matrix(1, (m, k), row.dtype), matrix(2, (k, n), row.dtype), matrix(3, (m, n), row.dtype)
+    launch = CpuLaunch(engine(), row, Problem(row.dtype, m, n, k, reproducible=True))
+    results = []
+    for allowed in (True, False):
+        out = np.zeros((n, m), row.dtype).T if flip else np.zeros((m, n), row.dtype)
+        plan, _ = launch._plan(a, b, None, out)
+        if allowed:
+            assert not plan.direct or m * n * k < 10**6
+            assert plan.direct or flip or n == 1 or row.target == "scalar" or m * n * k > 10**6
+        else:
+            plan.direct = 0
+        launch(a, b, None, out, 1.0, 0.0)
+        launch(a, b, c, out, 0.5, 2.0)
+        results.append(out)
+    same_bits(results[0], results[1])
+    same_bits(results[0][:1, :3], chain(a[:1], b[:, :3], c[:1, :3], 0.5, 2.0))

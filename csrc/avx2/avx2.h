@@ -62,8 +62,8 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* turned[p] = x[0 ... 7][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. Row i and row i + 4 share
- * a register from the start, so that nothing crosses lanes later. */
+/* turned[p] = x[0 ... 7][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. Row i and row i + 4
+ * share a register from the start, so that nothing crosses lanes later. */
 AVX2_INLINE void avx2_turn_floats(__m256 *turned, const float *x, int64_t rs, int count) {
     const __m128 none = _mm_setzero_ps();
 #define ROWS(i)                                                                               \

@@ -15,7 +15,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m5
                                                                             int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps(x + (i) * rs) : _mm_setzero_ps())
 #define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
-#define ROWS(v, i)                            \
+#define ROWS(v, i)                             \
     __m512 v = _mm512_castps128_ps512(ROW(i)); \
     INTO(v, i + 4, 1), INTO(v, i + 8, 2), INTO(v, i + 12, 3)
     ROWS(a, 0);
@@ -36,7 +36,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn_doubles(__m
                                                                              int64_t rs, int count) {
 #define ROW(i) (i < count ? _mm_castpd_ps(_mm_loadu_pd(x + (i) * rs)) : _mm_setzero_ps())
 #define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
-#define ROWS(v, i)                            \
+#define ROWS(v, i)                             \
     __m512 v = _mm512_castps128_ps512(ROW(i)); \
     INTO(v, i + 2, 1), INTO(v, i + 4, 2), INTO(v, i + 6, 3)
     ROWS(a, 0);

@@ -1,4 +1,5 @@
-/* int8 and uint8, the low bytes of int32 sums: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
+/* int8 and uint8, the low bytes of int32 sums: operands are int16 in their panels, and vpmaddwd adds two products of
+ * theirs. */
 #include <immintrin.h>
 
 #define KERNEL i8gemm_avx512_12x32

@@ -24,11 +24,11 @@ typedef struct gemm_part {
 typedef struct gemm_cut {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
-    int64_t stripe;        /* rows that share a packing of b; all, unless raw sums need a place of their own */
-    int pack_a, pack_b;    /* or the kernel reads the operand where it lies */
-    int ordered;           /* as in the plan */
-    int direct;            /* a part is one call of the kernel, without any workspace */
-    int64_t panels;        /* of b that are packed, just before their use, at a time */
+    int64_t stripe;     /* rows that share a packing of b; all, unless raw sums need a place of their own */
+    int pack_a, pack_b; /* or the kernel reads the operand where it lies */
+    int ordered;        /* as in the plan */
+    int direct;         /* a part is one call of the kernel, without any workspace */
+    int64_t panels;     /* of b that are packed, just before their use, at a time */
     int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
 } gemm_cut;
 

@@ -15,7 +15,8 @@ typedef struct gemm_environment {
 
 static inline gemm_environment gemm_enter(void) {
     const gemm_environment saved = {_mm_getcsr()};
-    if ((saved.mxcsr & ~0x3Fu) != 0x1F80) _mm_setcsr(0x1F80); /* the low bits are flags; writing costs more than reading */
+    if ((saved.mxcsr & ~0x3Fu) != 0x1F80)
+        _mm_setcsr(0x1F80); /* the low bits are flags; writing costs more than reading */
     return saved;
 }
 

@@ -71,10 +71,10 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #include <time.h>
 
 enum {
-    WAKE_NS = 50000,       /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
-    PAY_NS = 2 * WAKE_NS,  /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
-    SPIN_NS = WAKE_NS,     /* how long a thread burns its core before it sleeps: as much as waking it costs */
-    JOIN_NS = 5000,        /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
+    WAKE_NS = 50000,      /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
+    PAY_NS = 2 * WAKE_NS, /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
+    SPIN_NS = WAKE_NS,    /* how long a thread burns its core before it sleeps: as much as waking it costs */
+    JOIN_NS = GEMM_SHORT_NS / 2, /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
     LOSS_NS = 10000000,    /* how long a call that threads made slower warns others of the same: cores are taken */
     LOOK_NS = 1000000,     /* how long a product's thread believes what it knows of its affinity */
     RETRY_NS = 1000000000, /* how long a refused thread is not asked for again */

@@ -5,14 +5,16 @@
 
 #include <stdint.h>
 
+enum { GEMM_SHORT_NS = 10000 }; /* work of so many nanoseconds is never shared */
+
 typedef struct gemm_team {
     int threads;   /* for gemm_parallel, the caller's included */
     void *pool;    /* NULL when threads could not pay at all; held when `threads` is above 1 */
     int64_t alone; /* the moment at which the caller alone would have ended */
 } gemm_team;
 
-/* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1 while another call has the
- * pool. Fewer may be used than were mustered, none need be. */
+/* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1
+ * while another call has the pool. Fewer may be used than were mustered, none need be. */
 gemm_team gemm_muster(double ns, int most);
 void gemm_dismiss(gemm_team team);
 

@@ -83,7 +83,7 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_leave(saved);
 }
 
-static const double PACKING = 14; /* an element packed takes as long as so many multiply-adds: measured, AVX2 */
+static const double PACKING = 28; /* an element packed takes as long as so many multiply-adds: measured, AVX-512 */
 
 /* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
@@ -96,8 +96,9 @@ static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
 static double alone_ns(const jobs *all) {
     const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds a nanosecond */
     const gemm_part *x = &all->whole;
-    const double m = (double)x->m, n = (double)x->n;
-    return (m * n + PACKING * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size * ns_per_byte;
+    const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2; /* of slower multiply-adds */
+    return (m * n + packing * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size *
+           ns_per_byte;
 }
 
 /* The grid over one product whose jobs are done first. Up to ROUNDS jobs a thread, where they are large enough that
@@ -143,8 +144,8 @@ static void cut_for(jobs *all, int threads) {
 }
 
 /* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
- * computed: factors commute inside an fma, so the bits stay. */
-static void orient(jobs *all, const gemm_plan *plan) {
+ * computed: factors commute inside an fma, so the bits stay. Returns whether it is. */
+static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->prepared || plan->kernel->takes & GEMM_FIXED_ORDER;
     const int transposed = !fixed && plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
     gemm_part *x = &all->whole;
@@ -162,10 +163,48 @@ static void orient(jobs *all, const gemm_plan *plan) {
         x->a_rs = plan->a.row, x->a_cs = plan->a.column, x->b_rs = plan->b.row, x->b_cs = plan->b.column;
         x->c_rs = plan->c.row, x->c_cs = plan->c.column, x->out_rs = plan->out.row, x->out_cs = plan->out.column;
     }
+    return transposed;
 }
 
 static int misaligned(const void *pointer, int64_t size) {
-    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) != 0; /* sizes are powers of 2; 16: complex, two of 8 */
+    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) !=
+           0; /* sizes are powers of 2; 16: complex, two of 8 */
+}
+
+int gemm_is_direct(const gemm_plan *plan) {
+    jobs all = {.plan = plan, .batch = 1};
+    if (plan->batch_ndim || plan->prepared || orient(&all, plan)) return 0;
+    if (alone_ns(&all) > GEMM_SHORT_NS) return 0;
+    all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
+    cut_for(&all, 1);
+    return all.cut.direct;
+}
+
+static void run_direct(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out,
+                       const gemm_scalar *alpha, const gemm_scalar *beta) {
+    const gemm_block block = {
+        .m = plan->m,
+        .n = plan->n,
+        .k = plan->k,
+        .a = a,
+        .a_rs = plan->a.row,
+        .a_ps = plan->a.column,
+        .a_ts = plan->kernel->mr * plan->a.row,
+        .b = b,
+        .b_ps = plan->b.row,
+        .b_cs = plan->n == 1 ? 1 : plan->b.column,
+        .b_ts = plan->kernel->nr,
+        .c = c,
+        .c_rs = plan->c.row,
+        .to = out,
+        .to_rs = plan->out.row,
+        .alpha = alpha,
+        .beta = beta,
+        .ordered = plan->ordered,
+    };
+    const gemm_environment saved = gemm_enter();
+    plan->kernel->compute(&block);
+    gemm_leave(saved);
 }
 
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
@@ -174,6 +213,10 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     if (plan->k && (misaligned(a, kernel->a_size) || misaligned(b, kernel->b_size))) return GEMM_UNALIGNED;
     if (misaligned(c, kernel->c_size) || misaligned(out, kernel->c_size)) return GEMM_UNALIGNED;
 
+    if (plan->direct) {
+        run_direct(plan, a, b, c, out, alpha, beta);
+        return GEMM_OK;
+    }
     jobs all; /* set field by field: clearing it first would take longer than a small product */
     all.plan = plan, all.batch = 1;
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;

@@ -1,6 +1,6 @@
-/* bfloat16 by bfmmla: 16 products an instruction, summed in float. Each adds pairs of products, rounded to odd, so that it
- * loses up to one unit in the last place of a float where an FMA loses half: far within a bfloat16's own. But whatever
- * the floating-point environment, products and sums below the least normal float, 2^-126, become zero. */
+/* bfloat16 by bfmmla: 16 products an instruction, summed in float. Each adds pairs of products, rounded to odd, so that
+ * it loses up to one unit in the last place of a float where an FMA loses half: far within a bfloat16's own. But
+ * whatever the floating-point environment, products and sums below the least normal float, 2^-126, become zero. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* panel.h's tile by matrix instructions: MMLA adds a 2 x K_GROUP block of a times a K_GROUP x 2 block of b to a 2 x 2 block
- * of sums. 16 of these, 4 vectors of b and 4 of a, in MR x NR = 8 x 8. ACC holds four sums, HALF two:
+/* panel.h's tile by matrix instructions: MMLA adds a 2 x K_GROUP block of a times a K_GROUP x 2 block of b to a 2 x 2
+ * block of sums. 16 of these, 4 vectors of b and 4 of a, in MR x NR = 8 x 8. ACC holds four sums, HALF two:
  * JOIN_HALVES, LOW, HIGH make one of the other; GET_HALF, PUT_HALF move two sums; LOAD_A, LOAD_B load 16 bytes. */
 #include <stdint.h>
 

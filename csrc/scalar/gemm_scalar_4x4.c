@@ -54,10 +54,20 @@ static void dgemm_dispatch(const gemm_block *block) {
     PICK(dgemm)(block);
 }
 
-#define ROW(letter, T)                                                                                    \
-    const gemm_kernel letter##gemm_scalar_4x4 = {#letter "gemm_scalar_4x4", sizeof(T), sizeof(T), sizeof(T), \
-                                                 sizeof(T), sizeof(T), sizeof(T), 4, 4, 1,                 \
-                                                 GEMM_UNPACKED_A | GEMM_UNPACKED_B, letter##gemm_dispatch,  \
-                                                 letter##gemm_pack_a, letter##gemm_pack_b};
+#define ROW(letter, T)                                                              \
+    const gemm_kernel letter##gemm_scalar_4x4 = {#letter "gemm_scalar_4x4",         \
+                                                 sizeof(T),                         \
+                                                 sizeof(T),                         \
+                                                 sizeof(T),                         \
+                                                 sizeof(T),                         \
+                                                 sizeof(T),                         \
+                                                 sizeof(T),                         \
+                                                 4,                                 \
+                                                 4,                                 \
+                                                 1,                                 \
+                                                 GEMM_UNPACKED_A | GEMM_UNPACKED_B, \
+                                                 letter##gemm_dispatch,             \
+                                                 letter##gemm_pack_a,               \
+                                                 letter##gemm_pack_b};
 ROW(s, float)
 ROW(d, double)

@@ -168,6 +168,7 @@ class CpuLaunch:
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip
+        plan.direct = self._lib.gemm_is_direct(plan)
         return plan, (shape, steps)
 
     @staticmethod

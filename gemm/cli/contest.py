@@ -126,7 +126,7 @@ def enter(
     launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
 
     def resident() -> None:
-        launch(left, right, None, result, 1.0, 0.0)
+        launch(left, right, None, result, 1, 0)
         backend.synchronize(device)
 
     entered.launch, entered.view = resident, result
