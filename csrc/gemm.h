@@ -70,7 +70,7 @@ typedef struct gemm_kernel {
 } gemm_kernel;
 
 /* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
- * for the transposed product, because their types differ. */
+ * for the transposed product, because their types differ or it would be rounded otherwise. */
 enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
