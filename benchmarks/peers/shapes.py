@@ -34,7 +34,7 @@ SHAPES: dict[str, list[Shape]] = {
     "call": _cube(4, 8, 16, 32, 64),
     "prepare": [Shape(m, n, n) for n in (1024, 2048) for m in (1, 4, 16, 64)],
     "dtypes": _cube(64, 100, 256, 1024),
-    "scaling": _cube(256, 512, 1024, 2048),
+    "scaling": _cube(256, 512, 1024, 2048, 4096),
     "contention": _cube(256, 512, 1024),
 }
 QUICK: dict[str, list[Shape]] = {
