@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import platform
 from collections.abc import Callable
@@ -154,7 +155,9 @@ def _unfit(row: Kernel, problem: Problem) -> str:
 
 
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
-    """Which features `row` misses on `device`, or ""."""
+    """Which features `row` misses on `device`, or the package that NumPy needs for its dtype; or ""."""
+    if row.dtype == "bfloat16" and importlib.util.find_spec("ml_dtypes") is None:
+        return 'needs ml_dtypes, by which NumPy knows bfloat16: pip install "gemm[bfloat16]"'
     missing = set(row.needs) - device.features
     if reproducible:
         missing |= set(row.ordered_needs) - device.features

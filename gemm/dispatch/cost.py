@@ -57,9 +57,10 @@ def predict(kernel: Kernel, device: Device, problem: Problem, measured: Rates | 
 
 
 def _padded(kernel: Kernel, problem: Problem) -> float:
-    """FLOPs with m and n rounded up to whole tiles: what the kernel really does."""
-    rows = kernel.params.get("MR") or kernel.params.get("TM") or kernel.params.get("BM") or 1
-    columns = kernel.params.get("NR") or kernel.params.get("TN") or kernel.params.get("BN") or 1
+    """FLOPs with m and n rounded up to whole tiles: what a device's kernel really does. The CPU's have smaller tiles
+    for what is left at the edges."""
+    rows = kernel.params.get("TM") or kernel.params.get("BM") or 1
+    columns = kernel.params.get("TN") or kernel.params.get("BN") or 1
     m, n = -(-problem.m // rows) * rows, -(-problem.n // columns) * columns
     return 2.0 * m * n * problem.k * problem.batch
 
