@@ -203,11 +203,13 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
         else                                                                                                       \
             LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                           \
     }
-#define TILES_OF(nv)                                                                                              \
-    TILE(1, nv)                                                                                                   \
-    TILE(2, nv)                                                                                                   \
-    TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv) TILE(9, nv) TILE(10, nv) TILE(11, nv) \
-        TILE(12, nv)
+/* clang-format off: it never comes to rest here */
+#define TILES_OF(nv) \
+    TILE(1, nv)      \
+    TILE(2, nv)      \
+    TILE(3, nv)      \
+    TILE(4, nv) TILE(5, nv) TILE(6, nv) TILE(7, nv) TILE(8, nv) TILE(9, nv) TILE(10, nv) TILE(11, nv) TILE(12, nv)
+/* clang-format on */
 #define TABLE_OF(nv)                                                                   \
     {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)),  LOCAL(JOIN(3, nv)),  LOCAL(JOIN(4, nv)), \
      LOCAL(JOIN(5, nv)), LOCAL(JOIN(6, nv)),  LOCAL(JOIN(7, nv)),  LOCAL(JOIN(8, nv)), \

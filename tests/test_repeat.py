@@ -43,19 +43,22 @@ def floats(*shape, dtype=np.float32):
     return RNG.integers(-8, 8, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int16, np.complex64, "bfloat16"])
 @pytest.mark.parametrize(
     ("a", "b"),
     [((8, 8), (8, 8)), ((5, 3), (3, 7)), ((4, 2, 3), (3, 5)), ((2, 3), (6, 3, 2)), ((3,), (3, 4)), ((4, 3), (3,))],
 )
 def test_the_second_call_is_short_and_right(long_way, dtype, a, b):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
     for given in (False, True):
         long_way.clear()
         for _ in range(3):
             x, y = floats(*a, dtype=dtype), floats(*b, dtype=dtype)
-            out = np.full(np.matmul(x, y).shape, np.nan, dtype) if given else None
+            exact = np.matmul(*(operand.astype(np.complex128) for operand in (x, y)))
+            out = np.full(exact.shape, 99, dtype) if given else None
             result = gemm.gemm(x, y, out=out)
-            np.testing.assert_array_equal(result, x @ y)
+            np.testing.assert_array_equal(result, exact.real.astype(dtype))
             assert result.dtype == dtype
             assert (result is out) == given
         assert len(long_way) == 1
@@ -155,6 +158,16 @@ def test_other_dtypes_and_byte_orders_are_not_mistaken():
         unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(4, 4)
         unaligned[...] = x
         np.testing.assert_array_equal(gemm.gemm(unaligned, y), x @ y)
+
+
+def test_no_other_void_type_is_mistaken_for_bfloat16():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = floats(4, 4, dtype=ml_dtypes.bfloat16)
+    for _ in range(3):
+        gemm.gemm(x, x)
+        with pytest.raises(TypeError):
+            gemm.gemm(x.view("V2"), x.view("V2"))
+        assert gemm.gemm(x.view(np.float16), x.view(np.float16)).dtype == np.float16
 
 
 def test_a_demoted_kernel_is_not_repeated(long_way):

@@ -68,16 +68,28 @@ static slot *place_of(memo *self, const signature *key) {
     return &self->slots[(hash >> 32) % (uint64_t)self->count];
 }
 
+/* The word that stands for an element type: kind and size of NumPy's own numbers; bfloat16, a void type of two bytes to
+ * the array interface, is known by its dtype, an object that gemm.repeat has found to be the one that lives for ever.
+ * 0 for anything else. */
+static Py_ssize_t type_of(PyObject *array, const array_interface *x) {
+    if (x->kind == 'f' || x->kind == 'i' || x->kind == 'u' || x->kind == 'c')
+        return (Py_ssize_t)x->kind << 16 | x->itemsize;
+    if (x->kind != 'V' || x->itemsize != 2) return 0;
+    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    Py_XDECREF(dtype);
+    return (Py_ssize_t)dtype;
+}
+
 /* Adds `array` to the signature; 0 for anything but an aligned ndarray of numbers with few axes and some elements. */
 static int read_array(memo *self, PyObject *array, int at, signature *key, extent *where) {
     if (Py_TYPE(array) != (PyTypeObject *)self->ndarray) return 0;
     PyObject *capsule = PyObject_GetAttr(array, self->interface_name);
     const array_interface *x = capsule ? (array_interface *)PyCapsule_GetPointer(capsule, NULL) : NULL;
     const int needs = ALIGNED | NATIVE | (at == OUT ? WRITEABLE : 0);
-    const int number = x && (x->kind == 'f' || x->kind == 'i' || x->kind == 'u' || x->kind == 'c');
-    int known = number && x->nd >= 1 && x->nd <= MOST_AXES && (x->flags & needs) == needs;
+    const Py_ssize_t type = x ? type_of(array, x) : 0;
+    int known = type && x->nd >= 1 && x->nd <= MOST_AXES && (x->flags & needs) == needs;
     if (known) {
-        key->type[at] = (Py_ssize_t)x->kind << 16 | x->itemsize;
+        key->type[at] = type;
         key->axes[at] = x->nd;
         where->data = (char *)x->data;
         where->low = (uintptr_t)x->data, where->high = where->low + (uintptr_t)x->itemsize;
