@@ -48,7 +48,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ from peers.busy import cpu_seconds
 from peers.families import Contest, Row
 from peers.quiet import Watch
 from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
-from peers.tables import shape, show, show_means
+from peers.tables import shape, show, show_means, show_roofs
 
 from gemm import report
 from gemm.cli import text
@@ -139,35 +139,39 @@ def main(argv: list[str] | None = None) -> int:
         print(f"  {peer.name:10} {peer.about}")
     for name, why in absent.items():
         print(f"  without {name}: {why}")
-    rows = _run(args, contest)
-    spreads = [row["spreads"][row["best_peer"]] for row in rows if row["best_peer"]]
-    means, quiet = families.summary(rows), watch.finish(spreads, cpu_seconds())
-    show_means(means)
-    peaks, reads = _roofs(contest)
+
+    def document(rows: list[Row]) -> Row:
+        spreads = [row["spreads"][row["best_peer"]] for row in rows if row["best_peer"]]
+        return {
+            "schema": "gemm-cpu-peers/2", **head, "device": report.device_facts(device), "rounds": rounds,
+            "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
+            "unable": contest.unable, **contest.roofs(), "results": rows, "means": families.summary(rows),
+            "quiet": watch.facts(spreads, cpu_seconds()),
+        }  # fmt: skip
+
+    rows: list[Row] = []
+    for some in _run(args, contest):
+        rows += some
+        if args.json:  # a run that is cut off has not been in vain
+            save_json(args.json, _rounded(document(rows)))
+    whole = document(rows)
+    show_means(whole["means"])
+    show_roofs(whole["peaks"], whole["read_gbs"])
     wrong = _wrong(rows)
     text.bullets("Not multiplied by:", _unable(contest.unable))
     text.bullets("Wrong results:", wrong)
     text.bullets("Threads: told one number, used another:", _disobedient(rows))
     print(f"\nIt took {time.monotonic() - start:.0f} s.")
-    text.bullets("The machine was not quiet; do not quote these figures:", quiet["warnings"])
-    if args.json:
-        document = {
-            "schema": "gemm-cpu-peers/2", **head, "device": report.device_facts(device), "rounds": rounds,
-            "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
-            "unable": contest.unable, "peaks": peaks, "read_gbs": reads, "results": rows, "means": means,
-            "quiet": quiet,
-        }  # fmt: skip
-        save_json(args.json, document)
+    text.bullets("The machine was not quiet; do not quote these figures:", whole["quiet"]["warnings"])
     return 1 if wrong else 0
 
 
-def _run(args: argparse.Namespace, contest: Contest) -> list[Row]:
-    """All rows, printed table by table."""
+def _run(args: argparse.Namespace, contest: Contest) -> Iterator[list[Row]]:
+    """All rows, table by table; each is printed."""
     chosen = args.families or [name for name in SHAPES if name != "contention"]
     if args.contention and "contention" not in chosen:
         chosen.append("contention")
     everyone = contest.peers
-    rows: list[Row] = []
     for family in chosen:
         shapes = _wanted((QUICK if args.quick else SHAPES)[family], args.shapes)
         contest.peers = [peer for peer in everyone if peer.name == "numpy"] if family == "call" else everyone
@@ -178,28 +182,20 @@ def _run(args: argparse.Namespace, contest: Contest) -> list[Row]:
                 some = list(contest.rows(family, shapes, dtype, threads))
                 if some:
                     show(family, dtype, threads, some)
-                rows += some
-    return rows
+                    yield some
 
 
 def _wanted(shapes: list[Shape], only: set[tuple[int, ...]] | None) -> list[Shape]:
     return [shape for shape in shapes if only is None or shape[:3] in only]
 
 
-def _roofs(contest: Contest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """peaks and read_gbs of the document; printed, too."""
-    peaks: dict[str, Any] = {}
-    reads: dict[str, Any] = {}
-    for (dtype, threads), peak in contest.peaks.items():
-        if peak:
-            peaks.setdefault(dtype, {})[str(threads)] = peak
-            count = text.counted(threads, "thread")
-            print(f"FMA peak, {dtype}, {count}: {peak['gflops']:.1f} GFLOP/s, {peak['basis']}")
-    for (threads, size), rate in contest.reads.items():
-        reads.setdefault(str(threads), {})[str(size)] = rate
-        if rate:
-            print(f"Reads of {size >> 20} MiB, {text.counted(threads, 'thread')}: {rate:.1f} GB/s")
-    return peaks, reads
+def _rounded(value: Any) -> Any:
+    """Five digits of every float: more are noise, and half of the file."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _unable(unable: dict[str, dict[str, str]]) -> list[str]:

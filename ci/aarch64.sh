@@ -13,8 +13,7 @@ packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 
 packages+=,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
-    requirements test pytest pytest-xdist pytest-timeout hypothesis
-    requirements bfloat16 ml_dtypes
+    requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes
     echo setuptools
 } | sort)
 root=$GEMM_CI_CACHE/aarch64-$(cat "${BASH_SOURCE[0]}" - <<<"${wheels[*]}" | sha256sum | cut -c1-12)

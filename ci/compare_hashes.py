@@ -1,7 +1,8 @@
 """compare_hashes.py FILE...: one table of what `gemm verify --hashes --json` wrote on several machines.
 
 With reproducible=True every kernel on every device must give the same bits. Fails if two hashes of a dtype differ, if
-a kernel made none, or if a file is missing, holds no kernel, or lacks a dtype that another has.
+a kernel made none, or if a file is missing, holds no kernel, or lacks a dtype that another has; but a record, which
+may be older than a dtype, is only told to lack it.
 """
 
 import json
@@ -9,15 +10,19 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+RECORD = "hashes.json"
+"""What benchmarks/record.py calls it."""
+
 
 def run_of(path: Path) -> str:
     """REPORTS/pocl.hashes.json is of the run "pocl", benchmarks/results/2026-11-21-h200/hashes.json of the latter."""
-    return path.parent.name if path.name == "hashes.json" else path.name.partition(".")[0]
+    return path.parent.name if path.name == RECORD else path.name.partition(".")[0]
 
 
 def main(names: list[str]) -> int:
     hashes: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # dtype → hash → runs
-    faults = []
+    faults, notes = [], []
+    recorded = {run_of(path) for path in map(Path, names) if path.name == RECORD}
     print(f"{'run':16} {'device':40} {'kernel':36} sha256 of the ordered result")
     for path in map(Path, names):
         run = run_of(path)
@@ -35,9 +40,11 @@ def main(names: list[str]) -> int:
     for dtype, found in sorted(hashes.items()):
         if len(found) > 1:
             faults.append(f"{dtype} has {len(found)} different hashes")
-        if absent := {run_of(Path(name)) for name in names} - set().union(*found.values()):
-            faults.append(f"{dtype}: no hash from {', '.join(sorted(absent))}")
-    print("\n".join(faults) or f"one hash a dtype: {', '.join(sorted(hashes))}")
+        for absent in sorted({run_of(Path(name)) for name in names} - set().union(*found.values())):
+            (notes if absent in recorded else faults).append(f"{dtype}: no hash from {absent}")
+    for run in sorted(recorded - {run for found in hashes.values() for runs in found.values() for run in runs}):
+        faults.append(f"{run} holds no hash")
+    print("\n".join([*notes, *(faults or [f"one hash a dtype: {', '.join(sorted(hashes))}"])]))
     return 1 if faults or not hashes else 0
 
 

@@ -74,7 +74,7 @@ conformance_venv() { # the editable install that the OpenCL jobs share: $SOURCE,
     SOURCE=$CI_WORK/conformance/source PYTHON=$CI_WORK/conformance/venv/bin/python
     [[ -e $CI_WORK/conformance/done ]] && return
     apt_install gcc libc6-dev python3-dev python3-venv
-    mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis)
+    mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
     copy_source "$SOURCE"
     venv "${PYTHON%/bin/python}" -e "$SOURCE" "${tools[@]}"
     touch "$CI_WORK/conformance/done"

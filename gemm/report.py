@@ -79,11 +79,17 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
+def _pathless(word: str) -> str:
+    """An argument without the folders of an absolute path in it, which tell of a machine: FILE, NAME=FILE."""
+    name, equals, path = word.rpartition("=")
+    return f"{name}{equals}{Path(path).name}" if os.path.isabs(path) else word
+
+
 def head() -> dict[str, Any]:
     """What every recorded result starts with: when, where and by which versions it was made."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    command = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]  # paths tell of a machine
+    command = [_pathless(word) for word in sys.argv[1:]]
     return {
         "date": now, "command": command, "commit": commit(), "versions": versions(), "machine": machine(),
         "environment": environment,

@@ -45,6 +45,7 @@ def test_peer_comparison_writes_its_schema(recorded: Path) -> None:
         "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
     }  # fmt: skip
     assert document["schema"] == "gemm-cpu-peers/2"
+    assert str(recorded.parent) not in recorded.read_text(encoding="utf-8")  # folders tell of a machine
     assert set(document["peers"]) - {"gemm"} == {"plan", "numpy", "openblas"} - document["absent"].keys()
     assert document["absent"].keys() <= {"openblas"}  # a NumPy with another BLAS, or no C compiler
     assert document["quiet"].keys() == {
@@ -71,7 +72,7 @@ def test_peer_comparison_has_whole_rows(recorded: Path) -> None:
     for mean in document["means"]:
         some = [r["ratio"] for r in document["results"] if all(r[x] == mean[x] for x in ("family", "dtype", "threads"))]
         assert mean["rows"] == len(some)
-        assert math.isclose(mean["best"], math.exp(sum(map(math.log, some)) / len(some)))
+        assert math.isclose(mean["best"], math.exp(sum(map(math.log, some)) / len(some)), rel_tol=1e-3)
 
 
 def test_peer_comparison_refuses_nonsense() -> None:
@@ -106,7 +107,7 @@ def test_like_is_set_against_like(recorded: Path) -> None:
         if row["family"] in ("square", "skinny"):
             for ours, peer in (("gemm", "openblas"), ("plan", "numpy")):
                 rounds = [his / our for our, his in zip(row["samples"][ours], row["samples"][peer], strict=True)]
-                assert math.isclose(row["ratios"][peer], sorted(rounds)[len(rounds) // 2])
+                assert math.isclose(row["ratios"][peer], sorted(rounds)[len(rounds) // 2], rel_tol=1e-3)
 
 
 def test_roofs_are_measured(recorded: Path) -> None:
@@ -117,5 +118,5 @@ def test_roofs_are_measured(recorded: Path) -> None:
     for row in document["results"]:
         peak = document["peaks"].get(row["dtype"], {}).get(str(row["threads"]))
         if row["family"] == "square" and peak:
-            assert math.isclose(row["percent_of_peak"], 100 * row["gflops"]["gemm"] / peak["gflops"])
+            assert math.isclose(row["percent_of_peak"], 100 * row["gflops"]["gemm"] / peak["gflops"], rel_tol=1e-3)
         assert row.get("percent_of_read") is None or row["family"] == "skinny"

@@ -46,7 +46,7 @@ class Cblas(Peer):
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
             self.most_threads = 1  # which the environment must have seen to; "cores" in the results shows it
-        self.about = f"{self._version()} ({path})".strip()
+        self.about = f"{self._version()} ({Path(path).name})".strip()
 
     def _function(self, name: str) -> int | None:
         function = getattr(self._library, self._symbol.format(name), None)

@@ -89,6 +89,17 @@ class Contest:
             self.reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
         return self.reads[key]
 
+    def roofs(self) -> Row:
+        """`peaks` and `read_gbs` of the document, as far as they were needed."""
+        peaks: Row = {}
+        reads: Row = {}
+        for (dtype, threads), peak in self.peaks.items():
+            if peak:
+                peaks.setdefault(dtype, {})[str(threads)] = peak
+        for (threads, size), rate in self.reads.items():
+            reads.setdefault(str(threads), {})[str(size)] = rate
+        return {"peaks": peaks, "read_gbs": reads}
+
     def _note(self, name: str, what: str, why: Exception) -> None:
         self.unable.setdefault(name, {}).setdefault(what, str(why).partition("\n")[0])
 

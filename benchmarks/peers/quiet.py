@@ -18,14 +18,14 @@ _SPREAD = 0.05
 
 
 class Watch:
-    """Counts, from its making to `finish`, what others did on the machine."""
+    """Counts, since it was made, what others did on the machine."""
 
     def __init__(self) -> None:
         self.cores = granted()
         self._load = _load()
         self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
 
-    def finish(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
+    def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
         """{load_before, load_after, others_cores, stolen, median_spread, warnings}; null: the system does not tell.
 
         `helper`: CPU seconds of processes that the benchmark itself started.

@@ -59,6 +59,18 @@ def show_means(means: list[Row]) -> None:
     text.table(head, lines, numbers=range(2, len(head)), title="Geometric means of peer's time ÷ ours")
 
 
+def show_roofs(peaks: Row, reads: Row) -> None:
+    """Print what percentages are of."""
+    for dtype, by_threads in peaks.items():
+        for threads, peak in by_threads.items():
+            count = text.counted(int(threads), "thread")
+            print(f"FMA peak, {dtype}, {count}: {peak['gflops']:.1f} GFLOP/s, {peak['basis']}")
+    for threads, by_size in reads.items():
+        for size, rate in by_size.items():
+            if rate:
+                print(f"Reads of {int(size) >> 20} MiB, {text.counted(int(threads), 'thread')}: {rate:.1f} GB/s")
+
+
 def shape(row: Row) -> str:
     """The row's product."""
     stack = f"{row['batch']} × " * bool(row["batch"])
