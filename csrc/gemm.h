@@ -90,12 +90,12 @@ typedef struct gemm_plan {
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
-    int32_t direct; /* what gemm_is_direct says of the plan, or 0, which is slower for small products */
+    const gemm_block *direct; /* what gemm_is_direct filled in, or NULL, which is slower for small products */
 } gemm_plan;
 
-/* Whether the whole product is one call of the kernel in the calling thread, with nothing to pack: known from the plan,
- * so that a small product need not find out. */
-int gemm_is_direct(const gemm_plan *plan);
+/* Whether the whole product is one call of the kernel in the calling thread, with nothing to pack. `block` is then that
+ * call, but for pointers, for plan->direct: a small product need not find out. */
+int gemm_is_direct(const gemm_plan *plan, gemm_block *block);
 
 enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 

@@ -28,7 +28,15 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
                 EACH(line, LINES(WIDTH, PACK_FROM)) /* the next panel's: rows far apart are not guessed */
                     PREFETCH((const char *)(from + WIDTH) + 64 * line);
                 if (count == WIDTH) {
+#ifdef PACK_PLAIN
+                    if (WIDTH % VL == 0) { /* of a plain loop no compiler makes vectors here */
+                        EACH(v, WIDTH / VL) STORE(row + v * VL, LOAD(from + v * VL));
+                    } else {
+                        memcpy(row, from, WIDTH * sizeof(T));
+                    }
+#else
                     for (int i = 0; i < WIDTH; i++) row[i] = CONVERT(from[i]);
+#endif
                     continue;
                 }
                 for (int64_t i = 0; i < count; i++) row[i] = CONVERT(from[i]);

@@ -34,6 +34,8 @@
  */
 #include "gemm.h"
 
+#include <string.h>
+
 /* Loops over the tile must vanish, or the accumulators live in memory. */
 #if defined(__clang__)
 #define EACH(i, count) _Pragma("clang loop unroll(full)") for (int i = 0; i < (count); i++)
@@ -107,10 +109,11 @@
 #define AHEAD 8 /* rows */
 #endif
 
-/* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. */
-TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const gemm_block *x, int64_t i,
-                                int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step, int64_t b_next,
-                                int last_count) {
+/* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. `whole`: so is the
+ * last vector. `packed`: a and b are panels of MR rows and NR columns. */
+TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const int packed, const gemm_block *x,
+                                int64_t i, int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step,
+                                int64_t b_next, int last_count) {
     const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
     const PART last = PART_OF(last_count);
     (void)last;
@@ -147,20 +150,35 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
          * what comes after short rows far apart */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const T *ap = a, *bp = b;
+#define STEP(a_at, a_apart, b_at)                                                              \
+    {                                                                                          \
+        V row[8];                                                                              \
+        EACH(line, LINES(nv * VL, T)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(T))); \
+        EACH(v, nv) {                                                                          \
+            if (packed || whole || v < nv - 1)                                                 \
+                row[v] = LOAD((b_at) + v * VL);                                                \
+            else                                                                               \
+                row[v] = LOAD_PART((b_at) + v * VL, last);                                     \
+        }                                                                                      \
+        EACH(r, rows) {                                                                        \
+            const V element = ELEMENT((a_at) + r * (a_apart));                                 \
+            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);       \
+        }                                                                                      \
+    }
+        if (packed) {
 #ifdef K_LOOP
-        if (rows == MR && nv == NV && a_rs == 1 && a_ps == MR && b_ps == NR) {
             K_LOOP(rows, nv, acc, k, ap, bp)
-        } else
-#endif
-            for (int64_t p = k; p > 0; p--, ap += a_ps, bp += b_ps) {
-                V row[8];
-                EACH(line, LINES(nv * VL, T)) PREFETCH(bp + ahead + line * (64 / (int)sizeof(T)));
-                EACH_VECTOR(row[v] = LOAD(bp + v * VL), row[v] = LOAD_PART(bp + v * VL, last))
-                EACH(r, rows) {
-                    const V element = ELEMENT(ap + r * a_rs);
-                    EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);
-                }
+#else
+            int64_t p = k;
+            for (; p > 1; p -= 2, ap += 2 * MR, bp += 2 * NR) {
+                EACH(q, 2) STEP(ap + q * MR, 1, bp + q * NR)
             }
+            if (p) STEP(ap, 1, bp)
+#endif
+        } else {
+            for (int64_t p = k; p > 0; p--, ap += a_ps, bp += b_ps) STEP(ap, a_rs, bp)
+        }
+#undef STEP
 
         if (x->raw) {
             T *to = (T *)x->to + i * x->to_rs + j;
@@ -199,9 +217,9 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                                              const T *b, int64_t a_step, int64_t b_next, int last_count) {         \
         if ((rows) > HEIGHT(nv)) return;                                                                           \
         if (last_count == VL)                                                                                      \
-            LOCAL(tiles)(rows, nv, 1, x, i, j, tiles, a, b, a_step, b_next, VL);                                   \
+            LOCAL(tiles)(rows, nv, 1, 0, x, i, j, tiles, a, b, a_step, b_next, VL);                                \
         else                                                                                                       \
-            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                           \
+            LOCAL(tiles)(rows, nv, 0, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                        \
     }
 /* clang-format off: it never comes to rest here */
 #define TILES_OF(nv) \
@@ -216,6 +234,15 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
      LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)), LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
 #define HEIGHT_OF(nv) HEIGHT(nv),
 TILES(TILES_OF)
+
+/* Where large products spend their time. */
+TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const T *a, const T *b,
+                                 int64_t a_step, int64_t b_next, int last_count) {
+    if (last_count == VL)
+        LOCAL(tiles)(MR, NV, 1, 1, x, i, j, tiles, a, b, a_step, b_next, VL);
+    else
+        LOCAL(tiles)(MR, NV, 0, 1, x, i, j, tiles, a, b, a_step, b_next, last_count);
+}
 
 typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const T *, const T *, int64_t, int64_t,
                              int);
@@ -402,7 +429,8 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
             of_rows[rows - 1](x, first, j, tiles - taller, a + first * x->a_rs, b, rows * x->a_rs, b_next, last_count);
         } else {
             const int64_t tiles = m / MR, rest = m % MR;
-            of_rows[MR - 1](x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
+            LOCAL(function) *const whole = strided_b || nv < NV ? of_rows[MR - 1] : LOCAL(packed);
+            whole(x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
             if (rest) of_rows[rest - 1](x, m - rest, j, 1, a + tiles * x->a_ts, b, 0, b_next, last_count);
         }
     }

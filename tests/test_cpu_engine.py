@@ -459,16 +459,16 @@ def test_no_memory_leaves_out_alone():
         import mmap, resource
         from dataclasses import replace
         from gemm.errors import KernelFailed
-        k = n = 1 << 16
+        m, k = 64, 1 << 16  # more rows than one block has, or b would be packed a panel at a time
         one = np.ones((1, 1), np.float32)
-        out = np.full((1, n), 5, np.float32)
-        greedy = replace(row, params={**row.params, "KC": k, "NC": n})
-        launch = backend.launcher(greedy, device, Problem("float32", 1, n, k))
+        out = np.full((m, k), 5, np.float32)
+        greedy = replace(row, params={**row.params, "MC": 1, "KC": k, "NC": k})
+        launch = backend.launcher(greedy, device, Problem("float32", m, k, k))
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28),) * 2)
         unless(lambda: mmap.mmap(-1, 1 << 30), "RLIMIT_AS")
         try:
-            launch(np.broadcast_to(one, (1, k)), np.broadcast_to(one, (k, n)), None, out, 1.0, 0.0)
+            launch(np.broadcast_to(one, (m, k)), np.broadcast_to(one, (k, k)), None, out, 1.0, 0.0)
         except KernelFailed as error:
             assert error.memory
         else:
@@ -559,7 +559,7 @@ def test_a_direct_product_has_the_bits_of_any(row, m, n, k, flip):
             assert not plan.direct or m * n * k < 10**6
             assert plan.direct or flip or n == 1 or row.target == "scalar" or m * n * k > 10**6
         else:
-            plan.direct = 0
+            plan.direct = engine().ffi.NULL
         launch(a, b, None, out, 1.0, 0.0)
         launch(a, b, c, out, 0.5, 2.0)
         results.append(out)

@@ -29,18 +29,21 @@ void gemm_prepare(const gemm_plan *plan, const void *b, void *to) {
  * and with AVX-512 on Sapphire Rapids. */
 static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {
     enum {
-        FEW_TILES = 24,      /* so few times a panel of b is read in its place, of up to ... */
+        FEW_TILES = 32,      /* so few times a panel of b is read in its place, of up to ... */
         SMALL_B = 200 << 10, /* bytes */
         SMALL_A = 256 << 10, /* the same for a, whose rows are read as often as b has panels; of its whole depth: */
         WIDE = 200,          /* columns that repay packing a larger one */
-        FEW_ROWS = 96
+        FEW_ROWS = 96,
+        SAME_SET = 4096, /* rows of b so many bytes apart, or a multiple, share a set of most first caches, */
+        WAYS = 8         /* which holds about so many lines */
     };
     const gemm_kernel *kernel = cut->kernel;
     const int64_t k = cut->kc;
     const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
     const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int large_b = m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    cut->pack_b = k && !whole->prepared && (!(dots || adjacent) || large_b);
+    const int collide = k > WAYS && m > 2 * kernel->mr && whole->b_rs * kernel->b_size % SAME_SET == 0;
+    cut->pack_b = k && !whole->prepared && (!(dots || adjacent) || large_b || collide);
     /* down the columns of memory a tile uses a part of each line; few of those lines stay until the next tile */
     const int down = whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
@@ -67,7 +70,9 @@ void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, 
     }
     if (cut->pack_a) /* and slack: see pack.h */
         cut->a_bytes = round_up(cut->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    if (cut->pack_b) cut->b_bytes = round_up(cut->nc * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    cut->once = m <= cut->mc; /* then one panel's place is enough, and stays in the first cache */
+    const int64_t kept = cut->once ? kernel->nr * cut->panels : cut->nc;
+    if (cut->pack_b) cut->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
     if (apart) cut->tile_bytes = 2 * round_up(cut->mc * kernel->nr * kernel->c_size, GEMM_ALIGNMENT);
     cut->bytes = cut->a_bytes + cut->b_bytes + cut->sums_bytes + cut->tile_bytes;
 }
@@ -102,32 +107,6 @@ static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, co
     }
 }
 
-/* A part that is one call of the kernel. */
-static void compute_direct(const gemm_part *x, const gemm_cut *cut) {
-    const gemm_kernel *kernel = cut->kernel;
-    const gemm_block block = {
-        .m = x->m,
-        .n = x->n,
-        .k = x->k,
-        .a = x->a,
-        .a_rs = x->a_rs,
-        .a_ps = x->a_cs,
-        .a_ts = kernel->mr * x->a_rs,
-        .b = x->b,
-        .b_ps = x->b_rs,
-        .b_cs = x->n == 1 ? 1 : x->b_cs,
-        .b_ts = kernel->nr,
-        .c = x->c,
-        .c_rs = x->c_rs,
-        .to = x->out,
-        .to_rs = x->out_rs,
-        .alpha = x->alpha,
-        .beta = x->beta,
-        .ordered = cut->ordered,
-    };
-    kernel->compute(&block);
-}
-
 static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *workspace) {
     const gemm_kernel *kernel = cut->kernel;
     const int64_t mr = kernel->mr, nr = kernel->nr, step = nr * cut->panels;
@@ -145,12 +124,8 @@ static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *worksp
                 const int64_t k = min64(cut->kc, x->k - p0), depth = round_up(k, kernel->k_group);
                 const int first = p0 == 0, last = p0 + k == x->k;
                 for (int64_t i0 = s0; i0 < s1; i0 += cut->mc) {
-                    gemm_block block = {.m = min64(cut->mc, s1 - i0),
-                                        .k = k,
-                                        .ordered = cut->ordered,
-                                        .alpha = x->alpha,
-                                        .beta = x->beta};
-                    block.raw = !last;
+                    gemm_block block = {.m = min64(cut->mc, s1 - i0), .k = k, .ordered = cut->ordered, .raw = !last};
+                    block.alpha = x->alpha, block.beta = x->beta;
                     block.from_rs = raw_rs, block.c_rs = x->c_rs, block.to_rs = last ? x->out_rs : raw_rs;
                     const void *a = gemm_at(x->a, i0 * x->a_rs + p0 * x->a_cs, kernel->a_size);
                     if (cut->pack_a) {
@@ -168,7 +143,7 @@ static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *worksp
                             const int64_t at = p0 * x->prepared_n + (x->prepared_from + j0 + j) * depth;
                             block.b = gemm_at(x->prepared, at, kernel->b_packed);
                         } else if (cut->pack_b) {
-                            char *panel = b_panels + j * depth * kernel->b_packed;
+                            char *panel = b_panels + (cut->once ? 0 : j * depth * kernel->b_packed);
                             if (packing) kernel->pack_b(panel, b, x->b_cs, x->b_rs, columns, k, nr);
                             block.b = panel;
                         } else {
@@ -195,9 +170,19 @@ static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *worksp
         }
 }
 
+gemm_block gemm_block_of(const gemm_part *x, const gemm_cut *cut) {
+    gemm_block block = {.m = x->m, .n = x->n, .k = x->k, .alpha = x->alpha, .beta = x->beta, .ordered = cut->ordered};
+    block.a = x->a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = cut->kernel->mr * x->a_rs;
+    block.b = x->b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs, block.b_ts = cut->kernel->nr;
+    block.c = x->c, block.c_rs = x->c_rs, block.to = x->out, block.to_rs = x->out_rs;
+    return block;
+}
+
 void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace) {
-    if (cut->direct)
-        compute_direct(part, cut);
-    else
+    if (cut->direct) {
+        const gemm_block block = gemm_block_of(part, cut);
+        cut->kernel->compute(&block);
+    } else {
         compute_blocks(part, cut, workspace);
+    }
 }

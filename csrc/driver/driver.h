@@ -26,6 +26,7 @@ typedef struct gemm_cut {
     int64_t mc, kc, nc;
     int64_t stripe;     /* rows that share a packing of b; all, unless raw sums need a place of their own */
     int pack_a, pack_b; /* or the kernel reads the operand where it lies */
+    int once;           /* no panel of b is used twice: all are packed in the same place */
     int ordered;        /* as in the plan */
     int direct;         /* a part is one call of the kernel, without any workspace */
     int64_t panels;     /* of b that are packed, just before their use, at a time */
@@ -34,6 +35,9 @@ typedef struct gemm_cut {
 
 /* Cuts for parts of at most m x n. */
 void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n);
+
+/* The call of the kernel that a part is if cut->direct. */
+gemm_block gemm_block_of(const gemm_part *part, const gemm_cut *cut);
 
 /* One part in the calling thread; `workspace` is aligned and has cut->bytes. */
 void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace);

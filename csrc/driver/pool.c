@@ -71,12 +71,13 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #include <time.h>
 
 enum {
-    WAKE_NS = 50000,      /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
-    PAY_NS = 2 * WAKE_NS, /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
-    SPIN_NS = WAKE_NS,    /* how long a thread burns its core before it sleeps: as much as waking it costs */
+    WAKE_NS = 50000,        /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
+    PAY_NS = 2 * WAKE_NS,   /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
+    SPIN_NS = 10 * WAKE_NS, /* how long a thread burns its core before it sleeps: the next product is often that near */
     JOIN_NS = GEMM_SHORT_NS / 2, /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
-    LOSS_NS = 10000000,    /* how long a call that threads made slower warns others of the same: cores are taken */
-    LOOK_NS = 1000000,     /* how long a product's thread believes what it knows of its affinity */
+    CREDIT_NS = 2000000, /* what threads may lose, on the whole, before they count as harmful: others have the cores */
+    LOSS_NS = 10000000,  /* how long they do */
+    LOOK_NS = 1000000,   /* how long a product's thread believes what it knows of its affinity */
     RETRY_NS = 1000000000, /* how long a refused thread is not asked for again */
     WAKES = 2,             /* by each thread of the tree: one costs the waker some 5 us, so 15 would cost 75 */
     ASLEEP = 1 << 20,      /* in `owed`: the caller sleeps until the rest is 0 */
@@ -134,9 +135,11 @@ static void bell_wait(bell *x) {
 #endif
 
 typedef struct pool {
-    atomic_flag busy;   /* held by the one call that uses the pool; guards the next two */
+    atomic_flag busy;   /* held by the one call that uses the pool; guards the next four */
     int started;        /* workers */
     int64_t refused;    /* when the system last refused one, by now_ns; 0: never */
+    int64_t credit;     /* time that threads have lately saved, up to CREDIT_NS */
+    int64_t lost;       /* when it ran out */
     bell morning, done; /* sleeping workers, the sleeping caller */
     atomic_int spin_ns; /* SPIN_NS; 0 where there are more threads than CPUs, which others of them have use for */
     /* the current call: constant while there are seats or anybody inside */
@@ -153,8 +156,8 @@ typedef struct pool {
 static atomic_int asked_for; /* the limit that was set; 0: as many as are granted */
 static atomic_int granted = MOST_THREADS;
 static _Atomic(pool *) the_pool;
-static atomic_llong last_end; /* of a call that threads could have paid for, by now_ns */
-static atomic_llong last_loss;
+static atomic_llong last_end;      /* of a call that threads could have paid for, by now_ns */
+static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void forget_pool(void) {
@@ -175,6 +178,7 @@ static pool *get_pool(void) {
     atomic_flag_clear(&x->busy);
     bell_init(&x->morning);
     bell_init(&x->done);
+    x->credit = CREDIT_NS;
     pool *first = NULL;
     if (atomic_compare_exchange_strong(&the_pool, &first, x)) return x;
     free(x); /* another thread's was first */
@@ -298,7 +302,8 @@ static void start_workers(pool *x, int wanted, int64_t now) {
 }
 
 gemm_team gemm_muster(double ns, int most) {
-    const gemm_team alone = {1, NULL, 0};
+    const gemm_team alone = {1, NULL, 0, 0};
+    ns *= atomic_load_explicit(&slowness, memory_order_relaxed);
     const double awake_pay = ns / JOIN_NS, asleep_pay = ns / PAY_NS;
     if (most < 2 || awake_pay < 2) return alone;
     const int64_t now = now_ns();
@@ -310,9 +315,9 @@ gemm_team gemm_muster(double ns, int most) {
 
     /* Workers that spin pay sooner than sleepers; and so do all in a run of products, because who is woken now will
      * spin when the next one comes. But where other programs have the cores, waiting for a worker that lost its own
-     * costs more than a small product. */
+     * costs more than small products gain. */
     int threads = asleep_pay < useful ? (int)asleep_pay : useful;
-    if (now - atomic_load(&last_loss) > LOSS_NS) {
+    if (now - x->lost > LOSS_NS) {
         const int awake = 1 + x->started - atomic_load(&x->asleep);
         if (threads < awake) threads = awake < useful ? awake : useful;
         if (now - atomic_load(&last_end) < SPIN_NS) threads = useful;
@@ -325,16 +330,22 @@ gemm_team gemm_muster(double ns, int most) {
         threads = 1;
         atomic_flag_clear(&x->busy);
     }
-    return (gemm_team){threads, x, now + (int64_t)ns};
+    return (gemm_team){threads, x, now, (int64_t)ns};
 }
 
 void gemm_dismiss(gemm_team team) {
-    if (!team.pool) return;
-    const int64_t now = now_ns();
+    pool *x = (pool *)team.pool;
+    if (!x) return;
+    const int64_t now = now_ns(), saved = team.alone_ns - (now - team.start);
     atomic_store(&last_end, now);
-    if (team.threads < 2) return;
-    if (now > team.alone) atomic_store(&last_loss, now);
-    atomic_flag_clear(&((pool *)team.pool)->busy);
+    if (team.threads < 2) { /* a step at a time, so that interruptions, however long, hardly count */
+        const float step = 1.05f, was = atomic_load_explicit(&slowness, memory_order_relaxed);
+        atomic_store_explicit(&slowness, saved < 0 ? was * step : was / step, memory_order_relaxed);
+        return;
+    }
+    x->credit = min64(x->credit + saved, CREDIT_NS);
+    if (x->credit < 0) x->credit = CREDIT_NS, x->lost = now;
+    atomic_flag_clear(&x->busy);
 }
 
 void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {

@@ -8,9 +8,9 @@
 enum { GEMM_SHORT_NS = 10000 }; /* work of so many nanoseconds is never shared */
 
 typedef struct gemm_team {
-    int threads;   /* for gemm_parallel, the caller's included */
-    void *pool;    /* NULL when threads could not pay at all; held when `threads` is above 1 */
-    int64_t alone; /* the moment at which the caller alone would have ended */
+    int threads;             /* for gemm_parallel, the caller's included */
+    void *pool;              /* NULL when threads could not pay at all; held when `threads` is above 1 */
+    int64_t start, alone_ns; /* the moment of the mustering, and what the caller alone would take from then on */
 } gemm_team;
 
 /* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1

@@ -166,42 +166,25 @@ static int orient(jobs *all, const gemm_plan *plan) {
     return transposed;
 }
 
+/* Sizes are powers of 2; 16 is complex, two of 8. */
 static int misaligned(const void *pointer, int64_t size) {
-    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) !=
-           0; /* sizes are powers of 2; 16: complex, two of 8 */
+    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) != 0;
 }
 
-int gemm_is_direct(const gemm_plan *plan) {
+int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     jobs all = {.plan = plan, .batch = 1};
     if (plan->batch_ndim || plan->prepared || orient(&all, plan)) return 0;
     if (alone_ns(&all) > GEMM_SHORT_NS) return 0;
     all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
     cut_for(&all, 1);
+    if (all.cut.direct) *block = gemm_block_of(&all.whole, &all.cut);
     return all.cut.direct;
 }
 
 static void run_direct(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out,
                        const gemm_scalar *alpha, const gemm_scalar *beta) {
-    const gemm_block block = {
-        .m = plan->m,
-        .n = plan->n,
-        .k = plan->k,
-        .a = a,
-        .a_rs = plan->a.row,
-        .a_ps = plan->a.column,
-        .a_ts = plan->kernel->mr * plan->a.row,
-        .b = b,
-        .b_ps = plan->b.row,
-        .b_cs = plan->n == 1 ? 1 : plan->b.column,
-        .b_ts = plan->kernel->nr,
-        .c = c,
-        .c_rs = plan->c.row,
-        .to = out,
-        .to_rs = plan->out.row,
-        .alpha = alpha,
-        .beta = beta,
-        .ordered = plan->ordered,
-    };
+    gemm_block block = *plan->direct;
+    block.a = a, block.b = b, block.c = c, block.to = out, block.alpha = alpha, block.beta = beta;
     const gemm_environment saved = gemm_enter();
     plan->kernel->compute(&block);
     gemm_leave(saved);

@@ -76,6 +76,7 @@ static Py_ssize_t type_of(PyObject *array, const array_interface *x) {
         return (Py_ssize_t)x->kind << 16 | x->itemsize;
     if (x->kind != 'V' || x->itemsize != 2) return 0;
     PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    if (!dtype) PyErr_Clear();
     Py_XDECREF(dtype);
     return (Py_ssize_t)dtype;
 }

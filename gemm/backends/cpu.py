@@ -168,8 +168,10 @@ class CpuLaunch:
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip
-        plan.direct = self._lib.gemm_is_direct(plan)
-        return plan, (shape, steps)
+        block = ffi.new("gemm_block *")
+        if self._lib.gemm_is_direct(plan, block):
+            plan.direct = block
+        return plan, (shape, steps, block)
 
     @staticmethod
     def _is_one_product(m: int, rows: list[int], step: tuple[int, ...]) -> bool:

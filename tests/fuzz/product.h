@@ -177,7 +177,8 @@ static void release(operand *x) {
 static void plain(const gemm_plan *like, const operand *a, const operand *b, const operand *c, operand *out,
                   const gemm_scalar *alpha, const gemm_scalar *beta) {
     gemm_plan plan = *like;
-    plan.batch_ndim = 0, plan.threads = 1, plan.prepared = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61, plan.nc = 103;
+    plan.batch_ndim = 0, plan.threads = 1, plan.prepared = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61,
+    plan.nc = 103;
     plan.kc = (plan.kc + plan.kernel->k_group - 1) / plan.kernel->k_group * plan.kernel->k_group;
     plan.a = strides_of(a), plan.b = strides_of(b), plan.out = strides_of(out);
     if (c) plan.c = strides_of(c);
@@ -233,7 +234,8 @@ static void product(stream *s, int threads) {
         gemm_prepare(&plan, b.first, panels);
         plan.prepared = 1, b_data = panels;
     }
-    plan.direct = next(s, 2) ? gemm_is_direct(&plan) : 0;
+    gemm_block block;
+    plan.direct = next(s, 2) && gemm_is_direct(&plan, &block) ? &block : 0;
     if (gemm_run(&plan, a.first, b_data, no_c ? NULL : c.first, out.first, &alpha, &beta) != GEMM_OK)
         fail(&plan, "the product failed");
 
