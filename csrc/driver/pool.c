@@ -61,9 +61,7 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
 #else
 
 #include <pthread.h>
-#ifdef __linux__
 #include <sched.h>
-#endif
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -141,6 +139,7 @@ typedef struct pool {
     int64_t credit;     /* time that threads have lately saved, up to CREDIT_NS */
     int64_t lost;       /* when it ran out */
     bell morning, done; /* sleeping workers, the sleeping caller */
+    atomic_int cpu;     /* of the thread whose product is computed, when it began; -1: unknown */
     atomic_int spin_ns; /* SPIN_NS; 0 where there are more threads than CPUs, which others of them have use for */
     /* the current call: constant while there are seats or anybody inside */
     gemm_work *work;
@@ -233,10 +232,12 @@ static void relax(void) {
 #endif
 }
 
-/* Waits for `condition` to end, but only briefly, in the pool x. */
-#define SPIN_WHILE(condition)                                                               \
-    for (int64_t end = now_ns() + atomic_load(&x->spin_ns); (condition) && now_ns() < end;) \
-        for (int pause = 0; pause < 16; pause++) relax();
+/* Waits for `condition` to end, but only briefly, in the pool x; and lets others have the core that wait for it. */
+#define SPIN_WHILE(condition)                                                                                  \
+    for (int64_t end = now_ns() + atomic_load(&x->spin_ns), turn = 1; (condition) && now_ns() < end; turn++) { \
+        for (int pause = 0; pause < 16; pause++) relax();                                                      \
+        if (turn % 16 == 0) sched_yield();                                                                     \
+    }
 
 /* Takes up to `most` off a count that stays positive or 0; what it was then goes to `before`. */
 static int take(atomic_int *count, int most, int *before) {
@@ -261,6 +262,29 @@ static int is_open(pool *x) {
     return atomic_load(&x->seats) > 0 && atomic_load(&x->jobs) > 0;
 }
 
+static int current_cpu(void) {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* Moves the calling worker off `cpu`, where the product's own thread runs. Systems wake a thread there, though other
+ * CPUs are idle, and leave the two to take turns for milliseconds: often under a hypervisor, to whose guests a halted
+ * CPU may count as taken. */
+static void make_way(int cpu) {
+#ifdef __linux__
+    cpu_set_t all, others;
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all)) return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof all, &all);
+#else
+    (void)cpu;
+#endif
+}
+
 static void *worker(void *argument) {
     pool *x = (pool *)argument;
     for (int slot, before;;) {
@@ -270,8 +294,10 @@ static void *worker(void *argument) {
             /* a call that was opened meanwhile may have taken this worker for an awake one */
             if (is_open(x) && take(&x->asleep, 1, &before)) continue;
             bell_wait(&x->morning);
+            make_way(atomic_load(&x->cpu));
             if (is_open(x)) wake_some(x);
         } else if (take(&x->seats, 1, &slot)) {
+            make_way(atomic_load(&x->cpu));
             take_jobs(x, x->work, x->context, x->count, slot);
             if (atomic_fetch_sub(&x->owed, 1) == ASLEEP + 1) bell_ring(&x->done);
         }
@@ -356,6 +382,7 @@ void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
     pool *x = atomic_load(&the_pool); /* held since gemm_muster */
     const int seats = (int)min64(count, threads) - 1;
     x->work = work, x->context = context, x->count = count;
+    atomic_store(&x->cpu, current_cpu());
     atomic_store(&x->jobs, count);
     atomic_store(&x->seats, seats);
     const int awake = x->started - atomic_load(&x->asleep); /* they come of themselves */

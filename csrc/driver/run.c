@@ -83,7 +83,7 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_leave(saved);
 }
 
-static const double PACKING = 28; /* an element packed takes as long as so many multiply-adds: measured, AVX-512 */
+static const double PACKING = 12; /* an element packed takes as long as so many multiply-adds, where rows are short */
 
 /* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
@@ -106,7 +106,7 @@ static double alone_ns(const jobs *all) {
  * the others. LATE is that risk, in jobs. */
 static void choose_grid(jobs *all, int threads) {
     enum { ROUNDS = 4 };
-    const double LATE = 1. / 16;
+    const double LATE = 1. / 8;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t m = all->whole.m, n = all->whole.n;
     const int64_t most_m = ceil_div(m, kernel->mr), most_n = ceil_div(n, kernel->nr);
