@@ -153,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     for some in _run(args, contest):
         rows += some
         if args.json:  # a run that is cut off has not been in vain
-            save_json(args.json, _rounded(document(rows)))
+            save_json(args.json, _rounded(document(rows)), indent=None)
     whole = document(rows)
     show_means(whole["means"])
     show_roofs(whole["peaks"], whole["read_gbs"])

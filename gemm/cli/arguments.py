@@ -133,9 +133,9 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
     return found, missing
 
 
-def save_json(path: Path, document: Mapping[str, Any]) -> None:
+def save_json(path: Path, document: Mapping[str, Any], indent: int | None = 1) -> None:
     """Write strict JSON: NaN and infinities, which it lacks, would be an error."""
-    _write(path, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    _write(path, json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
