@@ -319,6 +319,35 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
+/* One row against packed panels, several at a time: one alone has too few sums to hide how long each takes. */
+TARGET static void LOCAL(across)(const gemm_block *x) {
+    enum { PANELS = 4 };
+    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    for (int64_t j = 0; j < x->n; j += PANELS * NR) {
+        const int count = x->n - j < PANELS * NR ? (int)(x->n - j) : PANELS * NR;
+        const T *panel[PANELS];
+        V sum[PANELS * NV];
+        EACH(i, PANELS)
+            panel[i] = (const T *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts; /* or read another */
+        EACH(i, PANELS * NV) {
+            sum[i] = SPLAT((T)0);
+            if (from && (i + 1) * VL <= count)
+                sum[i] = LOAD(from + j + i * VL);
+            else if (from && i * VL < count)
+                sum[i] = LOAD_PART(from + j + i * VL, PART_OF(count - i * VL));
+        }
+        for (int64_t p = 0; p < x->k; p++) {
+            const V element = SPLAT(a[p * x->a_ps]);
+            EACH(i, PANELS)
+                EACH(v, NV) sum[i * NV + v] = FMA(element, LOAD(panel[i] + p * NR + v * VL), sum[i * NV + v]);
+        }
+        EACH(i, PANELS * NV) {
+            const int left = count - i * VL;
+            if (left > 0) LOCAL(finish)(x, j + i * VL, sum[i], left >= VL, PART_OF(left < VL ? left : VL));
+        }
+    }
+}
+
 #ifdef TURN
 /* One row against a b whose columns are adjacent in memory along k: these are turned in registers, so that each sum
  * takes its k in order. */
@@ -410,6 +439,10 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #endif
+    if (!strided_b && m == 1) {
+        LOCAL(across)(x);
+        return;
+    }
 #endif
     int wide = NV; /* few rows take wide tiles, or too few accumulators would wait for one another */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
