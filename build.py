@@ -22,7 +22,7 @@ from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent
 TARGETS = {
-    "x86_64": {"avx2", "avx512"}, "amd64": {"avx2", "avx512"},
+    "x86_64": {"avx2", "avx512", "amx"}, "amd64": {"avx2", "avx512", "amx"},
     "aarch64": {"neon"}, "arm64": {"neon"},
     "armv7l": {"armv7"}, "armv8l": {"armv7"},
 }  # fmt: skip

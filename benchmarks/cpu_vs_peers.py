@@ -65,6 +65,7 @@ from gemm import report
 from gemm.cli import text
 from gemm.cli.arguments import listed, positive, save_json, writable
 from gemm.dispatch import registry
+from gemm.problem import PRECISIONS
 from gemm.threads import granted
 
 LOOSE = 4.0
@@ -86,6 +87,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--families", type=_of("--families", SHAPES), metavar="LIST",
                         help=f"of {','.join(SHAPES)} (default: all but contention)")  # fmt: skip
     parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="only these of the families: 256,1x4096x4096")
+    parser.add_argument("--precision", choices=PRECISIONS, default="highest", help="of our products (default: highest)")
     parser.add_argument("--contention", action="store_true", help="also beside a process that burns one core")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=2.0, metavar="MS", help="length of a sample (default: 2)")
@@ -133,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     rounds, sample = (3, 2e-4) if args.quick else (args.rounds, args.sample / 1e3)
     head, watch = report.head(), Watch()
     found, absent = load(args.peers, dict(args.library))
-    contest = Contest(found, rounds, sample, args.quick)
+    contest = Contest(found, rounds, sample, args.quick, args.precision)
     print(f"{device.name}, commit {head['commit']}, {contest.rounds} rounds")
     for peer in (*contest.ours, *contest.peers):
         print(f"  {peer.name:10} {peer.about}")

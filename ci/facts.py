@@ -18,7 +18,7 @@ def features() -> list[str]:
         getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
         return sorted(name for word, bits in ARM.items() for name, bit in bits.items() if getauxval(word) >> bit & 1)
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return sorted(flags[1].split()) if flags else []
+    return sorted(flags[1].replace("_", "").split()) if flags else []  # Linux's avx512_vnni is a row's avx512vnni
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ build() { # FOLDER FLAG...: the engine's objects
     done
 }
 # Not optimised: fully unrolled tiles, instrumented, take a compiler minutes each.
-flags=(-g -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work")
+flags=(-g -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work"
+    -DGEMM_EMULATE_AMX -Itests/amx)
 memory=(-fsanitize=address,undefined -fno-sanitize-recover=all)
 
 say "address and undefined behaviour: $seconds s"

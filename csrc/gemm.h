@@ -133,7 +133,9 @@ enum {
     GEMM_DOTPROD = 2048,
     GEMM_BF16 = 4096,
     GEMM_I8MM = 8192,
-    GEMM_VFPV4 = 16384, /* and NEON, on 32-bit Arm */
+    GEMM_VFPV4 = 16384,   /* and NEON, on 32-bit Arm */
+    GEMM_AMXINT8 = 32768, /* and the tiles, and AVX512F and BW, which no CPU with these lacks */
+    GEMM_AMXBF16 = 65536,
 };
 extern const char *const gemm_feature_names[];
 uint32_t gemm_features(void);

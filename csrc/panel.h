@@ -17,6 +17,8 @@
  *   SCALAR(s), IS_ONE(s), MUL(s, t), FMA(s, t, u) scalars of type SUM, and the epilogue's arithmetic
  *   SAME          C and SUM are one type: finished sums may go straight to memory
  *   TAKES         flags of gemm.h; default 0
+ *   PACK          optional: defined where the file has packing functions of its own, pack_a and pack_b
+ *   ENTER, LEAVE  optional: statements before and after a block
  *   FMA_TOO       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
  */
 #include "gemm.h"
@@ -27,6 +29,10 @@
 
 #ifndef TAKES
 #define TAKES 0
+#endif
+#ifndef ENTER
+#define ENTER
+#define LEAVE
 #endif
 
 enum { NR = (NV) * (VL) };
@@ -126,7 +132,9 @@ TARGET INLINE void block(const gemm_block *x) {
 }
 
 TARGET static void compute(const gemm_block *x) {
+    ENTER
     block(x);
+    LEAVE
 }
 
 #ifdef FMA_TOO
@@ -142,6 +150,7 @@ static void compute_by_either(const gemm_block *x) {
 #define COMPUTE compute
 #endif
 
+#ifndef PACK
 #define P PA
 #define T_IN A
 #define NAMED(stem) stem##_a
@@ -160,6 +169,7 @@ static void compute_by_either(const gemm_block *x) {
 #define SETTLE(p) SETTLE_B(p)
 #endif
 #include "panel_pack.h"
+#endif
 
 #define QUOTE(name) #name
 #define QUOTED(name) QUOTE(name)

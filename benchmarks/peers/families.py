@@ -16,7 +16,7 @@ from .busy import BusyProcess
 from .duel import Entry
 from .exact import worst_errors
 from .modules import NumPyPlain
-from .ours import Engine, NewResult, PlainCall, Plan, Prepared, kernel
+from .ours import Engine, NewResult, PlainCall, Plan, Prepared
 from .shapes import Shape, operands
 
 Row = dict[str, Any]
@@ -32,12 +32,12 @@ _LOADED = 50
 _UNABLE = (Absent, Unable, TypeError, ValueError, RuntimeError, ImportError)
 
 
-def ours() -> list[Peer]:
+def ours(precision: str) -> list[Plan]:
     """This package at the levels it can be called at: compiled first, where that is possible."""
     try:
-        return [Engine(), Plan()]
+        return [Engine(precision), Plan(precision)]
     except Absent:
-        return [Plan()]
+        return [Plan(precision)]
 
 
 @dataclass
@@ -46,6 +46,7 @@ class Contest:
 
     Attributes:
         quick: the roofs are measured in no time, too, and mean nothing.
+        precision: of our products, as `gemm.plan` takes it; the peers have but one.
         unable: {contestant: {what: why it had no part in it}}.
         peaks: {(dtype, threads): what roofs.fma_peak tells}; reads: {(threads, bytes): GB/s}; as far as needed.
     """
@@ -54,10 +55,14 @@ class Contest:
     rounds: int
     sample: float
     quick: bool = False
-    ours: list[Peer] = field(default_factory=ours)
+    precision: str = "highest"
+    ours: list[Plan] = field(init=False)
     unable: dict[str, dict[str, str]] = field(default_factory=dict)
     peaks: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
     reads: dict[tuple[int, int], float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ours = ours(self.precision)
 
     def rows(self, family: str, shapes: Sequence[Shape], dtype: str, threads: int) -> Iterator[Row]:
         """A row for each shape of `family` that we can multiply; threads: all of them, for "scaling" the most."""
@@ -76,8 +81,8 @@ class Contest:
             yield {"family": family, "dtype": dtype, "threads": threads, **shape._asdict(), **row}
 
     def peak(self, dtype: str, threads: int) -> dict[str, Any] | None:
-        """The FMA peak of `threads` cores for this type of operands, once measured."""
-        key = _REAL.get(dtype, ""), threads
+        """The FMA peak of `threads` cores for this type of operands, once measured; None if others may do the work."""
+        key = _REAL.get(dtype, "") if self.precision == "highest" else "", threads
         if key[0] and key not in self.peaks:
             self.peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
         return self.peaks.get(key)
@@ -130,7 +135,8 @@ class Contest:
             return {entry.key: value(entry) for entry in entries}
 
         return {
-            "kernel": kernel(*x), "seconds": each(lambda e: e.median), "gflops": each(lambda e: flops / e.median / 1e9),
+            "kernel": str(self.ours[0].plan(*x).kernel), "seconds": each(lambda e: e.median),
+            "gflops": each(lambda e: flops / e.median / 1e9),
             "cores": each(lambda e: statistics.median(e.cores)),
             "settling": each(lambda e: statistics.median(e.settling)), "repeats": each(lambda e: e.repeats),
             "worst_error": {key: error if math.isfinite(error) else None for key, error in errors.items()},

@@ -21,23 +21,19 @@ class Plan(Peer):
     how = "plan(a, b, out=out)"
     batches = True
 
-    def __init__(self) -> None:
-        self.about = f"gemm {gemm.__version__}, {self.how}, backend cpu"
+    def __init__(self, precision: str = "highest") -> None:
+        self.about = f"gemm {gemm.__version__}, {self.how}, backend cpu, precision {precision}"
+        self.precision = precision
 
     def set_threads(self, count: int) -> None:
         gemm.set_num_threads(count)
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        return looped(partial(_plan(a, b, out), a, b, out=out))
+        return looped(partial(self.plan(a, b, out), a, b, out=out))
 
-
-def kernel(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> str:
-    """The name of the kernel that multiplies them."""
-    return str(_plan(a, b, out).kernel)
-
-
-def _plan(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Any:
-    return gemm.plan(a, b, out=out, dtype=out.dtype, backend="cpu")
+    def plan(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Any:
+        """The plan for such operands, which knows the kernel."""
+        return gemm.plan(a, b, out=out, dtype=out.dtype, backend="cpu", precision=self.precision)
 
 
 class Engine(Plan):
@@ -47,14 +43,14 @@ class Engine(Plan):
     how = "gemm_run(plan, a, b, out)"
     compiled = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, precision: str = "highest") -> None:
+        super().__init__(precision)
         native()
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
         engine, compiled = import_module("gemm._cpu"), native()
         every = [np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:])) for x in (a, b)]
-        native_plan = getattr(_plan(a, b, out)._launch, "native", None)
+        native_plan = getattr(self.plan(a, b, out)._launch, "native", None)
         if native_plan is None or (ready := native_plan(*every, None, out)) is None:
             raise Unable("the engine takes no such operands")
         one, zero = (engine.ffi.new("gemm_scalar *", {"re": x, "integer": x}) for x in (1, 0))

@@ -8,15 +8,18 @@
 #include <cpuid.h>
 #endif
 
-#if defined(__linux__) && (defined(__aarch64__) || defined(__arm__))
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__linux__) && (defined(__aarch64__) || defined(__arm__))
 #include <sys/auxv.h>
 #elif defined(__APPLE__) && defined(__aarch64__)
 #include <sys/sysctl.h>
 #endif
 
-const char *const gemm_feature_names[] = {"avx2",     "fma",        "avx512f",    "neon",    "f16c", "avx512dq",
-                                          "avx512bw", "avx512vnni", "avx512bf16", "avxvnni", "fp16", "dotprod",
-                                          "bf16",     "i8mm",       "vfpv4",      0};
+const char *const gemm_feature_names[] = {"avx2",     "fma",        "avx512f",    "neon",    "f16c",    "avx512dq",
+                                          "avx512bw", "avx512vnni", "avx512bf16", "avxvnni", "fp16",    "dotprod",
+                                          "bf16",     "i8mm",       "vfpv4",      "amxint8", "amxbf16", 0};
 
 #if defined(__x86_64__) || defined(_M_X64)
 const char *const gemm_architecture = "x86_64";
@@ -55,6 +58,19 @@ static uint64_t saved_state(void) {
 #endif
 }
 
+#ifndef GEMM_EMULATE_AMX
+/* Whether this process may use AMX's registers: Linux wants to be asked, once, for signal frames grow by 8 KiB then. */
+static uint32_t may_use_tiles(uint64_t state) {
+#ifdef __linux__
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    return (state >> 17 & 3) == 3 && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA);
+#else
+    (void)state;
+    return 0;
+#endif
+}
+#endif
+
 static uint32_t find(void) {
     unsigned leaf1[4], leaf7[4], leaf7_1[4] = {0};
     ask(1, 0, leaf1);
@@ -64,11 +80,19 @@ static uint32_t find(void) {
     const uint64_t state = saved_state();
     const uint32_t ymm = (state & 0x06) == 0x06, zmm = (state & 0xE6) == 0xE6;
     const uint32_t bw_and_vl = leaf7[EBX] >> 30 & leaf7[EBX] >> 31;
+#ifdef GEMM_EMULATE_AMX
+    leaf7[EDX] = 1 << 22 | 1 << 25;
+    const uint32_t tiles = 1;
+#else
+    const uint32_t wide = zmm & leaf7[EBX] >> 16 & bw_and_vl & 1;
+    const uint32_t tiles = wide && leaf7[EDX] >> 24 & 1 && may_use_tiles(state);
+#endif
     return ymm * (GEMM_AVX2 * (leaf7[EBX] >> 5 & 1) | GEMM_FMA * (leaf1[ECX] >> 12 & 1) |
                   GEMM_F16C * (leaf1[ECX] >> 29 & 1) | GEMM_AVXVNNI * (leaf7_1[EAX] >> 4 & 1)) |
            zmm * (GEMM_AVX512F * (leaf7[EBX] >> 16 & 1) | GEMM_AVX512DQ * (leaf7[EBX] >> 17 & 1) |
                   GEMM_AVX512BW * (bw_and_vl & 1) | GEMM_AVX512VNNI * (leaf7[ECX] >> 11 & 1) |
-                  GEMM_AVX512BF16 * (leaf7_1[EAX] >> 5 & 1));
+                  GEMM_AVX512BF16 * (leaf7_1[EAX] >> 5 & 1)) |
+           tiles * (GEMM_AMXINT8 * (leaf7[EDX] >> 25 & 1) | GEMM_AMXBF16 * (leaf7[EDX] >> 22 & 1));
 }
 
 #elif defined(__aarch64__) || defined(_M_ARM64)

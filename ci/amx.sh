@@ -1,0 +1,10 @@
+# The conformance suite of the AMX kernels, their instructions in C: tests/amx/emulated.h. Compilers' own are in every
+# other build, and run where there is such a CPU.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+apt_install gcc libc6-dev python3-dev python3-venv
+mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
+copy_source "$CI_WORK/amx"
+cd "$CI_WORK/amx"
+CFLAGS="-DGEMM_EMULATE_AMX -I$PWD/tests/amx" venv .venv -e . "${tools[@]}"
+rows=$(kernels 'row.target == "amx"')
+.venv/bin/python -m pytest tests/conformance -n 2 -q -k "$rows" --require=amx --kernel-report "$CI_REPORTS/amx.kernels.json"

@@ -1,0 +1,164 @@
+/* Intel's matrix registers for panel.h: 16 lines of 64 bytes each. An instruction multiplies 16 rows of a, K_GROUP
+ * elements of k a line, by 16 columns of b, whose line q has 4 bytes of k from 4 q on for each column, and adds that to
+ * 16 x 16 sums. Two by two of these need a load for each instruction; that is also how fast they go.
+ *
+ *   K_GROUP                32 or 64: elements in a line
+ *   STEP(sums, x, y)       the instruction, given the registers' numbers
+ *
+ * The rest of panel.h's parameters but for the tile's are defined before or by what is included after this. */
+#ifdef GEMM_EMULATE_AMX
+#include "emulated.h"
+#else
+#include <immintrin.h>
+#endif
+#include <stdint.h>
+#include <string.h>
+
+#include "group.h"
+#include "panel_compiler.h"
+
+#define MR 32
+#define NV 2
+#define VL 16
+#define TILE
+#define PACK
+#define ENTER configure();
+#define LEAVE _tile_release();
+
+enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP /* elements of a panel: two registers */ };
+
+/* What was written before is read after: GCC's intrinsics do not say that they read memory. */
+#ifdef __GNUC__
+#define WRITTEN __asm__ volatile("" ::: "memory");
+#else
+#define WRITTEN
+#endif
+
+/* All eight registers at their full size. Threads have registers, and configurations, of their own. */
+TARGET static void configure(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int i = 0; i < 8; i++) shape.bytes[i] = LINE, shape.rows[i] = LINES;
+    WRITTEN
+    _tile_loadconfig(&shape);
+}
+
+/* Registers 0 to 3 are the sums, 4 and 5 of a, 6 and 7 of b. Of up to 16 rows half of that is computed. */
+TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
+                        int64_t to_rs) {
+    const int two = rows > LINES;
+    const int64_t from_step = from_rs * (int64_t)sizeof(SUM), to_step = to_rs * (int64_t)sizeof(SUM);
+    WRITTEN
+    if (from) {
+        _tile_loadd(0, from, from_step);
+        _tile_loadd(1, from + LINES, from_step);
+        if (two) {
+            _tile_loadd(2, from + LINES * from_rs, from_step);
+            _tile_loadd(3, from + LINES * from_rs + LINES, from_step);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t p = 0; p < k; p += K_GROUP, a += GROUP, b += GROUP) {
+        _tile_loadd(6, b, LINE);
+        _tile_loadd(4, a, LINE);
+        STEP(0, 4, 6);
+        _tile_loadd(7, b + LINES * K_GROUP, LINE);
+        STEP(1, 4, 7);
+        if (two) {
+            _tile_loadd(5, a + LINES * K_GROUP, LINE);
+            STEP(2, 5, 6);
+            STEP(3, 5, 7);
+        }
+    }
+    _tile_stored(0, to, to_step);
+    _tile_stored(1, to + LINES, to_step);
+    if (two) {
+        _tile_stored(2, to + LINES * to_rs, to_step);
+        _tile_stored(3, to + LINES * to_rs + LINES, to_step);
+    }
+}
+
+/* Packing. Both panels hold one register after the other, two for each K_GROUP. In either order of memory 16 vectors of
+ * k lie along k, or across it; the panel of a wants them along, that of b across, 4 bytes at a time. */
+
+/* 4 bytes of k for each of 16 columns that are adjacent in memory. */
+TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
+    __m128i *out = (__m128i *)to;
+#if K_GROUP == 64
+#define AT(p) _mm_loadu_si128((const __m128i *)(x + (p) * ps))
+    const __m128i low01 = _mm_unpacklo_epi8(AT(0), AT(1)), high01 = _mm_unpackhi_epi8(AT(0), AT(1));
+    const __m128i low23 = _mm_unpacklo_epi8(AT(2), AT(3)), high23 = _mm_unpackhi_epi8(AT(2), AT(3));
+    _mm_storeu_si128(out, _mm_unpacklo_epi16(low01, low23));
+    _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(low01, low23));
+    _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(high01, high23));
+    _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(high01, high23));
+#else
+#define AT(p, i) _mm_loadu_si128((const __m128i *)(x + (p) * ps + 8 * (i)))
+    EACH(i, 2) {
+        _mm_storeu_si128(out + 2 * i, _mm_unpacklo_epi16(AT(0, i), AT(1, i)));
+        _mm_storeu_si128(out + 2 * i + 1, _mm_unpackhi_epi16(AT(0, i), AT(1, i)));
+    }
+#endif
+#undef AT
+}
+
+/* 16 lines, `step` bytes apart, of 16 x 4 bytes: transposed. */
+TARGET INLINE void turn(char *to, const char *from, int64_t step) {
+    for (int i = 0; i < LINES; i += 4)
+        for (int j = 0; j < LINES; j += 4) {
+            __m128 row[4];
+            EACH(q, 4) row[q] = _mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(from + (i + q) * step + 4 * j)));
+            _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
+            EACH(q, 4) _mm_storeu_si128((__m128i *)(to + (j + q) * LINE + 4 * i), _mm_castps_si128(row[q]));
+        }
+}
+
+TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps, int64_t rows, int64_t k,
+                        const int across) {
+    enum { SIZE = sizeof(PA), PER_GROUP = 4 / SIZE };
+    char *to = (char *)panels, crossed[2 * LINES * LINE];
+    for (int64_t i0 = 0; i0 < rows; i0 += MR)
+        for (int64_t p0 = 0; p0 < k; p0 += K_GROUP, to += 2 * LINES * LINE) {
+            const PA *x = (const PA *)matrix + i0 * rs + p0 * ps;
+            const int64_t count = rows - i0 < MR ? rows - i0 : MR, depth = k - p0 < K_GROUP ? k - p0 : K_GROUP;
+            PA piece[MR][K_GROUP]; /* of what is less than a group, or adjacent in no way */
+            int64_t step = rs;
+            const int along = ps == 1, whole = count == MR && depth == K_GROUP;
+            if (!whole || (!along && rs != 1)) {
+                memset(piece, 0, sizeof piece);
+                for (int64_t i = 0; i < count; i++)
+                    for (int64_t p = 0; p < depth; p++) piece[i][p] = x[i * rs + p * ps];
+                x = piece[0], step = K_GROUP;
+            } else if (!along) {
+                char *out = across ? to : crossed;
+                for (int q = 0; q < LINES; q++)
+                    EACH(half, 2)
+                        interleave(out + (half * LINES + q) * LINE, x + q * PER_GROUP * ps + half * LINES, ps);
+                if (!across)
+                    EACH(half, 2) turn(to + half * LINES * LINE, out + half * LINES * LINE, LINE);
+                continue;
+            }
+            if (across) {
+                EACH(half, 2) turn(to + half * LINES * LINE, (const char *)(x + half * LINES * step), step * SIZE);
+            } else {
+                EACH(i, MR) memcpy(to + i * LINE, x + i * step, LINE);
+            }
+        }
+}
+
+TARGET static void pack_a(void *panels, const void *a, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {
+    (void)width;
+    pack(panels, a, rs, ps, rows, k, 0);
+}
+
+TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {
+    (void)width;
+    pack(panels, b, rs, ps, rows, k, 1);
+}

@@ -1,0 +1,8 @@
+/* uint8 x int8 to int32, which wraps: sums of four products a step, exactly. */
+#define KERNEL u8s32gemm_amx_32x32
+#define A uint8_t
+#define B int8_t
+#define C uint32_t
+#define SAME 1
+#define STEP(sums, x, y) _tile_dpbusd(sums, x, y)
+#include "int8.h"
