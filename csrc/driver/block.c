@@ -34,15 +34,21 @@ static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part
         SMALL_A = 256 << 10, /* the same for a, whose rows are read as often as b has panels; of its whole depth: */
         WIDE = 200,          /* columns that repay packing a larger one */
         FEW_ROWS = 96,
-        SAME_SET = 4096, /* rows of b so many bytes apart, or a multiple, share a set of most first caches, */
-        WAYS = 8         /* which holds about so many lines */
+        LINE = 64, /* bytes, as in most first caches, where */
+        SETS = 64, /* lines that are a multiple of so many apart compete */
+        WAYS = 8   /* for so many places or some more */
     };
     const gemm_kernel *kernel = cut->kernel;
     const int64_t k = cut->kc;
     const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
     const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int large_b = m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    const int collide = k > WAYS && m > 2 * kernel->mr && whole->b_rs * kernel->b_size % SAME_SET == 0;
+    /* Rows apart by a multiple of a power of two share sets. Where b begins within a line, as NumPy's arrays do, a tile
+     * takes a line more of each row, and that is too much. */
+    const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
+    const int many = shared == SETS ? m > 2 * kernel->mr && k > WAYS
+                                    : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
+    const int collide = step % LINE == 0 && many;
     cut->pack_b = k && !whole->prepared && (!(dots || adjacent) || large_b || collide);
     /* down the columns of memory a tile uses a part of each line; few of those lines stay until the next tile */
     const int down = whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;

@@ -176,6 +176,7 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     if (plan->batch_ndim || plan->prepared || orient(&all, plan)) return 0;
     if (alone_ns(&all) > GEMM_SHORT_NS) return 0;
     all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
+    all.whole.b = (const void *)(uintptr_t)1;            /* it may begin anywhere */
     cut_for(&all, 1);
     if (all.cut.direct) *block = gemm_block_of(&all.whole, &all.cut);
     return all.cut.direct;
