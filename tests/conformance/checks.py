@@ -13,7 +13,7 @@ import numpy as np
 from oracle import check_close, exact, finfo, is_narrow, wrapped
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal, retyped
-from conformance.subject import THIN, Subject, check, check_of
+from conformance.subject import Subject, check, check_of
 
 Array = np.ndarray
 
