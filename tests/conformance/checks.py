@@ -413,6 +413,8 @@ def wrapping(s: Subject) -> None:
         for alpha, beta in ((1, 0), (127, 0), (1, 1), (-128, 113)):
             with case(m=m, n=n, k=k, alpha=alpha, beta=beta):
                 close(s, a, b, c, alpha, beta)
+        with case(m=m, n=n, k=k, out="columns adjacent: operands of two types must not change places"):
+            close(s, a, b, c, 1, 1, out=s.blank((n, m)).T)
         for x, y in ((a.min(), b.min()), (a.max(), b.max()), (a.min(), b.max())):
             with case(m=m, n=n, k=k, x=x, y=y):
                 close(s, np.full_like(a, x), np.full_like(b, y), c, 3, -1)
