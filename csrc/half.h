@@ -5,32 +5,13 @@
  *
  * Included after tile.h's vector parameters, MR and NV, and before tile.h. */
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-static inline float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+#include "float_bits.h"
 
 #ifdef BFLOAT16
 
-static inline float widen_half(uint16_t x) {
-    return float_of((uint32_t)x << 16);
-}
-
-static inline uint16_t narrow_half(float x) {
-    const uint32_t bits = bits_of(x);
-    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(x == x ? rounded : bits >> 16 | 0x40); /* a NaN stays one, quiet */
-}
+#define widen_half widen_bfloat16
+#define narrow_half narrow_bfloat16
 
 #else
 

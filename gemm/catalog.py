@@ -107,12 +107,12 @@ def _row(
 
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",
-         kc: int = 256) -> Kernel:  # fmt: skip
+         mc: int = 144, kc: int = 256) -> Kernel:  # fmt: skip
     """A CPU row of float16, bfloat16, complex or integer numbers, in a file of its name; it ends in MR x NR."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = _TYPES[op.removesuffix("gemm")]
     mr, nr = map(int, name.rpartition("_")[2].split("x"))
-    rows = 256 if target == "amx" else 72 if dtype == "complex128" else 144  # they stay in the second cache
+    rows = mc // 2 if dtype == "complex128" else mc  # they stay in the second cache
     params = {"MR": mr, "NR": nr, "MC": rows // mr * mr, "KC": kc, "NC": 4096 // nr * nr}
     ordered = "float" in dtype and precision == "highest"
     return Kernel(name, "cpu", target, dtype, f"csrc/{target}/{name}.c", needs, params, ordered=ordered,
@@ -148,10 +148,11 @@ KERNELS: tuple[Kernel, ...] = (
     _row("dgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
     # Narrow floats (sums of float), complex numbers, integers that wrap, and their wider sums.
-    _cpu("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high", kc=1024),
-    _cpu("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", kc=2048),
-    _cpu("s8s32gemm_amx_32x32", "tdpbssd", 1200, "amxint8", kc=2048),
-    _cpu("u8s32gemm_amx_32x32", "tdpbusd", 1200, "amxint8", kc=2048),
+    _cpu("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high",
+         mc=256, kc=1024),
+    _cpu("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", mc=256, kc=2048),
+    _cpu("s8s32gemm_amx_32x32", "tdpbssd", 1200, "amxint8", mc=256, kc=2048),
+    _cpu("u8s32gemm_amx_32x32", "tdpbusd", 1200, "amxint8", mc=256, kc=2048),
     _cpu("hgemm_avx512_6x64", "by sgemm's tiles, converted while packed", 80, "avx512f", "avx512bw"),
     _cpu("bgemm_avx512_6x64", "by sgemm's tiles, converted while packed", 80, "avx512f", "avx512bw"),
     _cpu("bgemm_avx512_bf16_12x32", "vdpbf16ps, which makes subnormal sums zero", 90, "avx512f", "avx512bw",

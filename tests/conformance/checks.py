@@ -13,7 +13,7 @@ import numpy as np
 from oracle import check_close, exact, finfo, is_narrow, wrapped
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal, retyped
-from conformance.subject import Subject, check, check_of
+from conformance.subject import THIN, Subject, check, check_of
 
 Array = np.ndarray
 
@@ -70,7 +70,7 @@ def small_sizes(s: Subject) -> None:
     memory = np.full((top + 2, top + 2), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
     quiet = memory.copy()
     every = 1 if s.dtype in (np.float32, np.float64) else 3
-    shifts = range(0, top, s.pick(33, every, 1))
+    shifts = range(0, top, s.pick(33 if s.effort == THIN else 11, every, 1))
     for count, (m, n, shift) in enumerate(product(range(1, top + 1), range(1, top + 1), shifts)):
         k = (m + n + shift) % top + 1
         alpha, beta = scalars[count % 5]
