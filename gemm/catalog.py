@@ -119,6 +119,39 @@ def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "hi
                   gflops=gflops, about=about, inputs=inputs, precision=precision)  # fmt: skip
 
 
+_SHUFFLES = ("intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8")
+
+
+def _intel_block_read(tm: int, tn: int) -> Kernel:
+    return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
+                f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
+                needs=("image", *_SHUFFLES), ordered_needs=("denorms",), TM=tm, TN=tn, SG=8,
+                a_rows=tm, a_cols=8, a_channels=1, b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
+
+
+def _intel_simd(tm: int, tn: int, gh: int, barrier: int = 0) -> Kernel:
+    return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x8{barrier * '_barrier'}", "opencl",
+                "kernels/opencl/intel/sgemm_intel_simd.cl",
+                f"A shared in the sub-group by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
+                needs=_SHUFFLES, ordered_needs=("denorms",), TM=tm, TN=tn, SG=8, GH=gh, BARRIER=barrier,
+                a_rows=tm * gh, a_cols=8, b_rows=8, b_cols=8 * tn)  # fmt: skip
+
+
+def _intel_slm(gh: int, gw: int) -> Kernel:
+    return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_slm.cl",
+                f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
+                legal=(f"{gh * gw} <= work_group", f"{256 * gh} <= local_memory"), ordered_needs=("denorms",),
+                TM=8, TN=8, GH=gh, GW=gw, a_rows=8 * gh, a_cols=8, b_rows=8, b_cols=8 * gw)  # fmt: skip
+
+
+def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
+    return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
+                f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
+                legal=("BS * BS <= work_group", "16 * BS * BS * (UNROLL_M + UNROLL_N) <= local_memory"),
+                ordered_needs=("denorms",), TM=4 * um, TN=4 * un, BS=16, UNROLL_M=um, UNROLL_N=un,
+                a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
+
+
 KERNELS: tuple[Kernel, ...] = (
     # CPU micro-kernels: MR x NR registers of C; MC, KC, NC are the cache blocks of the driver around them.
     _row("sgemm_avx512_6x64", "cpu", "csrc/avx512/sgemm_avx512_6x64.c", "24 zmm accumulators",
@@ -208,11 +241,11 @@ KERNELS: tuple[Kernel, ...] = (
          needs=("image",), ordered_needs=("denorms",), TM=8, TN=4, WGM=8, WGN=8,
          a_rows=8, a_cols=4, b_rows=4, b_cols=4, b_channels=4,
          space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)}),
-    _row("sgemm_intel_block_read_32x2_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read_32x2_1x8.cl",
-         "A and B image2d, intel_sub_group_block_read, 32x2 outputs a work-item, sub-groups of 8",
-         needs=("image", "intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8"),
-         ordered_needs=("denorms",), TM=32, TN=2, SG=8,
-         a_rows=32, a_cols=8, a_channels=1, b_rows=8, b_cols=16, b_channels=1, bits=1),
+    *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
+    *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
+    _intel_simd(8, 4, 8, barrier=1),
+    *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
+    *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     _row("sgemm_generic_local_16x16", "opencl", "kernels/opencl/generic/gemm_generic_local_16x16.cl",
          "tiles of A and B in local memory, one output a work-item", ordered_needs=("denorms",), BM=16, BN=16, BK=16,
          legal=("BM * BN <= work_group", "(BM * (BK + 1) + BK * (BN + 1)) * 4 <= local_memory")),

@@ -1,5 +1,6 @@
-/* out = alpha * a * b + beta * c on Intel GPUs: a and b are images read by whole sub-groups, 32 x 2
- * outputs a work-item, a work-group is one sub-group of 1 x 8 work-items: a 32 x 16 tile of out.
+/* out = alpha * a * b + beta * c on Intel GPUs: a and b are images read by whole sub-groups, TM x TN
+ * outputs a work-item (32 x 2 in the picture; 32 x 1 and 4 x 1 have less of it), a work-group is one
+ * sub-group of 1 x 8 work-items: a 32 x 16 tile of out.
  *
  *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows, and lane l
  *                +----------+----------+             gets the element l places right of x.
@@ -14,7 +15,7 @@
  *      +-----+   +----------+----------+
  *
  * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.)
- * Padded: a's rows to 32, b's columns to 16, both along K to 8; `k` here is the padded one. Block reads
+ * Padded: a's rows to TM, b's columns to 8 TN, both along K to 8; `k` here is the padded one. Block reads
  * outside an image return garbage on some runtimes, so nothing is read there. Texels have 4 bytes, the most
  * that block reads are defined for, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K:
  * their product -0.0 is what addition leaves every sum unchanged by, a sum of -0.0 too.
@@ -28,18 +29,34 @@
 #ifndef FUSED     /* 1: the device has fma in hardware; 0: it may be emulated and slow */
 #define FUSED 1
 #endif
-#ifndef TM        /* rows of out a work-item */
+#ifndef TM        /* rows of out a work-item: 4, or 32 */
 #define TM 32
 #endif
-#ifndef TN        /* columns of out a work-item, SG apart */
+#ifndef TN        /* columns of out a work-item, SG apart: 1 or 2 */
 #define TN 2
 #endif
 #ifndef SG        /* work-items of a sub-group, and of a work-group */
 #define SG 8
 #endif
-#if TM != 32 || TN != 2 || SG != 8
-#error "the tile is written out for TM = 32, TN = 2, SG = 8"
+#if (TM != 32 && TM != 4) || (TN != 1 && TN != 2) || SG != 8
+#error "the tile is written out for TM = 32 or 4, TN = 1 or 2, SG = 8"
 #endif
+
+/* A part is what one block read brings: 8 rows, of which a tile of 32 has 4, or all 4 rows of a small one. */
+#if TM == 32
+#define PARTS 4
+typedef float8 part;
+#define READ_PART(image, x, y) as_float8(intel_sub_group_block_read8(image, (int2)((x) * 4, y)))
+#define EACH_ROW(DO, q) DO(q, 0) DO(q, 1) DO(q, 2) DO(q, 3) DO(q, 4) DO(q, 5) DO(q, 6) DO(q, 7)
+#define EACH(DO) EACH_ROW(DO, 0) EACH_ROW(DO, 1) EACH_ROW(DO, 2) EACH_ROW(DO, 3)
+#else
+#define PARTS 1
+typedef float4 part;
+#define READ_PART(image, x, y) as_float4(intel_sub_group_block_read4(image, (int2)((x) * 4, y)))
+#define EACH(DO) DO(0, 0) DO(0, 1) DO(0, 2) DO(0, 3)
+#endif
+#define READ8(image, x, y) as_float8(intel_sub_group_block_read8(image, (int2)((x) * 4, y)))
+#define EACH_K(DO, q) DO(q, 0) DO(q, 1) DO(q, 2) DO(q, 3) DO(q, 4) DO(q, 5) DO(q, 6) DO(q, 7)
 
 #if ORDERED || FUSED
 #define MAC(x, y, sum) fma(x, y, sum)
@@ -47,13 +64,9 @@
 #define MAC(x, y, sum) ((x) * (y) + (sum))
 #endif
 
-#define READ8(image, x, y) as_float8(intel_sub_group_block_read8(image, (int2)((x) * 4, y)))
-#define EACH8(DO, q) DO(q, 0) DO(q, 1) DO(q, 2) DO(q, 3) DO(q, 4) DO(q, 5) DO(q, 6) DO(q, 7)
-#define EACH(DO) EACH8(DO, 0) EACH8(DO, 1) EACH8(DO, 2) EACH8(DO, 3)
-
 __attribute__((reqd_work_group_size(SG, 1, 1)))
 __attribute__((intel_reqd_sub_group_size(SG)))
-kernel void sgemm_intel_block_read_32x2_1x8(
+kernel void sgemm_intel_block_read(
     read_only image2d_t a, int a_rows /* of a matrix; 0: all share one */,
     read_only image2d_t b, int b_rows,
     global const float *c, long c_offset, long c_row, long c_col, long c_batch,
@@ -66,27 +79,37 @@ kernel void sgemm_intel_block_read_32x2_1x8(
     c += c_offset + z * c_batch;
     out += out_offset + z * out_batch;
 
-    float8 sum0[4], sum1[4];
-#define START(q, e)                                                                                       \
-    {                                                                                                     \
-        const long i = i0 + 8 * q + e, j = j0 + lane;                                                     \
-        sum0[q].s##e = resume && i < m && j < n ? out[i * out_row + j * out_col] : 0.0f;                  \
-        sum1[q].s##e = resume && i < m && j + SG < n ? out[i * out_row + (j + SG) * out_col] : 0.0f;      \
-    }
-    EACH(START)
+    part sum0[PARTS];
+#if TN == 2
+    part sum1[PARTS];
+#endif
+#define FROM(i, j) (resume && (i) < m && (j) < n ? out[(i) * out_row + (j) * out_col] : 0.0f)
+#define START0(q, e) sum0[q].s##e = FROM((long)i0 + 8 * q + e, (long)j0 + lane);
+#define START1(q, e) sum1[q].s##e = FROM((long)i0 + 8 * q + e, (long)j0 + lane + SG);
+    EACH(START0)
+#if TN == 2
+    EACH(START1)
+#endif
 
     for (int pos = 0; pos < k; pos += 8) {
-        const float8 b0 = READ8(b, j0, yb + pos), b1 = READ8(b, j0 + SG, yb + pos);
+        const float8 b0 = READ8(b, j0, yb + pos);
+#if TN == 2
+        const float8 b1 = READ8(b, j0 + SG, yb + pos);
+#endif
 #pragma unroll
-        for (int q = 0; q < 4; ++q) {
-            const float8 rows = READ8(a, pos, ya + 8 * q);
+        for (int q = 0; q < PARTS; ++q) {
+            const part rows = READ_PART(a, pos, ya + 8 * q);
+#if TN == 2
 #define STEP(q, p)                                                                                        \
     {                                                                                                     \
-        const float8 ap = intel_sub_group_shuffle(rows, p);                                               \
-        sum0[q] = MAC(ap, (float8)(b0.s##p), sum0[q]);                                                    \
-        sum1[q] = MAC(ap, (float8)(b1.s##p), sum1[q]);                                                    \
+        const part ap = intel_sub_group_shuffle(rows, p);                                                 \
+        sum0[q] = MAC(ap, (part)(b0.s##p), sum0[q]);                                                      \
+        sum1[q] = MAC(ap, (part)(b1.s##p), sum1[q]);                                                      \
     }
-            EACH8(STEP, q)
+#else
+#define STEP(q, p) sum0[q] = MAC(intel_sub_group_shuffle(rows, p), (part)(b0.s##p), sum0[q]);
+#endif
+            EACH_K(STEP, q)
         }
     }
 
@@ -99,11 +122,10 @@ kernel void sgemm_intel_block_read_32x2_1x8(
         }                                                                                                 \
         out[(i) * out_row + (j) * out_col] = result;                                                      \
     }
-#define STORE(q, e)                                                                                       \
-    {                                                                                                     \
-        const long i = i0 + 8 * q + e, j = j0 + lane;                                                     \
-        PUT(sum0[q].s##e, i, j)                                                                           \
-        PUT(sum1[q].s##e, i, j + SG)                                                                      \
-    }
-    EACH(STORE)
+#define STORE0(q, e) PUT(sum0[q].s##e, (long)i0 + 8 * q + e, (long)j0 + lane)
+#define STORE1(q, e) PUT(sum1[q].s##e, (long)i0 + 8 * q + e, (long)j0 + lane + SG)
+    EACH(STORE0)
+#if TN == 2
+    EACH(STORE1)
+#endif
 }
