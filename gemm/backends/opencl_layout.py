@@ -20,6 +20,7 @@ class Layout:
         rows, cols: each matrix is padded to multiples of these.
         channels: floats a texel of an image, 1 or 4; 0 for a buffer.
         bits: the image's texels are the floats' bits as integers, which nothing may flush or change.
+        panel: columns of a panel; a matrix is then its panels, each row-major, one after the other. 0: row-major.
         strided: the kernel reads any strides of a buffer, so that device operands stay where they are.
         pad: what lies outside of the matrix. Along K, A's -0.0 times B's +0.0 is -0.0, which leaves every sum as it
             is; +0.0 would turn a sum of -0.0 (a product that underflowed) into +0.0.
@@ -29,6 +30,7 @@ class Layout:
     cols: int = 1
     channels: int = 0
     bits: bool = False
+    panel: int = 0
     strided: bool = False
     pad: float = 0.0
 
@@ -51,7 +53,8 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
     def layout(name: str, pad: float) -> Layout:
         rows, cols, channels = (params.get(f"{name}_{what}", 0) for what in ("rows", "cols", "channels"))
         bits = bool(channels) and bool(ordered or params.get("bits"))
-        return Layout(rows or 1, cols or 1, channels, bits=bits, strided=not rows, pad=pad)
+        panel = params.get(f"{name}_panel", 0)
+        return Layout(rows or 1, panel or cols or 1, channels, bits, panel, strided=not rows, pad=pad)
 
     return layout("a", -0.0), layout("b", 0.0)
 

@@ -50,7 +50,8 @@ class Traffic:
             itemsize = operand.dtype.itemsize
             batch, row, col = (step // itemsize for step in operand.strides)
             aligned = layout.padded(*operand.shape[1:]) == operand.shape[1:] and col == 1
-            if not copy and operand.size and not layout.channels and (layout.strided or aligned):
+            in_place = layout.strided or (aligned and not layout.panel)
+            if not copy and operand.size and not layout.channels and in_place:
                 return Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
             place: Any = operand.offset
         else:
@@ -78,7 +79,7 @@ class Traffic:
             strides = (rows if batch > 1 else 0, 0, 0)
         else:
             width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
-            strides = (rows * cols if batch > 1 else 0, cols, 1)
+            strides = (rows * cols if batch > 1 else 0, layout.panel or cols, 1)
         memory = self.handle.take((layout.channels, layout.bits, host), width, height)
         self.after = [*self.after, *memory.after]
         staged = Staged(memory.data, bool(layout.channels), 0, strides)
@@ -132,11 +133,14 @@ class Traffic:
             pitch = wide * dtype.itemsize
         try:
             # The driver tells the pitch only now.
-            strides = (tall * pitch, pitch, dtype.itemsize)
-            target = np.lib.stride_tricks.as_strided(mapped, (batch, tall, wide), strides)
-            target[:, :rows, :cols] = operand
-            target[:, rows:] = layout.pad
-            target[:, :rows, cols:] = layout.pad
+            width = layout.panel or wide
+            apart = (tall * pitch, width * tall * dtype.itemsize, width * dtype.itemsize if layout.panel else pitch, dtype.itemsize)
+            panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), apart)
+            for at in range(wide // width):
+                target, here = panels[:, at], operand[:, :, at * width : (at + 1) * width]
+                target[:, :rows, : here.shape[2]] = here
+                target[:, rows:] = layout.pad
+                target[:, :rows, here.shape[2] :] = layout.pad
         finally:
             self.after = [mapped.base.release(self.queue)]
 
@@ -144,7 +148,7 @@ class Traffic:
         batch, rows, cols = view.shape
         tall, wide = layout.padded(rows, cols)
         itemsize = view.dtype.itemsize
-        options = f"-D REAL={real(view.dtype)} -D CHANNELS={layout.channels} -D BITS={int(layout.bits)}"
+        options = f"-D REAL={real(view.dtype)} -D CHANNELS={layout.channels} -D BITS={int(layout.bits)} -D PANEL={layout.panel}"
         kernel = self.handle.kernel(_pack_source(), options, "pack_operand")
         places = (view.offset, view.strides[1], view.strides[2], view.strides[0])
         sizes = map(np.int32, (rows, cols, tall, wide))

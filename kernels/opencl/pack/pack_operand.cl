@@ -23,6 +23,10 @@
 #define BITS 0
 #endif
 
+#ifndef PANEL     /* columns of a panel, which of a buffer lie one after the other; 0: row-major */
+#define PANEL 0
+#endif
+
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -48,7 +52,11 @@ kernel void pack_operand(
 #endif
 
 #if !CHANNELS
+#if PANEL
+    target[((long)z * padded_cols + x / PANEL * PANEL) * padded_rows + y * PANEL + x % PANEL] = ELEMENT(x);
+#else
     target[((long)z * padded_rows + y) * padded_cols + x] = ELEMENT(x);
+#endif
 #elif BITS
     write_imageui(target, (int2)(x, z * padded_rows + y), as_uint4(texel));
 #else
