@@ -16,7 +16,7 @@ class BuildWithKernels(build_py):
         super().run()
         if self.editable_mode:
             return
-        for source in [*Path("kernels").rglob("*.cl"), *Path("csrc/cuda").rglob("*.cu")]:
+        for source in [*Path("kernels").rglob("*.cl*"), *Path("csrc/cuda").rglob("*.cu")]:
             target = Path(self.build_lib, "gemm", "_sources", source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
+from typing import Any
 
 BACKENDS: dict[str, str] = {
     "cpu": "gemm.backends.cpu:CpuBackend",
@@ -131,14 +132,14 @@ def _intel_block_read(tm: int, tn: int) -> Kernel:
 
 def _intel_simd(tm: int, tn: int, gh: int, barrier: int = 0) -> Kernel:
     return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x8{barrier * '_barrier'}", "opencl",
-                "kernels/opencl/intel/sgemm_intel_simd.cl",
+                "kernels/opencl/intel/sgemm_intel_L3_SIMD.cl",
                 f"A shared in the sub-group by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
                 needs=_SHUFFLES, ordered_needs=("denorms",), TM=tm, TN=tn, SG=8, GH=gh, BARRIER=barrier,
                 a_rows=tm * gh, a_cols=8, b_rows=8, b_cols=8 * tn)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
-    return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_slm.cl",
+    return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
                 f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
                 legal=(f"{gh * gw} <= work_group", f"{256 * gh} <= local_memory"), ordered_needs=("denorms",),
                 TM=8, TN=8, GH=gh, GW=gw, a_rows=8 * gh, a_cols=8, b_rows=8, b_cols=8 * gw)  # fmt: skip
@@ -147,9 +148,47 @@ def _intel_slm(gh: int, gw: int) -> Kernel:
 def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
     return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
                 f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
-                legal=("BS * BS <= work_group", "16 * BS * BS * (UNROLL_M + UNROLL_N) <= local_memory"),
-                ordered_needs=("denorms",), TM=4 * um, TN=4 * un, BS=16, UNROLL_M=um, UNROLL_N=un,
+                legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"),
+                ordered_needs=("denorms",), TM=4 * um, TN=4 * un, BS=16,
                 a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
+
+
+def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
+    """An OpenCL row of a source that serves several types."""
+    single, double = op in ("s", "h"), op == "d"
+    return _row(
+        f"{op}gemm_generic_{form}",
+        "opencl",
+        f"kernels/opencl/generic/gemm_generic_{source}.cl",
+        about,
+        needs=("fp64",) if double else (),
+        ordered_needs=("denorms",) if single else (),
+        **rest,
+    )
+
+
+def _tile(op: str) -> Kernel:
+    size = 8 if op == "d" else 4
+    bk = 64 // size
+    return _generic(op, "tile_128x128", "tile", "8x8 outputs a work-item in registers, tiles in local memory, twice",
+                    legal=("BM * BN <= TM * TN * work_group", f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
+                    TM=8, TN=8, BM=128, BN=128, BK=bk, a_rows=128, a_cols=bk, b_rows=bk, b_cols=128)  # fmt: skip
+
+
+def _panel(op: str, vec: int) -> Kernel:
+    return _generic(op, f"panel_6x{vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
+                    TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
+
+
+def _local(op: str) -> Kernel:
+    size = 8 if op == "d" else 4
+    return _generic(op, "local_16x16", "local_16x16", "tiles of A and B in local memory, one output a work-item",
+                    legal=("BM * BN <= work_group", f"(BM * (BK + 1) + BK * (BN + 1)) * {size} <= local_memory"),
+                    BM=16, BN=16, BK=16)  # fmt: skip
+
+
+def _naive(op: str) -> Kernel:
+    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16)
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -246,23 +285,10 @@ KERNELS: tuple[Kernel, ...] = (
     _intel_simd(8, 4, 8, barrier=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    _row("sgemm_generic_tile_128x128", "opencl", "kernels/opencl/generic/sgemm_generic_tile.cl",
-         "8x8 outputs a work-item in registers, tiles of A and B in local memory, twice",
-         legal=("BM * BN // 64 <= work_group", "8 * BK * (BM + 4 + BN) <= local_memory"), ordered_needs=("denorms",),
-         TM=8, TN=8, BM=128, BN=128, BK=16, a_rows=128, a_cols=16, b_rows=16, b_cols=128),
-    _row("sgemm_generic_panel_6x16", "opencl", "kernels/opencl/generic/sgemm_generic_panel.cl",
-         "CPU runtimes: 6x16 outputs a work-item in float16 registers, one a group, B in panels",
-         ordered_needs=("denorms",), TM=6, TN=16, NV=1, a_rows=6, a_cols=1, b_rows=1, b_panel=16),
-    _row("sgemm_generic_local_16x16", "opencl", "kernels/opencl/generic/gemm_generic_local_16x16.cl",
-         "tiles of A and B in local memory, one output a work-item", ordered_needs=("denorms",), BM=16, BN=16, BK=16,
-         legal=("BM * BN <= work_group", "(BM * (BK + 1) + BK * (BN + 1)) * 4 <= local_memory")),
-    _row("dgemm_generic_local_16x16", "opencl", "kernels/opencl/generic/gemm_generic_local_16x16.cl",
-         "tiles of A and B in local memory, one output a work-item", needs=("fp64",), BM=16, BN=16, BK=16,
-         legal=("BM * BN <= work_group", "(BM * (BK + 1) + BK * (BN + 1)) * 8 <= local_memory")),
-    _row("sgemm_generic_naive", "opencl", "kernels/opencl/generic/gemm_generic_naive.cl",
-         "one output a work-item straight from memory", ordered_needs=("denorms",), WGM=8, WGN=16),
-    _row("dgemm_generic_naive", "opencl", "kernels/opencl/generic/gemm_generic_naive.cl",
-         "one output a work-item straight from memory", needs=("fp64",), WGM=8, WGN=16),
+    *(_tile(op) for op in "sd"),
+    *(_panel(op, vec) for op, vec in (("s", 16), ("d", 8))),
+    *(_local(op) for op in ("s", "d", "h", "s8s32")),
+    *(_naive(op) for op in ("s", "d", "h", "s8s32")),
     # CUDA, compiled by NVRTC at run time.
     _row("sgemm_cuda_tile", "cuda", "csrc/cuda/gemm_cuda_tile.cu",
          "tiles of A and B in shared memory, one output a thread", BM=32, BN=32, BK=32),

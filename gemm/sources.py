@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 from functools import lru_cache
@@ -22,12 +23,17 @@ log = logging.getLogger("gemm")
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE / "_sources" if (_HERE / "_sources").is_dir() else _HERE.parent
 _MAGIC = b"gemm1\n"
+_INCLUDE = re.compile(r'^#include "(\w+\.clh)"$', re.MULTILINE)
 
 
 def read(source: Kernel | str) -> str:
-    """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout."""
-    path = source if isinstance(source, str) else source.source
-    return (_ROOT / path).read_text(encoding="utf-8")
+    """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout.
+
+    The header that it includes, from the folder above its own, is in its place: drivers look for no files.
+    """
+    path = _ROOT / (source if isinstance(source, str) else source.source)
+    headers = path.parent.parent
+    return _INCLUDE.sub(lambda line: (headers / line[1]).read_text(encoding="utf-8"), path.read_text(encoding="utf-8"))
 
 
 def version() -> str:

@@ -15,7 +15,7 @@ from gemm.backends.base import Backend, Launch
 from gemm.backends.opencl_context import Handle, reported
 from gemm.backends.opencl_devices import describe, discover
 from gemm.backends.opencl_layout import PACKED, STRIDED, Tile, layouts, part, stacked, tile
-from gemm.backends.opencl_staging import Traffic, real
+from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
@@ -123,15 +123,17 @@ class _Launcher:
 
     def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
         self.kernel, self.device, self.handle = kernel, device, device.handle
-        self.dtype = np.dtype(problem.dtype)
-        if problem.reproducible and self.dtype == np.float32 and "denorms" not in device.features:
+        self.dtype = np.dtype(problem.dtype)  # of c and out
+        self.sums = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+        if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
             raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
         self.a, self.b = layouts(kernel.params, problem.reproducible)
         self.item = kernel.params.get("TN", 1), kernel.params.get("TM", 1)
         # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
         fused = "fma" in device.features or self.dtype == np.float64
         defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
-        defines |= {"REAL": real(self.dtype), "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
+        bits = 8 * np.dtype(problem.inputs[0] if problem.inputs else problem.dtype).itemsize
+        defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
         # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
         # build with: NaN and Inf must propagate, -0 and denormals must survive.
         self.options = " ".join(f"-D {name}={value}" for name, value in defines.items())
@@ -154,8 +156,8 @@ class _Launcher:
             raise KernelFailed(f"{self.kernel.name} needs groups of {prod(wanted)}; {self.device.name} has {limit}")
         return limit, (wanted[0], wanted[1])
 
-    def _built(self) -> Any:
-        return self.handle.kernel(self.source, self.options, self.kernel.entry)
+    def _built(self, pieces: bool = False) -> Any:
+        return self.handle.kernel(self.source, self.options + " -D PIECES=1" * pieces, self.kernel.entry)
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         with reported(f"{self.kernel.name} on {self.device.name}"):
@@ -216,16 +218,20 @@ class _Launcher:
             addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
         width, height = cols.stop - cols.start, rows.stop - rows.start
         extent, group = self._extent(width, height)
-        alpha, beta = map(self.dtype.type, scalars)
+        scale = np.array(scalars, self.dtype).astype(self.sums)
+        raw: tuple[Any, ...] = ()
+        if len(pieces) > 1 and self.sums != self.dtype:  # out cannot hold raw sums
+            shape = (goal.shape[0], height, width)
+            raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
         for start in pieces:
             depth = slice(start, min(start + most, k))
             left = traffic.load("a", part(a, index, batch, rows, depth), self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.a.padded(1, depth.stop - depth.start)[1]
-            sizes, resume, finish = map(np.int32, (height, width, steps)), start > 0, depth.stop == k
-            args = (*left.args, *right.args, *addend.args, *target.args, *sizes, alpha, beta, np.int32(resume),
-                    np.int32(finish))  # fmt: skip
-            traffic.run(self._built(), (*extent, goal.shape[0]), (*group, 1), args)
+            stage = (start > 0) + 2 * (depth.stop == k)  # resume, finish
+            size = np.array((height, width, steps, stage), np.int32)
+            args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
+            traffic.run(self._built(len(pieces) > 1), (*extent, goal.shape[0]), (*group, 1), args)
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 

@@ -38,20 +38,20 @@ class Memory:
     """A buffer or image of the pool.
 
     Attributes:
-        kind: what makes it interchangeable: (channels a texel or 0, integer texels, host-visible).
+        kind: what makes it interchangeable: (channels a texel or 0, bytes a channel, integer texels, host-visible).
         width, height: in texels; of a buffer: bytes and 1.
         after: the last command that used it.
     """
 
     data: Any
-    kind: tuple[int, bool, bool]
+    kind: tuple[int, int, bool, bool]
     width: int
     height: int
     after: list[Any] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
-        return self.width * self.height * (4 * self.kind[0] or 1)
+        return self.width * self.height * (self.kind[0] * self.kind[1] or 1)
 
 
 class Handle:
@@ -131,7 +131,7 @@ class Handle:
             sources.store(entry, bytes(binaries[0]))
         return program
 
-    def take(self, kind: tuple[int, bool, bool], width: int, height: int) -> Memory:
+    def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
         """A buffer or image of at least this size: a spare one that fits, or a new one. Raises cl.Error."""
         need = Memory(None, kind, width, height)
         with self._lock:
@@ -150,12 +150,13 @@ class Handle:
     def _allocate(self, need: Memory) -> Any:
         import pyopencl as cl
 
-        channels, bits, host = need.kind
+        channels, itemsize, bits, host = need.kind
         flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if host else 0)
         if not channels:
             return cl.Buffer(self.context, flags, need.width)
         order = cl.channel_order.RGBA if channels == 4 else cl.channel_order.R
-        texel = cl.channel_type.UNSIGNED_INT32 if bits else cl.channel_type.FLOAT
+        kinds = cl.channel_type
+        texel = {2: (kinds.HALF_FLOAT, kinds.UNSIGNED_INT16), 4: (kinds.FLOAT, kinds.UNSIGNED_INT32)}[itemsize][bits]
         shape = cl.ImageDescriptor()
         shape.image_type = cl.mem_object_type.IMAGE2D
         shape.shape = (need.width, need.height, 1)

@@ -37,6 +37,16 @@ class Layout:
     def padded(self, rows: int, cols: int) -> tuple[int, int]:
         return -(-rows // self.rows) * self.rows, -(-cols // self.cols) * self.cols
 
+    def suits(self, shape: tuple[int, ...], offset: int, strides: tuple[int, int, int]) -> bool:
+        """Whether a kernel can read a buffer's matrices of `shape` where they are; (batch, row, col) in elements."""
+        if self.strided:
+            return True
+        batch, row, col = strides
+        if self.channels or self.panel or col != 1 or self.padded(*shape) != shape:
+            return False
+        vector = min(self.cols, 4)  # kernels load so many at once, and count rows in a tile by 32 bits
+        return not (offset % vector or row % vector or batch % vector) and abs(row) < 1 << 22
+
 
 PACKED = Layout()
 STRIDED = Layout(strided=True)

@@ -8,7 +8,6 @@ kernel, or used in place where its kernel can.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy as np
 from gemm import sources
 from gemm.backends.opencl_context import Handle, Memory
 from gemm.backends.opencl_layout import Layout
-from gemm.catalog import Kernel
 from gemm.problem import DeviceView, Operand
 
 
@@ -34,7 +32,7 @@ class Staged:
         batch, row, col = self.strides
         if self.image:
             return self.data, np.int32(batch)
-        return self.data, *map(np.int64, (self.offset, row, col, batch))
+        return self.data, np.array((self.offset, row, col, batch), np.int64)
 
 
 class Traffic:
@@ -49,10 +47,9 @@ class Traffic:
         if isinstance(operand, DeviceView):
             itemsize = operand.dtype.itemsize
             batch, row, col = (step // itemsize for step in operand.strides)
-            aligned = layout.padded(*operand.shape[1:]) == operand.shape[1:] and col == 1
-            in_place = layout.strided or (aligned and not layout.panel)
-            if not copy and operand.size and not layout.channels and in_place:
-                return Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
+            at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
+            if not copy and operand.size and layout.suits(operand.shape[1:], at.offset, at.strides):
+                return at
             place: Any = operand.offset
         else:
             place = operand.__array_interface__["data"][0]
@@ -80,7 +77,8 @@ class Traffic:
         else:
             width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
             strides = (rows * cols if batch > 1 else 0, layout.panel or cols, 1)
-        memory = self.handle.take((layout.channels, layout.bits, host), width, height)
+        texel = (layout.channels, dtype.itemsize, layout.bits) if layout.channels else (0, 0, False)
+        memory = self.handle.take((*texel, host), width, height)
         self.after = [*self.after, *memory.after]
         staged = Staged(memory.data, bool(layout.channels), 0, strides)
         self._held[name] = None, staged, memory
@@ -134,7 +132,8 @@ class Traffic:
         try:
             # The driver tells the pitch only now.
             width = layout.panel or wide
-            apart = (tall * pitch, width * tall * dtype.itemsize, width * dtype.itemsize if layout.panel else pitch, dtype.itemsize)
+            row = width * dtype.itemsize if layout.panel else pitch
+            apart = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
             panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), apart)
             for at in range(wide // width):
                 target, here = panels[:, at], operand[:, :, at * width : (at + 1) * width]
@@ -148,19 +147,15 @@ class Traffic:
         batch, rows, cols = view.shape
         tall, wide = layout.padded(rows, cols)
         itemsize = view.dtype.itemsize
-        options = f"-D REAL={real(view.dtype)} -D CHANNELS={layout.channels} -D BITS={int(layout.bits)} -D PANEL={layout.panel}"
-        kernel = self.handle.kernel(_pack_source(), options, "pack_operand")
-        places = (view.offset, view.strides[1], view.strides[2], view.strides[0])
-        sizes = map(np.int32, (rows, cols, tall, wide))
-        args = (view.data, *(np.int64(place // itemsize) for place in places), memory.data, *sizes)
-        self.run(kernel, (wide // (layout.channels or 1), tall, batch), None, (*args, view.dtype.type(layout.pad)))
-
-
-def real(dtype: np.dtype[Any]) -> str:
-    """OpenCL C's name of a dtype."""
-    return {"float32": "float", "float64": "double"}[dtype.name]
-
-
-@cache
-def _pack_source() -> str:
-    return sources.read(Kernel("pack", "opencl", "pack", "*", "kernels/opencl/pack/pack_operand.cl"))
+        defines = {
+            "PRECISION": 8 * itemsize,
+            "CHANNELS": layout.channels,
+            "BITS": int(layout.bits),
+            "PANEL": layout.panel,
+        }
+        options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        kernel = self.handle.kernel(sources.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand")
+        places = np.array((view.offset, view.strides[1], view.strides[2], view.strides[0]), np.int64) // itemsize
+        sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
+        args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
+        self.run(kernel, (wide // (layout.channels or 1), tall, batch), None, args)

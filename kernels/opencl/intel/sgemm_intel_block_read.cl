@@ -19,16 +19,10 @@
  * outside an image return garbage on some runtimes, so nothing is read there. Texels have 4 bytes, the most
  * that block reads are defined for, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K:
  * their product -0.0 is what addition leaves every sum unchanged by, a sum of -0.0 too.
- * K in pieces: all but the first have resume = 1 and start from the raw sums in `out`; all but the last
- * have finish = 0 and leave raw sums there. c is read only if beta != 0; a and b only if k > 0.
  */
 
-#ifndef ORDERED   /* 1: each sum is the chain acc = fma(a, b, acc), the same bits on every device */
-#define ORDERED 0
-#endif
-#ifndef FUSED     /* 1: the device has fma in hardware; 0: it may be emulated and slow */
-#define FUSED 1
-#endif
+#include "gemm.clh"
+
 #ifndef TM        /* rows of out a work-item: 4, or 32 */
 #define TM 32
 #endif
@@ -58,37 +52,24 @@ typedef float4 part;
 #define READ8(image, x, y) as_float8(intel_sub_group_block_read8(image, (int2)((x) * 4, y)))
 #define EACH_K(DO, q) DO(q, 0) DO(q, 1) DO(q, 2) DO(q, 3) DO(q, 4) DO(q, 5) DO(q, 6) DO(q, 7)
 
-#if ORDERED || FUSED
-#define MAC(x, y, sum) fma(x, y, sum)
-#else
-#define MAC(x, y, sum) ((x) * (y) + (sum))
-#endif
-
 __attribute__((reqd_work_group_size(SG, 1, 1)))
 __attribute__((intel_reqd_sub_group_size(SG)))
-kernel void sgemm_intel_block_read(
-    read_only image2d_t a, int a_rows /* of a matrix; 0: all share one */,
-    read_only image2d_t b, int b_rows,
-    global const float *c, long c_offset, long c_row, long c_col, long c_batch,
-    global float *out, long out_offset, long out_row, long out_col, long out_batch,
-    int m, int n, int k, float alpha, float beta, int resume, int finish)
+kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
 {
+    UNPACK
     const int z = get_group_id(2), i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
     const int ya = z * a_rows + i0, yb = z * b_rows;
     const int lane = get_sub_group_local_id();
-    c += c_offset + z * c_batch;
-    out += out_offset + z * out_batch;
 
     part sum0[PARTS];
 #if TN == 2
     part sum1[PARTS];
 #endif
-#define FROM(i, j) (resume && (i) < m && (j) < n ? out[(i) * out_row + (j) * out_col] : 0.0f)
-#define START0(q, e) sum0[q].s##e = FROM((long)i0 + 8 * q + e, (long)j0 + lane);
-#define START1(q, e) sum1[q].s##e = FROM((long)i0 + 8 * q + e, (long)j0 + lane + SG);
-    EACH(START0)
+#define BEGIN0(q, e) sum0[q].s##e = START(z, i0 + 8 * q + e, j0 + lane);
+#define BEGIN1(q, e) sum1[q].s##e = START(z, i0 + 8 * q + e, j0 + lane + SG);
+    EACH(BEGIN0)
 #if TN == 2
-    EACH(START1)
+    EACH(BEGIN1)
 #endif
 
     for (int pos = 0; pos < k; pos += 8) {
@@ -113,17 +94,8 @@ kernel void sgemm_intel_block_read(
         }
     }
 
-#define PUT(sum, i, j)                                                                                    \
-    if ((i) < m && (j) < n) {                                                                             \
-        float result = sum;                                                                               \
-        if (finish) {                                                                                     \
-            result = alpha * result;                                                                      \
-            if (beta != 0) result = fma(beta, c[(i) * c_row + (j) * c_col], result);                      \
-        }                                                                                                 \
-        out[(i) * out_row + (j) * out_col] = result;                                                      \
-    }
-#define STORE0(q, e) PUT(sum0[q].s##e, (long)i0 + 8 * q + e, (long)j0 + lane)
-#define STORE1(q, e) PUT(sum1[q].s##e, (long)i0 + 8 * q + e, (long)j0 + lane + SG)
+#define STORE0(q, e) FINISH(sum0[q].s##e, z, i0 + 8 * q + e, j0 + lane)
+#define STORE1(q, e) FINISH(sum1[q].s##e, z, i0 + 8 * q + e, j0 + lane + SG)
     EACH(STORE0)
 #if TN == 2
     EACH(STORE1)

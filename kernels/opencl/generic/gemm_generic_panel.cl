@@ -1,0 +1,85 @@
+/* out = alpha * a * b + beta * c where a work-item has a whole core: OpenCL on CPUs. TM x TN outputs a
+ * work-item in vector registers, one work-item a group.
+ *
+ *                       TN columns
+ *                      +----------+      b: buffer of panels, each of its TN columns for all k, one row
+ *               all k  |  panel   |         after the other: what a work-item reads is one stream of memory.
+ *                      +----------+      a: buffer, row-major; TM streams, an element each for all columns.
+ *        all k
+ *      +---------+     +----------+      Rows advance before panels do, so that a panel stays in the cache
+ *   TM |         |     | TM x TN  |      while all of a passes by.
+ *      +---------+     +----------+
+ *
+ * Padded: a's rows to TM, b's columns to TN; along K nothing. out and c are not padded.
+ */
+
+#include "gemm.clh"
+
+#ifndef TM        /* rows of out a work-item */
+#define TM 6
+#endif
+#ifndef VEC       /* elements of a vector: 8 or 16 */
+#define VEC 16
+#endif
+#ifndef TN        /* columns of out a work-item, whole vectors */
+#define TN 16
+#endif
+#define NV (TN / VEC)
+#define vec JOIN(accum, VEC)
+#define LOAD_VEC JOIN(LOAD, VEC)
+#define STORE_VEC JOIN(vstore, VEC)
+
+__attribute__((reqd_work_group_size(1, 1, 1)))
+kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
+{
+    UNPACK
+    const size_t wide = get_global_size(0), tall = get_global_size(1);
+    const size_t at = get_global_id(1) * wide + get_global_id(0);
+    const int panel = at / tall, i0 = at % tall * TM, j0 = panel * TN;
+    const long z = get_global_id(2);
+    const int cols = min(TN, n - j0);
+    a = AT(a, z, i0, 0);
+    b = AT(b, z, 0, 0) + (long)panel * k * TN;
+    const long a_row = a_at.s1;
+
+    vec sum[TM * NV];
+#pragma unroll
+    for (int t = 0; t < TM * NV; ++t) {
+        sum[t] = (vec)(0);
+        if (resume) {
+            accum line[VEC];
+            for (int j = 0; j < VEC; ++j) line[j] = START(z, i0 + t / NV, j0 + t % NV * VEC + j);
+            sum[t] = JOIN(vload, VEC)(0, line);
+        }
+    }
+
+    for (int p = 0; p < k; ++p, b += TN) {
+        vec row[NV];
+#pragma unroll
+        for (int v = 0; v < NV; ++v) row[v] = LOAD_VEC(b + v * VEC);
+#pragma unroll
+        for (int r = 0; r < TM; ++r) {
+            const vec ap = (vec)(LOAD(a + r * a_row + p));
+#pragma unroll
+            for (int v = 0; v < NV; ++v) sum[r * NV + v] = MAC(ap, row[v], sum[r * NV + v]);
+        }
+    }
+
+    const int whole = out_at.s2 == 1 && cols == TN && finish && beta == 0 && PRECISION >= 32;
+#pragma unroll
+    for (int t = 0; t < TM * NV; ++t) {
+        const int i = i0 + t / NV, j = j0 + t % NV * VEC;
+        if (i >= m) break;
+#if PRECISION >= 32
+        if (whole) {
+            STORE_VEC(alpha * sum[t], 0, AT(out, z, i, j));
+            continue;
+        }
+#endif
+        accum line[VEC];
+        STORE_VEC(sum[t], 0, line);
+        for (int e = 0; e < VEC; ++e) {
+            FINISH(line[e], z, i, j + e)
+        }
+    }
+}
