@@ -62,6 +62,8 @@ def gemm(
         result = memo.run(a, b, c, out)
         if result is not None:
             return result
+    if repeat.replays and (result := repeat.again(options, a, b, c, out)) is not None:
+        return result
     if b.__class__ is Prepared:
         return b.product(a, c, out, {
             "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
@@ -104,7 +106,7 @@ class GemmPlan:
         self._problem = example.problem
         self._plan: Plan = dispatch.choose(example.problem, backend, kernel, held_by)
         self._launch = dispatch.launcher(self._plan)
-        self._memo = repeat.new(4)
+        self._memo, self._replays = repeat.new(4), repeat.Replays()
         self._held_by = held_by
         self._asked = kernel
 
@@ -119,15 +121,17 @@ class GemmPlan:
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
-        if self._memo is not None:
-            result = self._memo.run(a, b, c, out)
+        for known in (self._memo, self._replays):
+            result = None if known is None else known.run(a, b, c, out)
             if result is not None:
                 return result
         call = normalise(a, b, c, out=out, **self._options)
         if call.problem != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         self._launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
-        if self._memo is not None:
+        if hasattr(self._launch, "replay"):
+            self._replays.learn(self._launch, call, a, b, c, out)
+        elif self._memo is not None:
             repeat.learn(self._memo, self._plan, call, a, b, c, out)
         return call.finish()
 

@@ -44,6 +44,8 @@ class Kernel:
         gflops: what one device (a CPU row: one core) may reach, a guess until it is measured.
         about: one line for tables.
         precision: the strictest that it offers; see `gemm.gemm`.
+        auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
+            when they are named: a form that another one beats is not worth every user's wait for the probe.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Kernel:
     about: str = ""
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
+    auto: tuple[str, ...] = ("cpu", "gpu")
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
         """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
@@ -98,13 +101,13 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
 def _row(
     name: str, backend: str, source: str, about: str, *,
     needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
-    ordered_needs: tuple[str, ...] = (), gflops: float = 1.0, **params: int,
+    ordered_needs: tuple[str, ...] = (), gflops: float = 1.0, auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = _TYPES[op.removesuffix("gemm")]
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, legal, "float" in dtype,
-                  ordered_needs, gflops, about, inputs)  # fmt: skip
+                  ordered_needs, gflops, about, inputs, auto=auto)  # fmt: skip
 
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",
@@ -126,22 +129,23 @@ _SHUFFLES = ("intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8
 def _intel_block_read(tm: int, tn: int) -> Kernel:
     return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
                 f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                needs=("image", *_SHUFFLES), ordered_needs=("denorms",), TM=tm, TN=tn, SG=8,
-                a_rows=tm, a_cols=8, a_channels=1, b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
+                needs=("image", *_SHUFFLES), ordered_needs=("denorms",), auto=("gpu",) if tm == 32 else (),
+                TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
+                b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
 def _intel_simd(tm: int, tn: int, gh: int, barrier: int = 0) -> Kernel:
     return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x8{barrier * '_barrier'}", "opencl",
                 "kernels/opencl/intel/sgemm_intel_L3_SIMD.cl",
                 f"A shared in the sub-group by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
-                needs=_SHUFFLES, ordered_needs=("denorms",), TM=tm, TN=tn, SG=8, GH=gh, BARRIER=barrier,
+                needs=_SHUFFLES, ordered_needs=("denorms",), auto=("gpu",), TM=tm, TN=tn, SG=8, GH=gh, BARRIER=barrier,
                 a_rows=tm * gh, a_cols=8, b_rows=8, b_cols=8 * tn)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
     return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
                 f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
-                legal=(f"{gh * gw} <= work_group", f"{256 * gh} <= local_memory"), ordered_needs=("denorms",),
+                legal=(f"{gh * gw} <= work_group", f"{256 * gh} <= local_memory"), ordered_needs=("denorms",), auto=(),
                 TM=8, TN=8, GH=gh, GW=gw, a_rows=8 * gh, a_cols=8, b_rows=8, b_cols=8 * gw)  # fmt: skip
 
 
@@ -149,7 +153,7 @@ def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
     return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
                 f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
                 legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"),
-                ordered_needs=("denorms",), TM=4 * um, TN=4 * un, BS=16,
+                ordered_needs=("denorms",), auto=(), TM=4 * um, TN=4 * un, BS=16,
                 a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
 
 
@@ -167,17 +171,27 @@ def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel
     )
 
 
-def _tile(op: str) -> Kernel:
+def _tile(op: str, bm: int, bn: int, tm: int, tn: int) -> Kernel:
     size = 8 if op == "d" else 4
-    bk = 64 // size
-    return _generic(op, "tile_128x128", "tile", "8x8 outputs a work-item in registers, tiles in local memory, twice",
-                    legal=("BM * BN <= TM * TN * work_group", f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
-                    TM=8, TN=8, BM=128, BN=128, BK=bk, a_rows=128, a_cols=bk, b_rows=bk, b_cols=128)  # fmt: skip
+    bk = 16
+    whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
+    return _generic(op, f"tile_{bm}x{bn}", "tile", f"tiles in local memory, {tm}x{tn} outputs a work-item",
+                    legal=("BM * BN <= TM * TN * work_group", whole,
+                           f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
+                    auto=("gpu",), TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=128,
+                    a_rows=bm, a_cols=bk, b_rows=bk, b_cols=bn)  # fmt: skip
+
+
+def _skinny(op: str, tm: int) -> Kernel:
+    size = 8 if op == "d" else 4
+    return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
+                    legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
+                    auto=("gpu",), TM=tm, TN=4, WGN=128, BK=128, split=128, b_rows=1, b_cols=4)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_6x{vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
+                    auto=("cpu",), TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
@@ -277,7 +291,7 @@ KERNELS: tuple[Kernel, ...] = (
     # without them read any strides. Their work-group is WGM x WGN, or the one that the source requires.
     _row("sgemm_adreno_image_8x4", "opencl", "kernels/opencl/adreno/sgemm_adreno_image_8x4.cl",
          "B an RGBA image through the texture cache, A a buffer through L2, 8x4 outputs a work-item",
-         needs=("image",), ordered_needs=("denorms",), TM=8, TN=4, WGM=8, WGN=8,
+         needs=("image",), ordered_needs=("denorms",), auto=("gpu",), TM=8, TN=4, WGM=8, WGN=8,
          a_rows=8, a_cols=4, b_rows=4, b_cols=4, b_channels=4,
          space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)}),
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
@@ -285,7 +299,8 @@ KERNELS: tuple[Kernel, ...] = (
     _intel_simd(8, 4, 8, barrier=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    *(_tile(op) for op in "sd"),
+    *(_tile(op, *form) for op, *form in (("s", 128, 128, 8, 8), ("s", 64, 64, 8, 4), ("d", 64, 64, 4, 4))),
+    *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
     *(_panel(op, vec) for op, vec in (("s", 16), ("d", 8))),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),
     *(_naive(op) for op in ("s", "d", "h", "s8s32")),

@@ -236,7 +236,7 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         launch = backend.launcher(kernel, device, Problem(dtype.name, n, n, n, inputs=kernel.inputs))
         given: list[Operand] = [a, b, np.empty((n, n), dtype)]
         if resident:
-            given = [backend.to_device(x, device) for x in (a, b, a)]
+            given = [backend.to_device(x, device) for x in (a, b, np.empty((n, n), dtype))]
         return best_of(lambda: _finished(backend, launch, device, *given))
 
     n = 16

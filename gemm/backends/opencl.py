@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import cache
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,10 +16,23 @@ from gemm.backends.base import Backend, Launch
 from gemm.backends.opencl_context import Handle, reported
 from gemm.backends.opencl_devices import describe, discover
 from gemm.backends.opencl_layout import PACKED, STRIDED, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl_replay import Replay, signature
 from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
+
+_BUSY = 4
+"""Groups a compute unit below which K is split among more of them."""
+
+_PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
+_ADDER_PLACES = {"raw": 0, "c": 2, "out": 4}
+"""Where memory stands among the arguments of a kernel (see gemm.clh) and of sum_parts."""
+
+
+@cache
+def _adder() -> str:
+    return sources.read("kernels/opencl/pack/sum_parts.cl")
 
 
 class OpenCLBackend(Backend):
@@ -121,12 +135,16 @@ class OpenCLBackend(Backend):
 class _Launcher:
     """A kernel built for a device: see gemm.backends.base.Launch."""
 
+    signature = staticmethod(signature)
+
     def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
+        self._last = threading.local()
         self.kernel, self.device, self.handle = kernel, device, device.handle
         self.dtype = np.dtype(problem.dtype)  # of c and out
         self.sums = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
         if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
             raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
+        self.ordered = problem.reproducible
         self.a, self.b = layouts(kernel.params, problem.reproducible)
         self.item = kernel.params.get("TN", 1), kernel.params.get("TM", 1)
         # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
@@ -145,7 +163,7 @@ class _Launcher:
         """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
         import pyopencl as cl
 
-        built, info = self._built(), cl.kernel_work_group_info
+        built, info = self.handle.kernel(*self._program()), cl.kernel_work_group_info
         limit = min(
             built.get_work_group_info(info.WORK_GROUP_SIZE, self.handle.cl_device), self.device.limits["work_group"]
         )
@@ -156,8 +174,34 @@ class _Launcher:
             raise KernelFailed(f"{self.kernel.name} needs groups of {prod(wanted)}; {self.device.name} has {limit}")
         return limit, (wanted[0], wanted[1])
 
-    def _built(self, pieces: bool = False) -> Any:
-        return self.handle.kernel(self.source, self.options + " -D PIECES=1" * pieces, self.kernel.entry)
+    def _program(self, variant: str = "") -> tuple[str, str, str]:
+        """Source, options and entry."""
+        return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
+
+    def _run(
+        self, traffic: Traffic, program: tuple[str, str, str], extent: tuple[int, ...], group: tuple[int, ...],
+        args: tuple[Any, ...], places: dict[str, int],
+    ) -> None:  # fmt: skip
+        """Enqueue, and note for `replay`."""
+        traffic.run(self.handle.kernel(*program), extent, group, args)
+        self._last.commands.append((program, extent, group, args, places))
+
+    def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
+        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it moved data."""
+        commands = self._last.commands
+        if self._last.staged or len(commands) > 2 or out.queue is None:
+            return None
+        with reported(f"{self.kernel.name} on {self.device.name}"):
+            return Replay(self.handle, commands, (a, b, c, out))
+
+    def _share(self, groups: int, k: int) -> int:
+        """How much of K a group sums: not all of it where a launch has fewer groups than keep the device busy."""
+        least = self.kernel.params.get("split", 0)
+        if not least or self.ordered or k < 2 * least:
+            return k
+        parts = min(_BUSY * self.device.limits["compute_units"] // groups, k // least)
+        grain = self.kernel.params.get("BK", 1)
+        return -(-k // (max(parts, 1) * grain)) * grain
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         with reported(f"{self.kernel.name} on {self.device.name}"):
@@ -171,6 +215,7 @@ class _Launcher:
             # Each pyopencl array knows the commands that still write it, whatever queue they are in.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
+        self._last.commands, self._last.staged = [], True
 
         axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
         lengths = tuple(length for length, _ in axes)
@@ -184,6 +229,7 @@ class _Launcher:
                     for j in range(0, n, step.n):
                         corner = (batch, slice(i, min(i + step.m, m)), slice(j, min(j + step.n, n)))
                         self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
+        self._last.staged = traffic.staged
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])
@@ -219,19 +265,29 @@ class _Launcher:
         width, height = cols.stop - cols.start, rows.stop - rows.start
         extent, group = self._extent(width, height)
         scale = np.array(scalars, self.dtype).astype(self.sums)
+        variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
+        share = self._share(prod(extent) // prod(group) * goal.shape[0], k)
+        if not variant and share < k:
+            variant, parts = "SPLIT", -(-k // share)
         raw: tuple[Any, ...] = ()
-        if len(pieces) > 1 and self.sums != self.dtype:  # out cannot hold raw sums
-            shape = (goal.shape[0], height, width)
+        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot hold raw sums
+            shape = (goal.shape[0] * parts, height, width)
             raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
         for start in pieces:
             depth = slice(start, min(start + most, k))
             left = traffic.load("a", part(a, index, batch, rows, depth), self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.a.padded(1, depth.stop - depth.start)[1]
-            stage = (start > 0) + 2 * (depth.stop == k)  # resume, finish
+            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
             size = np.array((height, width, steps, stage), np.int32)
             args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
-            traffic.run(self._built(len(pieces) > 1), (*extent, goal.shape[0]), (*group, 1), args)
+            where = (*extent, goal.shape[0] * parts), (*group, 1)
+            self._run(traffic, self._program(variant), *where, args, _PLACES)
+        if parts > 1:
+            args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
+            lanes = min(128, self.limit)
+            where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
+            self._run(traffic, (_adder(), self.options, "sum_parts"), *where, args, _ADDER_PLACES)
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 

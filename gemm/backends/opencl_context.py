@@ -100,12 +100,17 @@ class Handle:
 
     def kernel(self, source: str, options: str, entry: str) -> Any:
         """`entry` of the built source. Each thread has its own: setting a kernel's arguments is not thread-safe."""
-        import pyopencl as cl
 
         kernels: dict[tuple[str, str], Any] = self._own.__dict__.setdefault("kernels", {})
         if (source, options) not in kernels:
-            kernels[source, options] = cl.Kernel(self.program(source, options), entry)
+            kernels[source, options] = self.fresh(source, options, entry)
         return kernels[source, options]
+
+    def fresh(self, source: str, options: str, entry: str) -> Any:
+        """A kernel object of its own, whose arguments nobody else sets."""
+        import pyopencl as cl
+
+        return cl.Kernel(self.program(source, options), entry)
 
     def _build(self, source: str, options: str) -> Any:
         import pyopencl as cl

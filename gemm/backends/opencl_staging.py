@@ -41,6 +41,7 @@ class Traffic:
     def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
         self.handle, self.queue, self.after = handle, queue, after
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
+        self.staged = False  # whether an operand was copied
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
@@ -59,6 +60,7 @@ class Traffic:
             return held[1]
         staged, memory = self.reserve(name, operand.shape, operand.dtype, layout, not isinstance(operand, DeviceView))
         self._held[name] = key, staged, memory
+        self.staged = True
         if operand.size and isinstance(operand, DeviceView):
             self._pack(operand, memory, layout)
         elif operand.size and isinstance(operand, np.ndarray):

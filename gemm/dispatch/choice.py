@@ -182,6 +182,8 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
 
 def _untrusted(row: Kernel, device: Device, facts: probe.Facts | None) -> str | None:
     """Why `row` may not be chosen on `device` unless it is named: it must have passed verification there."""
+    if device.kind not in row.auto:
+        return f"chosen on a {device.kind} only by name"
     record = facts.of(row, device) if facts else None
     if record is None:
         return "not verified on this device and driver"

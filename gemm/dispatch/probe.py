@@ -233,7 +233,9 @@ def main(skip: list[str]) -> None:
                  kind=device.kind)  # fmt: skip
             for kernel in KERNELS:
                 what = f"{kernel.name} on {device.key}"
-                if kernel.backend != name or kernel.dtype == "*" or what in skip or set(kernel.needs) - device.features:
+                if kernel.backend != name or kernel.dtype == "*" or device.kind not in kernel.auto:
+                    continue
+                if what in skip or set(kernel.needs) - device.features:
                     continue
                 _say(step="begin", what=what)
                 try:

@@ -50,7 +50,6 @@ kernel void sgemm_adreno_image_8x4(BUFFER(a), IMAGE(b), RESULT)
 {
     UNPACK
     const int x = get_global_id(0), i0 = get_global_id(1) * TM, j0 = x * TN;
-    const long z = get_global_id(2);
     if (i0 >= m || j0 >= n) return;
     a = AT(a, z, i0, 0);
     const int a_row = a_at.s1;

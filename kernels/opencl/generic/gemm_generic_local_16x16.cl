@@ -32,7 +32,6 @@ kernel void gemm_generic_local_16x16(BUFFER(a), BUFFER(b), RESULT)
 
     const int tx = get_local_id(0), ty = get_local_id(1), id = ty * BN + tx;
     const int row0 = get_group_id(1) * BM, col0 = get_group_id(0) * BN, i = row0 + ty, j = col0 + tx;
-    const long z = get_global_id(2);
     const int a_turned = a_at.s1 == 1, b_turned = b_at.s1 == 1;
     a = AT(a, z, row0, 0);
     b = AT(b, z, 0, col0);

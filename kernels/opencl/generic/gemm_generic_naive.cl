@@ -22,7 +22,6 @@ kernel void gemm_generic_naive(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
     const int j = get_global_id(0), i = get_global_id(1);
-    const long z = get_global_id(2);
     if (i >= m || j >= n) return;
     a = AT(a, z, i, 0);
     b = AT(b, z, 0, j);

@@ -36,7 +36,6 @@ kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
     const size_t wide = get_global_size(0), tall = get_global_size(1);
     const size_t at = get_global_id(1) * wide + get_global_id(0);
     const int panel = at / tall, i0 = at % tall * TM, j0 = panel * TN;
-    const long z = get_global_id(2);
     const int cols = min(TN, n - j0);
     a = AT(a, z, i0, 0);
     b = AT(b, z, 0, 0) + (long)panel * k * TN;

@@ -45,15 +45,14 @@ __attribute__((reqd_work_group_size(GX, GY, 1)))
 kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
-    local accum a_tile[2][BK][BM + 4]; /* 4: or the turned stores would meet in few banks */
-    local accum b_tile[2][BK][BN];
+    local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32))); /* 4: or turned stores meet in few banks */
+    local accum b_tile[2][BK][BN] __attribute__((aligned(32)));
 
     const int x = get_local_id(0), y = get_local_id(1), id = y * GX + x;
     const int row0 = get_group_id(1) * BM, col0 = get_group_id(0) * BN;
-    const long z = get_global_id(2);
     const int a_row = a_at.s1, b_row = b_at.s1;
-    a = AT(a, z, row0, 0);
-    b = AT(b, z, 0, col0);
+    a = AT(a, z, row0, k0);
+    b = AT(b, z, k0, col0);
 
 #define ROW(r) (row0 + (r) / 4 * (4 * GY) + 4 * y + (r) % 4)
 #define COL(v) (col0 + (v) * (4 * GX) + 4 * x)

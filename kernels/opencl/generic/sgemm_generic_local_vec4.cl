@@ -38,7 +38,6 @@ kernel void sgemm_generic_local_vec4(BUFFER(a), BUFFER(b), RESULT)
 
     const int tx = get_local_id(0), ty = get_local_id(1), id = ty * BS + tx;
     const int row0 = get_group_id(1) * 4 * BS * UNROLL_M, col0 = get_group_id(0) * 4 * BS * UNROLL_N;
-    const long z = get_global_id(2);
     a = AT(a, z, row0, 0);
     b = AT(b, z, 0, col0);
     const int a_row = a_at.s1, b_row = b_at.s1;

@@ -53,7 +53,6 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     UNPACK
     const int lane = get_sub_group_local_id();
     const int i0 = get_global_id(1) * TM, j0 = (get_group_id(0) * SG + lane) * TN;
-    const long z = get_global_id(2);
     a = AT(a, z, i0, lane);
     b = AT(b, z, 0, j0);
     const int a_row = a_at.s1, b_row = b_at.s1;

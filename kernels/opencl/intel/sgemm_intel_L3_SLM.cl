@@ -43,7 +43,6 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
 
     const int tx = get_local_id(0), ty = get_local_id(1), id = ty * GW + tx;
     const int row0 = get_group_id(1) * T * GH, i0 = row0 + T * ty, j0 = get_global_id(0) * T;
-    const long z = get_global_id(2);
     a = AT(a, z, row0, 0);
     b = AT(b, z, 0, j0);
     const int a_row = a_at.s1, b_row = b_at.s1;

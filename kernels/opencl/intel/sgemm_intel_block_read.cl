@@ -57,7 +57,7 @@ __attribute__((intel_reqd_sub_group_size(SG)))
 kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
 {
     UNPACK
-    const int z = get_group_id(2), i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
+    const int i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
     const int ya = z * a_rows + i0, yb = z * b_rows;
     const int lane = get_sub_group_local_id();
 

@@ -1,0 +1,239 @@
+"""The OpenCL backend beside CLBlast on one device, and beside our own CPU engine where that is the device.
+
+    python benchmarks/opencl_vs_peers.py [--device opencl:0] [--clblast libclblast.so.1] [--tuned FOLDER] [--json FILE]
+    python benchmarks/opencl_vs_peers.py --shapes 512,64x4096x4096 --dtype float32 --rounds 9 --all-kernels
+
+Operands are resident pyopencl Arrays; ours is `gemm.gemm(a, b, out=out, backend=DEVICE)`, whose kernel dispatch chose,
+and with --all-kernels each kernel that can run, by name. CLBlast is called through its C interface with the parameters
+of its database and, with --tuned, also with those that its tuners (clblast_tuner_xgemm, clblast_tuner_xgemm_direct,
+...) have left as JSON in FOLDER: run them there on the same device first.
+
+Each round takes a sample of everyone in rotating order: so many products in a row as fill --sample seconds, then the
+queue is finished; a time is that of the sample divided by their number, a ratio the median over the rounds of peer's
+time ÷ ours. "call" is what the host spends until the call returns, of a product of 16 x 16 matrices, and "launch" a
+product of such a row. Every contestant's result is checked first, against float64 sums of the same operands.
+
+The JSON document ("gemm-opencl-peers/1", seconds):
+
+    date, command, commit, versions, device {name, driver, platform}, rounds, sample_s
+    peers       {name: parameters}
+    results     [{dtype, m, n, k, kernel (ours, chosen), seconds {contestant: median}, gflops, ratios {peer: of ours},
+                worst_error {contestant}}]
+    small       [{what: "call" or "launch", seconds {contestant}}]
+    means       {peer: geometric mean of ratios over squares}
+    cpu         {shape: our CPU engine's seconds ÷ ours through OpenCL}, on CPU devices
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers.base import Absent
+from peers.clblast import CLBlast
+
+import gemm
+from gemm import report
+from gemm.cli import text
+from gemm.cli.arguments import positive, save_json
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+
+SQUARES = (256, 512, 1024, 2048, 4096, 8192)
+SKINNY = ((64, 4096, 4096), (16, 8192, 8192), (1, 4096, 4096))
+Run = Callable[[], Any]
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="opencl:0", help="key of an OpenCL device (see `gemm info`)")
+    parser.add_argument("--clblast", default="libclblast.so.1", metavar="LIBRARY")
+    parser.add_argument("--tuned", type=Path, metavar="FOLDER", help="what CLBlast's tuners wrote")
+    parser.add_argument("--shapes", default=",".join([*map(str, SQUARES), *("x".join(map(str, s)) for s in SKINNY)]))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
+    parser.add_argument("--rounds", type=positive, default=7)
+    parser.add_argument("--sample", type=float, default=0.05, metavar="SECONDS")
+    parser.add_argument("--all-kernels", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main() -> int:
+    """Compare; 1 if a result of ours is wrong."""
+    options = arguments().parse_args()
+    try:
+        device = next(d for d in registry.backend("opencl").devices() if d.key == options.device)
+    except (BackendUnavailable, StopIteration) as error:
+        sys.exit(f"{options.device} is not here: {error}")
+    queue = device.handle.queue
+    contestants: dict[str, Callable[[Any, Any, Any], Any]] = {
+        "gemm": lambda a, b, out: gemm.gemm(a, b, out=out, backend=options.device)
+    }
+    if options.all_kernels:
+        for row in gemm.kernels():
+            if row.backend == "opencl" and row.dtype == options.dtype and not row.row.inputs and row.available:
+                contestants[row.name] = lambda a, b, out, name=row.name: gemm.gemm(a, b, out=out, kernel=name)
+    parameters: dict[str, Any] = {}
+    try:
+        plain = CLBlast(options.clblast, device.handle.cl_device, queue)
+        contestants["CLBlast"], parameters["CLBlast"] = plain.multiply, "its database's"
+    except Absent as error:
+        print(f"CLBlast is left out: {error}")
+    results = [_contest(shape, contestants, queue, options) for shape in _shapes(options.shapes)]
+    small = _small(contestants, queue, options.dtype)
+    if options.tuned and "CLBlast" in contestants:
+        # Its parameters are the process's, so that this needs rounds of its own, beside ours again.
+        tuned = CLBlast(options.clblast, device.handle.cl_device, queue, options.tuned)
+        parameters["CLBlast, tuned"] = tuned.parameters
+        pair = {"gemm": contestants["gemm"], "CLBlast, tuned": tuned.multiply}
+        for result in results:
+            again = _contest((result["m"], result["n"], result["k"]), pair, queue, options)
+            for field in ("seconds", "gflops", "ratios", "worst_error"):
+                result[field] |= {name: value for name, value in again[field].items() if name != "gemm"}
+    means = _means(results)
+    _show(results, small, means)
+    document = {
+        "schema": "gemm-opencl-peers/1", **report.head(), "device": report.device_facts(device),
+        "rounds": options.rounds, "sample_s": options.sample, "peers": parameters, "results": results,
+        "small": small, "means": means,
+    }  # fmt: skip
+    if device.kind == "cpu":
+        document["cpu"] = _beside_the_cpu_engine(results, options.dtype)
+    if options.json:
+        save_json(options.json, document)
+    return 0 if all(result["worst_error"]["gemm"] <= 1 for result in results) else 1
+
+
+def _shapes(listed: str) -> list[tuple[int, int, int]]:
+    sizes = [tuple(map(int, item.split("x"))) for item in listed.split(",")]
+    return [(s[0], s[0], s[0]) if len(s) == 1 else (s[0], s[1], s[2]) for s in sizes]
+
+
+def _contest(
+    shape: tuple[int, int, int], contestants: dict[str, Any], queue: Any, options: argparse.Namespace
+) -> dict[str, Any]:
+    import pyopencl.array as cla
+
+    m, n, k = shape
+    rng = np.random.default_rng([m, n, k])
+    x, y = (rng.standard_normal(s).astype(options.dtype) for s in ((m, k), (k, n)))
+    a, b = cla.to_device(queue, x), cla.to_device(queue, y)
+    rows = rng.choice(m, min(m, 64), replace=False)
+    exact, bound = (f(x[rows].astype(np.float64)) @ f(y.astype(np.float64)) for f in (np.asarray, np.abs))
+    bound *= (k + 2) * np.finfo(options.dtype).eps / 2
+    runs: dict[str, Run] = {}
+    errors: dict[str, float] = {}
+    for name, multiply in contestants.items():
+        out = cla.to_device(queue, np.full((m, n), np.nan, options.dtype))
+        try:
+            multiply(a, b, out)
+        except (BackendUnavailable, ValueError) as error:
+            print(f"{name} cannot do {m}x{n}x{k}: {error}")
+            continue
+        errors[name] = float(np.nan_to_num(np.abs(out.get()[rows] - exact) / bound, nan=np.inf).max())
+        runs[name] = lambda multiply=multiply, out=out: multiply(a, b, out)
+    repeats = {name: max(1, math.ceil(options.sample / _time(run, queue, 2))) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for turn in range(options.rounds):
+        order = names[turn % len(names) :] + names[: turn % len(names)]
+        for name in order if turn % 2 == 0 else reversed(order):
+            times[name].append(_time(runs[name], queue, repeats[name]))
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    ratios = {
+        name: statistics.median(p / o for p, o in zip(times[name], times["gemm"], strict=True))
+        for name in names
+        if name != "gemm"
+    }
+    kernel = gemm.plan(a, b, backend=options.device).kernel
+    rates = ", ".join(f"{name} {2e-9 * m * n * k / s:.0f}" for name, s in seconds.items())
+    print(f"{m}x{n}x{k} {kernel}: {rates}", flush=True)
+    return {
+        "dtype": options.dtype, "m": m, "n": n, "k": k, "kernel": kernel, "seconds": seconds,
+        "gflops": {name: 2e-9 * m * n * k / s for name, s in seconds.items()}, "ratios": ratios,
+        "worst_error": errors,
+    }  # fmt: skip
+
+
+def _time(run: Run, queue: Any, repeats: int) -> float:
+    """Seconds a product of `repeats` in a row."""
+    run()
+    queue.finish()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    queue.finish()
+    return (time.perf_counter() - start) / repeats
+
+
+def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str, Any]]:
+    """What a product costs that is too small to compute: until the call returns, and in a row."""
+    import pyopencl.array as cla
+
+    a, b, out = (cla.to_device(queue, np.ones((16, 16), dtype)) for _ in range(3))
+    calls, launches = {}, {}
+    for name, multiply in contestants.items():
+        run = lambda multiply=multiply: multiply(a, b, out)  # noqa: E731  one of many
+        launches[name] = statistics.median(_time(run, queue, 500) for _ in range(5))
+        samples = []
+        for _ in range(300):
+            queue.finish()
+            start = time.perf_counter()
+            run()
+            samples.append(time.perf_counter() - start)
+        calls[name] = statistics.median(samples)
+    queue.finish()
+    return [{"what": "call", "seconds": calls}, {"what": "launch", "seconds": launches}]
+
+
+def _beside_the_cpu_engine(results: list[dict[str, Any]], dtype: str) -> dict[str, float]:
+    """Our CPU engine's seconds ÷ ours through OpenCL, on the same cores."""
+    found = {}
+    for result in results:
+        m, n, k = result["m"], result["n"], result["k"]
+        a, b, out = (np.ones(s, dtype) for s in ((m, k), (k, n), (m, n)))
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            gemm.gemm(a, b, out=out, backend="cpu")
+            times.append(time.perf_counter() - start)
+        found[f"{m}x{n}x{k}"] = statistics.median(times) / result["seconds"]["gemm"]
+    print("ours through OpenCL, share of our CPU engine: " + ", ".join(f"{s} {r:.2f}" for s, r in found.items()))
+    return found
+
+
+def _means(results: list[dict[str, Any]]) -> dict[str, float]:
+    squares = [r for r in results if r["m"] == r["n"] == r["k"]]
+    names = dict.fromkeys(name for r in squares for name in r["ratios"])
+    return {
+        name: statistics.geometric_mean(r["ratios"][name] for r in squares if name in r["ratios"]) for name in names
+    }
+
+
+def _show(results: list[dict[str, Any]], small: list[dict[str, Any]], means: dict[str, float]) -> None:
+    names = list(dict.fromkeys(name for r in results for name in r["seconds"]))
+    lines = [
+        [f"{r['m']} × {r['n']} × {r['k']}", r["kernel"], *(text.number(r["gflops"].get(name)) for name in names)]
+        + [f"{r['ratios'][name]:.2f}" if name in r["ratios"] else "–" for name in names if name != "gemm"]
+        for r in results
+    ]
+    head = ["product", "kernel", *names, *(f"{name} ÷ ours" for name in names if name != "gemm")]
+    text.table(head, lines, numbers=range(2, len(head)), title="GFLOP/s, and peer's time ÷ ours")
+    for row in small:
+        print(f"{row['what']}: " + ", ".join(f"{name} {1e6 * s:.1f} µs" for name, s in row["seconds"].items()))
+    print("geometric means over squares: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""CLBlast through its C interface, with the parameters of its database or those that its own tuners found."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .base import Absent
+
+_ROW_MAJOR, _NO = 101, 111
+_TYPES = {"float32": ("S", ctypes.c_float, 32), "float64": ("D", ctypes.c_double, 64)}
+
+
+class CLBlast:
+    """CLBlast's GEMM on one queue.
+
+    Args:
+        library: path or name of libclblast. device, queue: pyopencl's. tuned: a folder with the clblast_*.json that
+            clblast_tuner_* wrote, whose best parameters then replace the database's, or None.
+
+    Raises:
+        Absent: there is no such library.
+    """
+
+    def __init__(self, library: str, device: Any, queue: Any, tuned: Path | None = None) -> None:
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as error:
+            raise Absent(f"{library}: {error}") from None
+        self._queue = ctypes.c_void_p(queue.int_ptr)
+        self.parameters: dict[str, dict[str, int]] = {}
+        self._library.CLBlastClearCache()  # programs that other parameters made
+        for file in sorted(tuned.glob("clblast_*.json")) if tuned else ():
+            self._override(device, json.loads(file.read_text()))
+
+    def _override(self, device: Any, tuning: dict[str, Any]) -> None:
+        """Use a tuner's best parameters (the file's own word: "best_parameters": "KWG=32 MDIMC=8 ...")."""
+        pairs = re.findall(r"(\w+)=(\d+)", tuning["best_parameters"])
+        values = {name: int(value) for name, value in pairs if name != "PRECISION"}
+        family = {"xgemm_direct": "XgemmDirect"}.get(re.sub(r"_\d+$", "", tuning["kernel_family"]), "")
+        family = family or re.sub(r"_\d+$", "", tuning["kernel_family"]).title().replace("_", "")
+        names = (ctypes.c_char_p * len(values))(*(name.encode() for name in values))
+        numbers = (ctypes.c_size_t * len(values))(*values.values())
+        status = self._library.CLBlastOverrideParameters(
+            ctypes.c_void_p(device.int_ptr), family.encode(), int(tuning["precision"]), ctypes.c_size_t(len(values)),
+            names, numbers,
+        )  # fmt: skip
+        if status:
+            raise ValueError(f"CLBlast does not take the parameters of {tuning['kernel_family']}: status {status}")
+        self.parameters[family] = values
+
+    def multiply(self, a: Any, b: Any, out: Any) -> None:
+        """Enqueue out = a · b, row-major pyopencl Arrays. Raises RuntimeError with CLBlast's status."""
+        letter, scalar, _ = _TYPES[a.dtype.name]
+        (m, k), n = a.shape, b.shape[1]
+        size, pointer = ctypes.c_size_t, ctypes.c_void_p
+        none, one = scalar(0.0), scalar(1.0)
+        left, right, result = (
+            (pointer(x.base_data.int_ptr), size(0), size(x.shape[1])) for x in (a, b, out)
+        )  # fmt: skip
+        status = getattr(self._library, f"CLBlast{letter}gemm")(
+            _ROW_MAJOR, _NO, _NO, size(m), size(n), size(k), one, *left, *right, none, *result,
+            ctypes.byref(self._queue), None,
+        )  # fmt: skip
+        if status:
+            raise RuntimeError(f"CLBlast{letter}gemm: status {status}")

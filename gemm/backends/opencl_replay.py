@@ -1,0 +1,100 @@
+"""Launches given again with other buffers: what a repeated product of device arrays costs.
+
+Checking arguments, choosing, cutting and setting a kernel's arguments take longer than a small product. A product whose
+operands were read where they lie is one kernel, or two; like operands (shapes, strides, offsets, types, queue) need
+the same ones, with other buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemm.backends.opencl_context import Handle
+
+
+class Replay:
+    """The commands of a product of pyopencl Arrays, repeatable for Arrays like them in the thread that made it.
+
+    Args:
+        commands: (program, extent, group, arguments, {operand or "raw": its argument}) of each. They get kernel objects
+            and memory for sums of their own: arguments stay set, and only this replay's commands use that memory.
+        arrays: a, b, c and out; c is None where it is not read.
+    """
+
+    def __init__(self, handle: Handle, commands: list[Any], arrays: tuple[Any, Any, Any, Any]) -> None:
+        import pyopencl as cl
+
+        out = arrays[-1]
+        self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
+        self._buffers = [None if array is None else array.base_data for array in arrays]
+        self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]  # (kernel, argument) of each array's buffer
+        self._commands = []
+        self._done: list[Any] = []  # the last command, before which memory for sums may not be written
+        self._raw = None
+        for program, extent, group, args, places in commands:
+            kernel = handle.fresh(*program)
+            given = list(args)
+            if len(given) > places["raw"] and len(commands) > 1:
+                self._raw = self._raw or cl.Buffer(handle.context, cl.mem_flags.READ_WRITE, given[places["raw"]].size)
+                given[places["raw"]] = self._raw
+            for at, arg in enumerate(given):
+                kernel.set_arg(at, arg)
+            for which, name in enumerate(("a", "b", "c", "out")):
+                if name in places and arrays[which] is not None:
+                    self._sets[which].append((kernel, places[name]))
+            if arrays[2] is None:  # then c stands for out, unread
+                self._sets[3].append((kernel, places["c"]))
+            self._commands.append((kernel, extent, group))
+
+    def __call__(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """`out`, or for None a new Array, which the commands just enqueued will write; None if the driver refuses."""
+        import pyopencl as cl
+
+        try:
+            return self._enqueue(a, b, c, out)
+        except (cl.Error, MemoryError):
+            return None  # the long way meets the same error, and knows what to do
+
+    def _enqueue(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        import pyopencl as cl
+
+        if out is None:
+            out = type(a)(self._queue, self._shape, self._dtype, allocator=a.allocator)
+        after = [*a.events, *b.events, *out.events, *self._done]
+        if c is not None and c is not out:
+            after += c.events
+        for which, array in enumerate((a, b, c, out)):
+            if array is not None and array.base_data is not self._buffers[which]:
+                self._buffers[which] = array.base_data
+                for kernel, at in self._sets[which]:
+                    kernel.set_arg(at, array.base_data)
+        for kernel, extent, group in self._commands:
+            event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
+            after = [event]
+        if self._raw is not None:
+            self._done = after
+        out.add_event(event)
+        self._queue.flush()
+        return out
+
+
+def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
+    """What decides the commands of a product of these pyopencl Arrays but for their buffers; None: they may not repeat.
+
+    That is so where `out` shares its buffer with an operand other than c, and for Arrays of several queues or of none.
+    """
+    queue = a.queue
+    if queue is None or b.queue is not queue:
+        return None
+    key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype, b.shape, b.strides, b.offset, b.dtype)
+    if c is not None:
+        if c.queue is not queue:
+            return None
+        key += (c is out, c.shape, c.strides, c.offset, c.dtype)
+    if out is not None:
+        data = out.base_data
+        shared = data == a.base_data or data == b.base_data or (c is not None and c is not out and data == c.base_data)
+        if out.queue is not queue or shared:
+            return None
+        key += (out.shape, out.strides, out.offset, out.dtype)
+    return key

@@ -1,0 +1,21 @@
+/* out = alpha * (the sum of the parts of K) + beta * c: what is left to do after a launch with SPLIT.
+ *
+ * Part s of matrix z lies in raw, m x n elements row-major, after those of the parts before. The parts are added in
+ * order, whatever the device: with equal splits the results are equal. Neighbouring work-items have neighbouring j.
+ */
+
+#include "gemm.clh"
+
+kernel void sum_parts(
+    global const accum *raw, int parts, global const result *c, long4 c_at, global result *out, long4 out_at,
+    int4 size /* m, n, ... */, JOIN(accum, 2) scale)
+{
+    const int j = get_global_id(0), i = get_global_id(1), m = size.s0, n = size.s1;
+    if (j >= n) return;
+    const long z = get_global_id(2), whole = (long)m * n;
+    const accum alpha = scale.s0, beta = scale.s1;
+    raw += z * parts * whole + (long)i * n + j;
+    accum sum = raw[0];
+    for (int s = 1; s < parts; ++s) sum += raw[s * whole];
+    PUT(EPILOGUE(accum, sum, GET(AT(c, z, i, j))), AT(out, z, i, j));
+}
