@@ -22,9 +22,6 @@ from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
 
-_BUSY = 4
-"""Groups a compute unit below which K is split among more of them."""
-
 _PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
 _ADDER_PLACES = {"raw": 0, "c": 2, "out": 4}
 """Where memory stands among the arguments of a kernel (see gemm.clh) and of sum_parts."""
@@ -194,15 +191,6 @@ class _Launcher:
         with reported(f"{self.kernel.name} on {self.device.name}"):
             return Replay(self.handle, commands, (a, b, c, out))
 
-    def _share(self, groups: int, k: int) -> int:
-        """How much of K a group sums: not all of it where a launch has fewer groups than keep the device busy."""
-        least = self.kernel.params.get("split", 0)
-        if not least or self.ordered or k < 2 * least:
-            return k
-        parts = min(_BUSY * self.device.limits["compute_units"] // groups, k // least)
-        grain = self.kernel.params.get("BK", 1)
-        return -(-k // (max(parts, 1) * grain)) * grain
-
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         with reported(f"{self.kernel.name} on {self.device.name}"):
             self._launch(a, b, c, out, alpha, beta)
@@ -266,7 +254,8 @@ class _Launcher:
         extent, group = self._extent(width, height)
         scale = np.array(scalars, self.dtype).astype(self.sums)
         variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
-        share = self._share(prod(extent) // prod(group) * goal.shape[0], k)
+        groups = prod(extent) // prod(group) * goal.shape[0]
+        share = k if self.ordered else self.kernel.share(k, groups, self.device.limits["compute_units"])
         if not variant and share < k:
             variant, parts = "SPLIT", -(-k // share)
         raw: tuple[Any, ...] = ()

@@ -49,20 +49,32 @@ def predict(kernel: Kernel, device: Device, problem: Problem, measured: Rates | 
     transfer = 0.0
     if rates.upload and rates.download:
         transfer = bytes_in / rates.upload + bytes_out / rates.download
-    compute = _padded(kernel, problem) / rates.flops
+    compute, launches = _work(kernel, device, problem)
+    compute, launch = compute / rates.flops, rates.launch * launches
     return Candidate(
-        kernel, device, rates.launch + transfer + compute, rates.launch, transfer, compute,
+        kernel, device, launch + transfer + compute, launch, transfer, compute,
         "measured" if measured else "guessed",
     )  # fmt: skip
 
 
-def _padded(kernel: Kernel, problem: Problem) -> float:
-    """FLOPs with m and n rounded up to whole tiles: what a device's kernel really does. The CPU's have smaller tiles
-    for what is left at the edges."""
-    rows = kernel.params.get("TM") or kernel.params.get("BM") or 1
-    columns = kernel.params.get("TN") or kernel.params.get("BN") or 1
-    m, n = -(-problem.m // rows) * rows, -(-problem.n // columns) * columns
-    return 2.0 * m * n * problem.k * problem.batch
+def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
+    """FLOPs that take the product's time at the full rate, and launches.
+
+    A device's kernel computes whole tiles, and its rate is that of all compute units together: a product of fewer
+    groups takes as long as one that would keep each of them busy. The CPU's kernels have smaller tiles for what is left
+    at the edges, and cut products for their threads by themselves.
+    """
+    p, m, n = kernel.params, problem.m, problem.n
+    rows, columns = p.get("BM") or p.get("TM") or 1, p.get("BN") or p.get("TN") or 1
+    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
+    units = device.limits.get("compute_units", 1)
+    if device.kind == "cpu" or kernel.backend != "opencl":
+        return work, 1
+    groups = kernel.groups(m, n, problem.batch)
+    share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)
+    parts = max(1, -(-problem.k // max(share, 1)))
+    waves = -(-groups * parts // units)
+    return work * waves * units / (groups * parts), 1 + (parts > 1)
 
 
 def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:

@@ -25,7 +25,7 @@
 #define WGN 128
 #endif
 #ifndef BK        /* columns of a that wait in local memory, a multiple of 4 */
-#define BK 128
+#define BK 64
 #endif
 #if TN != 4
 #error "the vectors are written out for TN = 4"

@@ -18,10 +18,10 @@
 #include "gemm.clh"
 
 #ifndef BM        /* rows of out a group */
-#define BM 128
+#define BM 64
 #endif
 #ifndef BN        /* columns */
-#define BN 128
+#define BN 64
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */
 #define BK 16
@@ -30,7 +30,7 @@
 #define TM 8
 #endif
 #ifndef TN        /* columns */
-#define TN 8
+#define TN 4
 #endif
 #define GX (BN / TN)        /* work-items of a group along n */
 #define GY (BM / TM)        /* and along m */
