@@ -22,7 +22,7 @@ BACKENDS: dict[str, str] = {
 """name → module:class. Ties in predicted time go to the first."""
 
 
-BUSY = 4
+BUSY = 8
 """Groups a compute unit that keep a device busy."""
 
 
@@ -78,23 +78,34 @@ class Kernel:
         """The C or device function to call: the stem of the source file (the CPU's rows: the name)."""
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
-    def groups(self, m: int, n: int, batch: int = 1) -> int:
-        """Work-groups of an m by n result on a device: what BM and BN, or TM, TN and the preferred group, cover."""
+    @property
+    def group(self) -> tuple[int, int]:
+        """Rows and columns of the result that a work-group of a device computes."""
         p = self.params
-        rows = p.get("BM") or p.get("TM", 1) * p.get("WGM", 1)
-        columns = p.get("BN") or p.get("TN", 1) * p.get("WGN", 1)
+        return p.get("BM") or p.get("TM", 1) * p.get("WGM", 1), p.get("BN") or p.get("TN", 1) * p.get("WGN", 1)
+
+    def groups(self, m: int, n: int, batch: int = 1) -> int:
+        """Work-groups of so many m by n results."""
+        rows, columns = self.group
         return -(-m // rows) * -(-n // columns) * batch
 
     def share(self, k: int, groups: int, units: int) -> int:
         """How much of k each group sums on a device of so many compute units.
 
-        Less than all of it, for rows with `split` (the least that is worth a group's while), where there are so few
-        groups that units would be idle; several then share a tile of the result, and a second launch adds them up.
+        Less than all of it where groups are so few, or so few in the last wave of them, that units would be idle:
+        several then share a tile of the result. A second launch adds them up, which takes as long as `split` steps
+        along k of every unit; rows without `split` are never cut.
         """
-        least = self.params.get("split", 0)
-        if not least or k < 2 * least:
+        worth = self.params.get("split", 0)
+        most = min(BUSY * units // groups, k // 64) if worth else 1
+
+        def steps(parts: int) -> int:
+            return -(-groups * parts // units) * -(-k // parts) + worth * (parts > 1)
+
+        # Of equals the most parts, which hide each other's waits.
+        parts = min(range(max(most, 1), 0, -1), key=steps)
+        if parts == 1:
             return k
-        parts = max(1, min(BUSY * units // groups, k // least))
         grain = self.params.get("BK", 1)
         return -(-k // (parts * grain)) * grain
 
@@ -195,13 +206,13 @@ def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel
     )
 
 
-def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int) -> Kernel:
+def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int) -> Kernel:
     size = 8 if op == "d" else 4
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
     return _generic(op, f"tile_{bm}x{bn}", "tile", f"tiles in local memory, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
                            f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
-                    auto=("gpu",), TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=512,
+                    auto=("gpu",), TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=split,
                     a_rows=bm, a_cols=bk, b_rows=bk, b_cols=bn)  # fmt: skip
 
 
@@ -209,7 +220,7 @@ def _skinny(op: str, tm: int) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
-                    auto=("gpu",), TM=tm, TN=4, WGN=128, BK=64, split=128, b_rows=1, b_cols=4)  # fmt: skip
+                    auto=("gpu",), TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
@@ -322,10 +333,10 @@ KERNELS: tuple[Kernel, ...] = (
     _intel_simd(8, 4, 8, barrier=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    _tile("s", 128, 128, tm=16, tn=8, bk=8),
-    _tile("s", 64, 64, tm=8, tn=4, bk=16),
-    _tile("s", 32, 32, tm=4, tn=4, bk=32),
-    _tile("d", 64, 64, tm=4, tn=4, bk=16),
+    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128),
+    _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
+    _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
+    _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
     *(_panel(op, vec) for op, vec in (("s", 16), ("d", 8))),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),

@@ -237,7 +237,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         given: list[Operand] = [a, b, np.empty((n, n), dtype)]
         if resident:
             given = [backend.to_device(x, device) for x in (a, b, np.empty((n, n), dtype))]
-        return best_of(lambda: _finished(backend, launch, device, *given))
+        times = 3 if n > 16 else 30  # what tells small products apart is little beside what disturbs them
+        return best_of(lambda: _finished(backend, launch, device, *given), times)
 
     n = 16
     first = spent = seconds(n)

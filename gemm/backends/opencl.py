@@ -185,8 +185,8 @@ class _Launcher:
 
     def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
         """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it moved data."""
-        commands = self._last.commands
-        if self._last.staged or len(commands) > 2 or out.queue is None:
+        commands = getattr(self._last, "commands", None)
+        if not commands or self._last.staged or len(commands) > 2 or out.queue is None:
             return None
         with reported(f"{self.kernel.name} on {self.device.name}"):
             return Replay(self.handle, commands, (a, b, c, out))

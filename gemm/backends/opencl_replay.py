@@ -29,7 +29,8 @@ class Replay:
         self._buffers = [None if array is None else array.base_data for array in arrays]
         self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]  # (kernel, argument) of each array's buffer
         self._commands = []
-        self._done: list[Any] = []  # the last command, before which memory for sums may not be written
+        self._last: Any = None  # the last command given
+        self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._raw = None
         for program, extent, group, args, places in commands:
             kernel = handle.fresh(*program)
@@ -60,7 +61,11 @@ class Replay:
 
         if out is None:
             out = type(a)(self._queue, self._shape, self._dtype, allocator=a.allocator)
-        after = [*a.events, *b.events, *out.events, *self._done]
+        pending = out.events
+        if self._in_order and len(pending) == 1 and pending[0] is self._last:  # this queue waits for it anyway
+            after = [*a.events, *b.events]
+        else:
+            after = [*a.events, *b.events, *pending, *([] if self._last is None else [self._last])]
         if c is not None and c is not out:
             after += c.events
         for which, array in enumerate((a, b, c, out)):
@@ -71,10 +76,9 @@ class Replay:
         for kernel, extent, group in self._commands:
             event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
             after = [event]
-        if self._raw is not None:
-            self._done = after
-        out.add_event(event)
-        self._queue.flush()
+        # What out waited for, the new command waited for, too: its event stands for all.
+        pending[:] = after
+        self._last = event
         return out
 
 

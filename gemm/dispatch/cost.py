@@ -65,11 +65,12 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     at the edges, and cut products for their threads by themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
-    rows, columns = p.get("BM") or p.get("TM") or 1, p.get("BN") or p.get("TN") or 1
-    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
-    units = device.limits.get("compute_units", 1)
+    rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
     if device.kind == "cpu" or kernel.backend != "opencl":
-        return work, 1
+        return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
+    rows, columns = kernel.group
+    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
+    units = device.limits["compute_units"]
     groups = kernel.groups(m, n, problem.batch)
     share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)
     parts = max(1, -(-problem.k // max(share, 1)))

@@ -1,0 +1,143 @@
+"""Repeated products of pyopencl Arrays: like the first ones, whatever has changed between them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import repeat
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+
+cla = pytest.importorskip("pyopencl.array")
+KERNEL = "sgemm_generic_naive"
+SPLIT = "sgemm_generic_skinny_4x4"
+
+
+@pytest.fixture
+def queue():
+    try:
+        return registry.backend("opencl").devices()[0].handle.queue
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def enqueued(monkeypatch):
+    """How many products went the long way, through the launcher."""
+    from gemm.backends import opencl
+
+    seen = []
+    launch = opencl._Launcher._launch
+    monkeypatch.setattr(opencl._Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
+    repeat.replays.clear()
+    yield seen
+    repeat.replays.clear()
+
+
+def arrays(queue, *shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [cla.to_device(queue, rng.integers(-8, 9, shape).astype(np.float32)) for shape in shapes]
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, SPLIT])
+def test_repeats_take_new_buffers(queue, enqueued, kernel):
+    for seed in range(4):
+        a, b, c = arrays(queue, (3, 800), (800, 16), (3, 16), seed=seed)
+        out = cla.to_device(queue, np.full((3, 16), np.nan, np.float32))
+        assert gemm.gemm(a, b, c, alpha=2, beta=-1, out=out, kernel=kernel) is out
+        assert np.array_equal(out.get(), 2 * (a.get() @ b.get()) - c.get())
+        assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
+    assert len(enqueued) == 2  # one for each set of options
+
+
+def test_operands_that_are_one_array_or_two(queue, enqueued):
+    a, b, out = arrays(queue, (8, 8), (8, 8), (8, 8))
+    for left, right in ((a, a), (a, b), (b, b), (b, a)):
+        gemm.gemm(left, right, out=out, kernel=KERNEL)
+        assert np.array_equal(out.get(), left.get() @ right.get())
+    for c in (out, a, out, b):
+        want = a.get() @ b.get() + c.get()
+        gemm.gemm(a, b, c, beta=1, out=out, kernel=KERNEL)
+        assert np.array_equal(out.get(), want)
+    assert len(enqueued) == 3  # the product, c that is out, c that is not
+
+
+def test_what_is_not_alike_takes_the_long_way(queue, enqueued):
+    a, b, out = arrays(queue, (8, 8), (8, 8), (8, 8))
+    plan = gemm.plan(a, b, out=out, kernel=KERNEL)
+    left, right = a.get(), b.get()
+    for x, y, goal, want in (
+        (a, b, out, left @ right), (a.T, b, out, left.T @ right), (a, b[::-1], out, left @ right[::-1]),
+        (a, b, out.T, (left @ right)), (a[:, :4], b[4:], out, left[:, :4] @ right[4:]), (a, b, out, left @ right),
+        (a, b, a, left @ right), (b, a, a, right @ (left @ right)),
+    ):  # fmt: skip
+        gemm.gemm(x, y, out=goal, kernel=KERNEL)
+        assert np.array_equal(out.get().T if goal.strides == (4, 32) else goal.get(), want)
+    assert len(enqueued) >= 7
+    with pytest.raises(ValueError, match="make a new plan"):
+        plan(a[:4], b)
+
+
+def test_offsets_into_one_buffer(queue, enqueued):
+    (whole,) = arrays(queue, (4, 8, 8))
+    out = cla.zeros(queue, (8, 8), np.float32)
+    for at in (0, 1, 0, 2, 1):
+        gemm.gemm(whole[at], whole[at + 1], out=out, kernel=KERNEL)
+        assert np.array_equal(out.get(), whole[at].get() @ whole[at + 1].get())
+    assert len(enqueued) == 3
+
+
+def test_results_are_awaited_across_queues(queue, enqueued):
+    import pyopencl as cl
+
+    other = cl.CommandQueue(queue.context)
+    for turn in range(6):
+        a, b = arrays(queue, (64, 64), (64, 64), seed=turn)
+        first = gemm.gemm(a, b, kernel=KERNEL)
+        second = gemm.gemm(first.with_queue(other), b.with_queue(other), kernel=KERNEL)
+        assert np.array_equal(second.get(), a.get() @ b.get() @ b.get())
+
+
+def test_threads_have_their_own(queue, enqueued):
+    wrong = ["not run"] * 4
+
+    def work(seed):
+        bad = []
+        for turn in range(20):
+            a, b = arrays(queue, (16, 300), (300, 16), seed=[seed, turn])
+            if not np.array_equal(gemm.gemm(a, b, kernel=SPLIT).get(), a.get() @ b.get()):
+                bad.append(turn)
+        wrong[seed] = bad
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [[]] * 4
+    assert len(enqueued) >= 4
+
+
+def test_a_driver_that_refuses_a_repeat_is_met_the_long_way(queue, enqueued, monkeypatch):
+    import pyopencl as cl
+
+    a, b, out = arrays(queue, (8, 8), (8, 8), (8, 8))
+    plan = gemm.plan(a, b, out=out, kernel=KERNEL)
+    plan(a, b, out=out)
+    enqueue = cl.enqueue_nd_range_kernel
+    failures = iter([cl.RuntimeError("out of luck")])
+
+    def once(*args, **options):
+        for failure in failures:
+            raise failure
+        return enqueue(*args, **options)
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", once)
+    out.fill(0)
+    plan(a, b, out=out)
+    assert np.array_equal(out.get(), a.get() @ b.get())
+    assert len(enqueued) == 2
