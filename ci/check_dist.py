@@ -18,7 +18,8 @@ for row in rows:
     where = f"gemm/_sources/{row.source}" if row.backend in ("opencl", "cuda") else "gemm/backends/cpu.py"
     if where not in shipped:
         missing.append(f"{where} is not in the wheel")
-missing += [f"{name} is not in the wheel" for name in ("gemm/py.typed",) if name not in shipped]
+tuned = sorted(f"gemm/tuned/{file.name}" for file in (Path(__file__).parents[1] / "gemm" / "tuned").glob("*.json"))
+missing += [f"{name} is not in the wheel" for name in ("gemm/py.typed", *tuned) if name not in shipped]
 if not any(name.startswith("gemm/_cpu.") for name in shipped):
     missing.append("the compiled gemm/_cpu is not in the wheel")
 

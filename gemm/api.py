@@ -176,11 +176,17 @@ def describe(chosen: GemmPlan) -> str:
     for c in able:
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) == (chosen.kernel, chosen.device) else " "
-        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({c.basis})")
+        tuned = ", ".join([c.basis, *([f"{_parameters(c.kernel)} {c.origin}"] if c.origin else [])])
+        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({tuned})")
     lines += [
         f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)
     ]
     return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
+
+
+def _parameters(kernel: Kernel) -> str:
+    """The values of the parameters that can be tuned."""
+    return " ".join(f"{name}={kernel.params[name]}" for name in kernel.space)
 
 
 def _time(seconds: float) -> str:

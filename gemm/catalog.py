@@ -8,7 +8,7 @@ table of the docs is generated from them. This module imports nothing of the pac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -41,7 +41,9 @@ class Kernel:
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`; uppercase ones are -D options of
             run-time compiled kernels, where the file's #ifndef defaults agree with them.
-        space: what a tuner may try for a parameter, {name: values}.
+        space: what a tuner may try for a parameter, {name: values}; the row's own value is the default.
+        derived: parameters that follow from others, {name: expression}, such as a_rows from BM; they join `params`.
+        chosen: the parameters that `tuned` has changed.
         legal: expressions over m n k batch, params and the device's limits; all must hold.
         ordered: offers reproducible=True, the ORDERED chain.
         ordered_needs: features that it needs for that.
@@ -60,6 +62,8 @@ class Kernel:
     needs: tuple[str, ...] = ()
     params: Mapping[str, int] = field(default_factory=dict, hash=False)
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    derived: Mapping[str, str] = field(default_factory=dict, hash=False)
+    chosen: Mapping[str, int] = field(default_factory=dict, hash=False)
     legal: tuple[str, ...] = ()
     ordered: bool = True
     ordered_needs: tuple[str, ...] = ()
@@ -68,6 +72,24 @@ class Kernel:
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
     auto: tuple[str, ...] = ("cpu", "gpu")
+
+    def __post_init__(self) -> None:
+        values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
+        object.__setattr__(self, "params", {**self.params, **values})
+
+    def tuned(self, chosen: Mapping[str, int]) -> Kernel:
+        """This row of the catalog with other values for some parameters of its space. Raises ValueError for others."""
+        for name, value in chosen.items():
+            if value not in self.space.get(name, ()):
+                raise ValueError(f"{self.name} cannot be tuned to {name} = {value}; its space is {dict(self.space)}")
+        changed = {name: value for name, value in sorted(chosen.items()) if value != self.params[name]}
+        return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
+
+    @property
+    def label(self) -> str:
+        """The name, and what was tuned of it: sgemm_adreno_image_8x4[WGM=4,WGN=16]."""
+        changed = ",".join(f"{name}={value}" for name, value in self.chosen.items())
+        return f"{self.name}[{changed}]" if changed else self.name
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
         """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
@@ -136,13 +158,15 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
 def _row(
     name: str, backend: str, source: str, about: str, *,
     needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
-    ordered_needs: tuple[str, ...] = (), gflops: float = 1.0, auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
+    derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
+    auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = _TYPES[op.removesuffix("gemm")]
-    return Kernel(name, backend, target, dtype, source, needs, params, space or {}, legal, "float" in dtype,
-                  ordered_needs, gflops, about, inputs, auto=auto)  # fmt: skip
+    return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
+                  ordered="float" in dtype, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
+                  auto=auto)  # fmt: skip
 
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",

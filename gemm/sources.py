@@ -13,6 +13,8 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,10 +48,12 @@ def version() -> str:
 @lru_cache(maxsize=1)
 def cache_dir() -> Path | None:
     """The private cache folder, made on first use: $GEMM_CACHE_DIR or the platform's; None if unsafe or unwritable."""
-    import platformdirs
-
     chosen = os.environ.get("GEMM_CACHE_DIR")
-    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gemm", appauthor=False))
+    if not chosen:
+        import platformdirs
+
+        chosen = platformdirs.user_cache_dir("gemm", appauthor=False)
+    folder = Path(chosen)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = folder.lstat()
@@ -105,3 +109,40 @@ def store(name: str, data: bytes) -> None:
             raise
     except OSError as error:
         log.warning("gemm could not write the cache entry %s: %s", name, error)
+
+
+def entries(prefix: str) -> list[str]:
+    """The names of the cache entries that start with `prefix`, sorted."""
+    folder = cache_dir()
+    return [] if folder is None else sorted(path.name for path in folder.glob(f"{prefix}*"))
+
+
+def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
+    """Replace the cache entry `name` by change(its data or None); processes that do so take turns."""
+    folder = cache_dir()
+    if folder is None:
+        return
+    try:
+        with _turn(folder / f".lock-{name}"):
+            store(name, change(load(name)))
+    except OSError as error:
+        log.warning("gemm could not update the cache entry %s: %s", name, error)
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path`. Where it cannot be locked, on some network drives, go on without."""
+    with path.open("ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            log.warning("gemm could not lock %s: %s", path, error)
+        yield  # closing unlocks

@@ -78,13 +78,13 @@ def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, 
 
 
 def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None:
-    dtype, types = _types(kernel)
+    dtype, types = types_of(kernel)
     random = np.random.default_rng(list(case.__dict__.values())[:3])
     lead = (case.batch,) if case.batch > 1 else ()
 
     def matrix(own: np.dtype[Any], rows: int, columns: int, flip: bool = False) -> np.ndarray:
         shape = (*lead, columns, rows) if flip else (*lead, rows, columns)
-        values = _random(random, own, shape)
+        values = random_matrix(random, own, shape)
         return np.swapaxes(values, -1, -2) if flip else values
 
     a, b = matrix(types[0], case.m, case.k, case.trans_a), matrix(types[1], case.k, case.n, case.trans_b)
@@ -108,14 +108,14 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
         raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
 
 
-def _types(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
+def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
     """The types of a kernel's results, and of a and b; float32 where any will do."""
     names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
     dtype, *types = (operands.bfloat16(kernel.name) if name == "bfloat16" else np.dtype(name) for name in names)
     return dtype, types or [dtype, dtype]
 
 
-def _random(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of -1 … 1, both parts of complex ones; integers of the whole range."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
@@ -199,7 +199,7 @@ ORDERED = {
 
 def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:
     """SHA-256 of what `kernel` makes of `ordered_case` with reproducible=True."""
-    _types(kernel)  # makes NumPy know the name bfloat16
+    types_of(kernel)  # makes NumPy know the name bfloat16
     a, b, c = ordered_case(kernel.dtype)
     out = np.empty_like(c)
     problem = Problem(kernel.dtype, 47, 53, 301, alpha="x", beta="x", reproducible=True)
@@ -218,7 +218,7 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
     Operands are resident where the backend has memory of its own; transfers are timed apart, on 16 MiB.
     """
-    dtype, types = _types(kernel)
+    dtype, types = types_of(kernel)
     upload = download = 0.0
     resident = True
     try:
@@ -232,11 +232,10 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
     def seconds(n: int) -> float:
         random = np.random.default_rng(n)
-        a, b = (_random(random, own, (n, n)) for own in types)
+        a, b = (random_matrix(random, own, (n, n)) for own in types)
         launch = backend.launcher(kernel, device, Problem(dtype.name, n, n, n, inputs=kernel.inputs))
-        given: list[Operand] = [a, b, np.empty((n, n), dtype)]
-        if resident:
-            given = [backend.to_device(x, device) for x in (a, b, np.empty((n, n), dtype))]
+        arrays = [a, b, np.empty((n, n), dtype)]
+        given: list[Operand] = [backend.to_device(x, device) for x in arrays] if resident else [*arrays]
         times = 3 if n > 16 else 30  # what tells small products apart is little beside what disturbs them
         return best_of(lambda: _finished(backend, launch, device, *given), times)
 

@@ -15,10 +15,11 @@ import pytest
 import gemm
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.dispatch import child, cost, probe, registry
 from gemm.dispatch import choice as choosing
-from gemm.dispatch import cost, probe, registry
 from gemm.errors import KernelFailed
 from gemm.problem import Device, Problem
+from gemm.verify import measure
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -285,7 +286,27 @@ def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
     assert "gemm does without opencl" in done.stderr
 
 
+def test_kernels_of_mixed_types_are_measured_with_an_output_of_theirs():
+    """An output of the operands' type would be a quarter of the room that int32 takes: PoCL aborts on that."""
+    outputs = set()
+
+    class Resident(Faulty):
+        def to_device(self, array, device):
+            return array
+
+        def to_host(self, view):
+            return view
+
+        def launcher(self, kernel, device, problem):
+            return lambda a, b, c, out, alpha, beta: outputs.add((a.dtype.name, b.dtype.name, out.dtype.name))
+
+    backend = Resident(None)
+    row = Kernel("u8s32gemm_faulty_1x1", "faulty", "faulty", "int32", "none.c", inputs=("uint8", "int8"))
+    measure(backend, row, backend.devices()[0], budget=1e-9)
+    assert outputs == {("uint8", "int8", "int32")}
+
+
 def test_a_timeout_that_is_no_number_names_the_variable(monkeypatch):
     monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="GEMM_PROBE_TIMEOUT"):
-        probe.timeout()
+        child.timeout()

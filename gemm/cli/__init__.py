@@ -1,4 +1,4 @@
-"""The command line, `python -m gemm` or `gemm`: info, bench, verify, explain.
+"""The command line, `python -m gemm` or `gemm`: info, bench, tune, verify, explain.
 
 A sub-command is a module here with HELP, EXAMPLES, `add(parser)`, which declares its arguments, and `run(args)`, which
 returns the exit status. Statuses: 0; 1 when a check failed; 2 for a mistake of the user or something that is not here;
@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gemm import __version__
-from gemm.cli import bench, explain, info, verify
+from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.errors import BackendUnavailable
 
-COMMANDS = {"info": info, "bench": bench, "verify": verify, "explain": explain}
+COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,7 +13,8 @@ from typing import Any
 from gemm import dispatch, threads
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
-from gemm.dispatch import probe, registry
+from gemm.dispatch import registry
+from gemm.dispatch.child import timeout
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
 
@@ -41,6 +42,18 @@ def listed(text: str) -> list[str]:
     if not items:
         raise argparse.ArgumentTypeError("must name something")
     return list(dict.fromkeys(items))
+
+
+def shapes(argument: str) -> list[tuple[int, int, int]]:
+    """An argument of the form MxNxK,MxNxK,..."""
+    found: list[tuple[int, int, int]] = []
+    for item in listed(argument):
+        try:
+            m, n, k = item.lower().split("x")
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be like 256x256x256, not {item!r}") from None
+        found.append((positive(m), positive(n), positive(k)))
+    return found
 
 
 def writable(text: str) -> Path:
@@ -93,7 +106,7 @@ def check_environment() -> None:
     """Raise Mistake unless the package's environment variables make sense."""
     try:
         threads.granted()
-        probe.timeout()
+        timeout()
     except ValueError as error:
         raise Mistake(str(error)) from None
 
@@ -135,7 +148,7 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
 
 def save_json(path: Path, document: Mapping[str, Any], indent: int | None = 1) -> None:
     """Write strict JSON: NaN and infinities, which it lacks, would be an error."""
-    _write(path, json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+    save_text(path, json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -144,10 +157,11 @@ def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    _write(path, text.getvalue())
+    save_text(path, text.getvalue())
 
 
-def _write(path: Path, text: str) -> None:
+def save_text(path: Path, text: str) -> None:
+    """Write a file that the user named."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -41,6 +41,7 @@ from gemm.cli.arguments import (
     save_json,
     select,
     shape,
+    shapes,
     writable,
 )
 from gemm.cli.contest import Contestant, Shape
@@ -71,7 +72,7 @@ Entry = tuple[Backend, Device, str | None]
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_shape(parser)
-    parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="MxNxK,MxNxK,...")
+    parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,MxNxK,...")
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
     parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="how a and b are given")
     add_selection(parser)
@@ -81,17 +82,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", action="store_true", help="check every result by a reference of wider type")
     parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
     parser.add_argument("--csv", type=writable, metavar="FILE", help="write the results as a table, too")
-
-
-def _shapes(argument: str) -> list[tuple[int, int, int]]:
-    found: list[tuple[int, int, int]] = []
-    for item in listed(argument):
-        try:
-            m, n, k = item.lower().split("x")
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be like 256x256x256, not {item!r}") from None
-        found.append((positive(m), positive(n), positive(k)))
-    return found
 
 
 def _sizes(argument: str) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
-from gemm.dispatch import cost, probe, registry
+from gemm.dispatch import cost, probe, registry, tuning
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import PRECISIONS, Device, DeviceView, Operand, Problem
@@ -171,19 +171,30 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
     why_not = (
         _unfit(row, problem)
         or unavailable(row, device, reproducible=problem.reproducible)
-        or row.illegal(names)
         or _demoted.get((row.name, device.key))
-        or (None if trusting else _untrusted(row, device, facts))
+        or (None if trusting or device.kind in row.auto else f"chosen on a {device.kind} only by name")
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)
-    return cost.predict(row, device, problem, facts.rates(row, device) if facts else None)
+    for choice in tuning.choices(row, device, problem):
+        kernel = choice.kernel
+        why_not = kernel.illegal(names) or (None if trusting or choice.here else _untrusted(kernel, device, facts))
+        if kernel.chosen or not trusting:
+            why_not = why_not or _spoiled(row, kernel, device, problem)
+        if not why_not:
+            rates = facts.rates(kernel, device) or facts.rates(row, device) if facts else None
+            found = cost.predict(kernel, device, problem, rates, choice.record)
+            return replace(found, origin=choice.origin if row.space else "")
+    return Candidate(row, device, why_not=why_not or "")
+
+
+def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
+    cause = tuning.failure(row, kernel, device, problem)
+    return f"failed when it was tuned: {cause}" if cause else None
 
 
 def _untrusted(row: Kernel, device: Device, facts: probe.Facts | None) -> str | None:
     """Why `row` may not be chosen on `device` unless it is named: it must have passed verification there."""
-    if device.kind not in row.auto:
-        return f"chosen on a {device.kind} only by name"
     record = facts.of(row, device) if facts else None
     if record is None:
         return "not verified on this device and driver"
@@ -234,6 +245,7 @@ def forget_choices() -> None:
 def forget() -> None:
     """Drop cached choices and launches, as if the process had just started; demotions stay."""
     launcher.cache_clear()
+    tuning.forget()
     forget_choices()
 
 

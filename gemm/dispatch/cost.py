@@ -7,10 +7,11 @@ follows from the launch and transfer terms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemm.catalog import Kernel
 from gemm.dispatch.plan import Candidate
+from gemm.dispatch.records import Record
 from gemm.problem import Device, Problem
 
 CALL = 2e-6
@@ -42,19 +43,28 @@ def guess(kernel: Kernel, device: Device) -> Rates:
     return Rates(CALL, kernel.gflops * 1e9 * cores)
 
 
-def predict(kernel: Kernel, device: Device, problem: Problem, measured: Rates | None) -> Candidate:
-    """The time of `problem` on a kernel that can run it."""
+def predict(
+    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None
+) -> Candidate:
+    """The time of `problem` on a kernel that can run it.
+
+    Args:
+        measured: what the probe found of the kernel. tuned: what the tuner found for products like this one.
+    """
     rates = measured or guess(kernel, device)
+    basis = "measured" if measured else "guessed"
+    if tuned is not None and tuned.seconds:
+        batch, m, n, k = tuned.shape
+        work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
+        rates = replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
+        basis = "measured for such products"
     bytes_in, bytes_out = problem.traffic if problem.device == "host" else (0, 0)
     transfer = 0.0
     if rates.upload and rates.download:
         transfer = bytes_in / rates.upload + bytes_out / rates.download
-    compute, launches = _work(kernel, device, problem)
-    compute, launch = compute / rates.flops, rates.launch * launches
-    return Candidate(
-        kernel, device, launch + transfer + compute, launch, transfer, compute,
-        "measured" if measured else "guessed",
-    )  # fmt: skip
+    work, launches = _work(kernel, device, problem)
+    compute, launch = work / rates.flops, rates.launch * launches
+    return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis)
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:

@@ -15,7 +15,8 @@ class Candidate:
     Attributes:
         seconds: predicted time of the call, transfers included; None when it cannot run.
         launch, transfer, compute: the terms of `seconds`.
-        basis: "measured" on this machine or "guessed" from the catalog.
+        basis: "measured" on this machine, by the probe or by the tuner, or "guessed" from the catalog.
+        origin: where the values of the kernel's tunable parameters come from.
         why_not: why it cannot run, or "".
     """
 
@@ -27,6 +28,7 @@ class Candidate:
     compute: float = 0.0
     basis: str = ""
     why_not: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True)

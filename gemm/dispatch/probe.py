@@ -1,9 +1,8 @@
 """What this machine's devices are and can do: found in a child process, remembered on disk.
 
-A driver may abort, hang or compute garbage when it is first touched. The child (`python -m gemm.dispatch.probe`) takes
-that risk: it loads each backend, verifies each kernel on each device (gemm.verify) and measures its rates, printing one
-JSON line a step. The parent reads them under a time limit; a step that kills or hangs the child costs that kernel, and
-the child is started again without it.
+The child (`python -m gemm.dispatch.probe`, see gemm.dispatch.child) loads each backend, verifies each kernel on each
+device (gemm.verify), also with the parameters that are shipped for the device or were tuned with another driver, and
+measures its rates. A step that kills or hangs it costs that kernel, and the child is started again without it.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import hashlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +20,8 @@ from typing import Any
 
 from gemm import sources
 from gemm.catalog import BACKENDS, KERNELS, Kernel
+from gemm.dispatch import tuning
+from gemm.dispatch.child import Child, Line, serve, timeout
 from gemm.dispatch.cost import Rates
 from gemm.problem import Device
 
@@ -32,28 +31,16 @@ RESTARTS = 4
 """How many steps may kill the child before the probe settles for what it has."""
 
 
-def timeout() -> float:
-    """Seconds that the child may be silent, i.e. spend in one step: $GEMM_PROBE_TIMEOUT or 60."""
-    text = os.environ.get("GEMM_PROBE_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise ValueError(f"GEMM_PROBE_TIMEOUT must be a positive number of seconds, not {text!r}")
-    return seconds
-
-
 class Facts:
     """What a probe found.
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel name, device key): {"ok", "error", "launch", "flops", "upload", "download"}}.
+        kernels: {(kernel label, device key): {"ok", "error", "launch", "flops", "upload", "download"}}.
         unavailable: {backend: cause and remedy}.
     """
 
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
+    def __init__(self, lines: list[Line]) -> None:
         self.lines = lines
         self.devices = {x["device"]: x for x in lines if x["step"] == "device"}
         self.kernels = {(x["kernel"], x["device"]): x for x in lines if x["step"] == "kernel"}
@@ -67,7 +54,7 @@ class Facts:
                 and facts["name"] == device.name
                 and (facts["driver"] == device.driver)
             ):
-                return self.kernels.get((kernel.name, key))
+                return self.kernels.get((kernel.label, key))
         return None
 
     def rates(self, kernel: Kernel, device: Device) -> Rates | None:
@@ -123,6 +110,7 @@ def entry() -> str:
     folders = [os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors", "/vendor/lib64", "/system/vendor/lib64"]
     folders += [str(Path(p, "pyopencl")) for p in sys.path if Path(p, "pyopencl").is_dir()]
     files = [Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dri"), Path("/dev/kgsl-3d0")]
+    files += sorted(tuning.SHIPPED.glob("*.json"))
     for folder in folders:
         files += sorted(Path(folder).glob("*.icd")) or sorted(Path(folder).glob("libOpenCL*")) or [Path(folder)]
     for file in files:
@@ -139,114 +127,77 @@ def entry() -> str:
 
 
 def _probe() -> Facts:
-    """Run children until one finishes or too many died; each death blames the step it died in."""
-    lines: list[dict[str, Any]] = []
-    skip: list[str] = []
+    """Ask children until one finishes or too many died; each death blames the step it died in."""
+    lines: list[Line] = []
+    skip: list[str] = []  # what is known, for better or worse
     log.info("gemm looks for devices, once for these drivers")
-    for _ in range(RESTARTS):
-        step, cause = None, ""
-        for line in _child(skip):
-            if line["step"] == "begin":
-                step = line["what"]
-            elif line["step"] == "died":
-                cause = line["cause"]
-            elif line["step"] == "end":
-                return Facts(lines)
-            elif line not in lines:
-                lines.append(line)
-        if step is None:
-            break
-        skip.append(step)
-        log.warning("gemm does without %s: the probe %s there", step, cause)
-        name, _, device = step.partition(" on ")
-        if device:
-            lines.append({"step": "kernel", "kernel": name, "device": device, "ok": False, "error": cause})
-        else:
-            lines.append({"step": "unavailable", "backend": name, "cause": f"its driver {cause} in a child process"})
+    with Child("gemm.dispatch.probe") as child:
+        for _ in range(RESTARTS):
+            step = cause = None
+            for line in child.ask({"skip": skip}, timeout()):
+                if line["step"] == "begin":
+                    step = line["what"]
+                elif line["step"] == "died":
+                    cause = line["cause"]
+                elif line not in lines:
+                    lines.append(line)
+                    if line["step"] == "kernel":
+                        skip.append(f"{line['kernel']} on {line['device']}")
+            if cause is None or step is None:
+                break
+            skip.append(step)
+            log.warning("gemm does without %s: the probe %s there", step, cause)
+            name, _, device = step.partition(" on ")
+            if device:
+                lines.append({"step": "kernel", "kernel": name, "device": device, "ok": False, "error": cause})
+            else:
+                unavailable = f"its driver {cause} in a child process"
+                lines.append({"step": "unavailable", "backend": name, "cause": unavailable})
     return Facts(lines)
 
 
-def _child(skip: list[str]) -> Iterator[dict[str, Any]]:
-    """The child's lines, ended by {"step": "died", "cause": ...} unless it said "end" itself."""
-    command = [sys.executable, "-m", "gemm.dispatch.probe", *skip]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_PACKAGES), *_python_path()])},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        last = time.monotonic()
-        hung = threading.Event()
-
-        def watch() -> None:
-            while process.poll() is None:
-                if time.monotonic() - last > limit:
-                    hung.set()
-                    process.kill()
-                    return
-                time.sleep(0.05)
-
-        limit = timeout()
-        threading.Thread(target=watch, daemon=True).start()
-        for text in process.stdout:
-            last = time.monotonic()
-            if not text.startswith(_MARK):
-                continue  # drivers print what they like
-            line = json.loads(text[len(_MARK) :])
-            yield line
-            if line["step"] == "end":
-                process.kill()  # a driver may hang at exit, too
-                return
-        code = process.wait()
-    yield {"step": "died", "cause": "hung" if hung.is_set() else f"ended with status {code}"}
-
-
-_MARK = "gemm-probe "
-_PACKAGES = Path(__file__).resolve().parents[2]
-
-
-def _python_path() -> list[str]:
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-
-
-def _say(**line: Any) -> None:
-    print(_MARK + json.dumps(line), flush=True)
-
-
-def main(skip: list[str]) -> None:
-    """The child: every backend, device and kernel not in `skip`."""
+def explore(request: Line) -> Iterator[Line]:
+    """The child's answer: every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable, KernelFailed
     from gemm.verify import Mismatch, measure, quick
 
+    skip = request["skip"]
     for name in BACKENDS:
         if name in skip:
             continue
-        _say(step="begin", what=name)
+        yield {"step": "begin", "what": name}
         try:
             backend = registry.backend(name)
             devices = backend.devices()
         except BackendUnavailable as error:
-            _say(step="unavailable", backend=name, cause=str(error))
+            yield {"step": "unavailable", "backend": name, "cause": str(error)}
             continue
         for device in devices:
-            _say(step="device", device=device.key, backend=name, name=device.name, driver=device.driver,
-                 kind=device.kind)  # fmt: skip
-            for kernel in KERNELS:
-                what = f"{kernel.name} on {device.key}"
-                if kernel.backend != name or kernel.dtype == "*" or device.kind not in kernel.auto:
+            yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
+                   "driver": device.driver, "kind": device.kind}  # fmt: skip
+            for kernel in _variants(name, device):
+                what = f"{kernel.label} on {device.key}"
+                if what in skip:
                     continue
-                if what in skip or set(kernel.needs) - device.features:
-                    continue
-                _say(step="begin", what=what)
+                yield {"step": "begin", "what": what}
+                record = {"step": "kernel", "kernel": kernel.label, "device": device.key, "ok": False, "error": ""}
                 try:
                     quick(backend, kernel, device)
-                    rates = measure(backend, kernel, device)
+                    yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except (KernelFailed, Mismatch) as error:
-                    _say(step="kernel", kernel=kernel.name, device=device.key, ok=False, error=str(error))
-                else:
-                    _say(step="kernel", kernel=kernel.name, device=device.key, ok=True, error="", **vars(rates))
-    _say(step="end")
+                    yield {**record, "error": str(error)}
+
+
+def _variants(backend: str, device: Device) -> Iterator[Kernel]:
+    """The rows that can run on `device`, each as the catalog has it and with other parameters."""
+    for row in KERNELS:
+        if row.backend != backend or row.dtype == "*" or device.kind not in row.auto:
+            continue
+        if not set(row.needs) - device.features:
+            yield row
+            yield from tuning.variants(row, device)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serve(explore)

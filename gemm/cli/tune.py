@@ -1,0 +1,197 @@
+"""`gemm tune`: find the parameters that suit this machine's devices, and carry them from one machine to another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+from gemm import dispatch, sources
+from gemm.catalog import KERNELS, Kernel
+from gemm.cli import text
+from gemm.cli.arguments import (
+    Mistake,
+    add_selection,
+    check_kernels,
+    listed,
+    positive,
+    save_text,
+    select,
+    shapes,
+    writable,
+)
+from gemm.dispatch import records, search, tuner, tuning
+from gemm.dispatch.child import Child
+from gemm.problem import Device
+
+HELP = "find the kernels' best parameters for this machine's devices"
+EXAMPLES = """examples:
+  gemm tune --level fast                        a second for each class of products
+  gemm tune --time-budget 600 --export here.json
+  gemm tune --device opencl:0 --kernel sgemm_adreno_image_8x4 --shapes 640x640x640,64x4096x4096
+  gemm tune --import there.json                 records of the same device, from elsewhere; nothing is measured
+
+Candidates are checked and timed in a child process: one that hangs or crashes is not tried again with this driver. Each
+trial is kept at once, so that a run that was interrupted goes on when it is started again. See docs/tuning.md.
+"""
+SHAPES = (
+    (1, 1024, 1024, 1024), (1, 512, 512, 512), (1, 256, 256, 256), (1, 2048, 2048, 2048), (1, 64, 4096, 4096),
+    (1, 4096, 64, 4096), (1, 4096, 4096, 64), (1, 1, 4096, 4096), (64, 128, 128, 128), (1, 4096, 4096, 4096),
+)  # fmt: skip
+"""(batch, m, n, k) of what is tuned unless --shapes says otherwise: the most wanted first."""
+CPU_WORK = 1 << 31
+"""FLOPs of the largest of them that a CPU's runtime is given."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_selection(parser)
+    parser.add_argument("--level", choices=("off", "fast", "full"),
+                        help="off: measure nothing; fast: a second for each class of products; full: the whole search "
+                        "(default: full, off with --import)")  # fmt: skip
+    parser.add_argument("--time-budget", type=_seconds, metavar="SECONDS", default=math.inf,
+                        help="stop after about so long (default: when all is tried)")  # fmt: skip
+    parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,...: one for each class to be tuned")
+    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products a call, for --shapes")
+    parser.add_argument("--trans", type=_layouts, default=["NN"], metavar="LIST",
+                        help="of NN, NT, TN, TT: how a and b are given (default: NN)")  # fmt: skip
+    parser.add_argument("--dtypes", type=listed, metavar="LIST", help="only kernels of these types")
+    parser.add_argument("--import", "--merge", dest="merge", type=Path, action="append", metavar="FILE",
+                        help="merge records that --export wrote, before anything else")  # fmt: skip
+    parser.add_argument("--export", type=writable, metavar="FILE",
+                        help="write what is known of these devices in the end, as JSON")  # fmt: skip
+
+
+def _seconds(argument: str) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, not {argument!r}")
+    return value
+
+
+def _layouts(argument: str) -> list[str]:
+    found = [item.upper() for item in listed(argument)]
+    if wrong := [item for item in found if item not in ("NN", "NT", "TN", "TT")]:
+        raise argparse.ArgumentTypeError(f"knows NN, NT, TN and TT, not {wrong[0]}")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import, tune, export; returns the status."""
+    if sources.cache_dir() is None:
+        raise Mistake("records are kept in the cache folder, and none can be used: see gemm info")
+    for file in args.merge or ():
+        try:
+            count = tuning.imported(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise Mistake(f"cannot import {file}: {error}") from None
+        print(f"{text.counted(count, 'record')} imported from {file}")
+    status = 0
+    level = args.level or ("off" if args.merge else "full")
+    devices = None
+    if level != "off" or args.device or args.backends:
+        devices = [device for _, device in select(args)[0]]
+    if level != "off" and devices is not None:
+        status = _tune(args, level == "fast", [each for each in devices if _rows(args, each)])
+    if args.export:
+        save_text(args.export, records.text(tuning.exported(devices)))
+    return status
+
+
+def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
+    """What is to be tuned on `device`, named or chosen there: nothing where no kernel has a space."""
+    rows = check_kernels(args.kernel) or [row for row in KERNELS if device.kind in row.auto and row.dtype != "*"]
+    rows = [row for row in rows if row.backend == device.backend and not dispatch.unavailable(row, device)]
+    if not any(row.space for row in rows):
+        return []
+    wanted = args.dtypes or {row.dtype for row in rows if row.space}
+    return [row for row in rows if row.dtype in wanted]
+
+
+def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
+    if not devices:
+        raise Mistake("nothing to tune: no kernel with a space of parameters runs here (see: gemm info)")
+    given = [(args.batch, *shape) for shape in args.shapes or ()]
+    jobs = [
+        (device, shape, layout)
+        for device in devices
+        for shape in given or [s for s in SHAPES if device.kind != "cpu" or 2 * math.prod(s) <= CPU_WORK]
+        for layout in args.trans
+    ]
+    start = time.monotonic()
+    clock = _Clock(start, start + args.time_budget, [_size(args, device, shape) for device, shape, _ in jobs])
+    worked = False
+    failures: list[str] = []
+    with Child("gemm.dispatch.trial") as child:
+        for device, shape, layout in jobs:
+            if time.monotonic() >= clock.until:
+                break
+            last: dict[str, tuner.Step] = {}
+            with text.Progress(clock.sizes[0]) as bar:
+                for step in tuner.tune(child, device, _rows(args, device), shape, layout, fast=fast, until=clock.until):
+                    last[step.row.name] = step
+                    clock.done += 1
+                    bar.step(f"{_title(shape, layout)} {step.row.name}, {clock.left()}")
+                    if isinstance(step.trial, str):
+                        what = f"{step.row.tuned(step.params).label} on {device.key}, {_title(shape, layout)}"
+                        failures.append(f"{what}: {step.trial.removeprefix(records.HERE)}")
+            clock.next()
+            print(f"{_title(shape, layout)} on {device.key}, {device.name}")
+            for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):
+                print(f"  {_outcome(step)}", flush=True)
+            worked = worked or any(step.record.seconds for step in last.values())
+    text.bullets("Failed, and not tried again with this driver:", failures)
+    took = text.seconds(time.monotonic() - start)
+    finished = "all is tried" if time.monotonic() < clock.until and not fast else "run it again to go on"
+    print(f"{text.counted(clock.tried, 'candidate')} in {took}; {finished}.")
+    return 0 if worked else 1
+
+
+def _size(args: argparse.Namespace, device: Device, shape: tuple[int, int, int, int]) -> int:
+    names = dict(zip(("batch", "m", "n", "k"), shape, strict=True)) | dict(device.limits)
+    return sum(search.size(row, names) for row in _rows(args, device))
+
+
+class _Clock:
+    """How long a run will take: `sizes` are the candidates of the classes that are left, at most."""
+
+    def __init__(self, start: float, until: float, sizes: list[int]) -> None:
+        self.start, self.until, self.sizes = start, until, sizes
+        self.done = self.tried = 0
+        self._before = 0
+
+    def next(self) -> None:
+        """A class is finished."""
+        self.tried += self.done
+        self._before += self.sizes.pop(0)
+        self.done = 0
+
+    def left(self) -> str:
+        now = time.monotonic()
+        share = (self._before + self.done) / max(1, self._before + sum(self.sizes))
+        return f"{text.seconds(max(0.0, min(self.until - now, (now - self.start) * (1 / share - 1))))} left"
+
+
+def _title(shape: tuple[int, int, int, int], layout: str) -> str:
+    batch, *sizes = shape
+    lead = f"{batch} × " if batch > 1 else ""
+    return f"{lead}{' × '.join(map(str, sizes))} {layout}"
+
+
+def _outcome(step: tuner.Step) -> str:
+    record = step.record
+    tried = text.counted(len(record.trials), "candidate")
+    failed = sum(isinstance(trial, str) for trial in record.trials.values())
+    notes = tried + (f", {failed} failed" if failed else "")
+    if record.seconds is None or record.params is None:
+        return f"{step.row.name:34} nothing worked ({notes})"
+    rate = 2 * math.prod(record.shape) / record.seconds / 1e9
+    chosen = " ".join(f"{name}={value}" for name, value in record.params.items())
+    if record.gain is not None and record.gain > 1:
+        chosen += f", {text.faster(record.gain)} the default"
+    return f"{step.row.name:34} {text.number(rate):>6} GFLOP/s  {chosen}{' ' * bool(chosen)}({notes})"

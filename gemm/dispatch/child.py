@@ -1,0 +1,133 @@
+"""A child process that takes the risk of touching drivers, which may abort, hang or compute garbage.
+
+The child, `python -m MODULE`, calls `serve`: each request on its standard input is answered by lines of JSON. The
+parent holds a `Child` and reads an answer under a time limit; a child that died or hung is replaced at the next
+request, so that a bad step costs that step alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Line = dict[str, Any]
+
+_MARK = "gemm-child "
+_READY: Line = {"step": "ready"}
+_END: Line = {"step": "end"}
+STARTING = 120.0
+"""Seconds that Python and the package may take to load in the child, before any driver is touched."""
+_PACKAGES = Path(__file__).resolve().parents[2]
+
+
+def timeout() -> float:
+    """Seconds that a child may be silent, i.e. spend in one step: $GEMM_PROBE_TIMEOUT or 60."""
+    text = os.environ.get("GEMM_PROBE_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ValueError(f"GEMM_PROBE_TIMEOUT must be a positive number of seconds, not {text!r}")
+    return seconds
+
+
+class Child(contextlib.AbstractContextManager["Child"]):
+    """A process that answers requests; started by the first, killed at the end: a driver may hang at exit, too."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def ask(self, request: Any, limit: float) -> Iterator[Line]:
+        """The lines of the answer to `request`.
+
+        A child that ends, or is silent for `limit` seconds, makes {"step": "died", "cause": ...} the last one.
+        """
+        patience = limit if self._process else max(limit, STARTING)
+        process = self._process = self._process or self._start()
+        lines, finished = self._lines, False
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(OSError):  # it is dead: reading tells
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+            while True:
+                try:
+                    text = lines.get(timeout=patience)
+                    cause = "" if text is not None else f"ended with status {process.wait(limit)}"
+                except (queue.Empty, subprocess.TimeoutExpired):
+                    text, cause = None, "hung"
+                if text is None:
+                    break
+                line, patience = json.loads(text), limit
+                if line == _END:
+                    finished = True
+                    return
+                if line != _READY:
+                    yield line
+        finally:
+            if not finished:  # it died, or nobody wants the rest
+                self.close()
+        yield {"step": "died", "cause": cause}
+
+    def close(self) -> None:
+        """Kill the process, if there is one; the next request starts another."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        with contextlib.suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may hold it even now
+            process.wait(5)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        path = [str(_PACKAGES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        process = subprocess.Popen(
+            [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        )  # fmt: skip
+        self._lines = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(process, self._lines), daemon=True).start()
+        return process
+
+
+def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    """Hand on the child's own lines, whatever drivers print among them, then None."""
+    assert process.stdout is not None
+    with process.stdout as output:
+        for text in output:
+            _, mark, line = text.partition(_MARK)
+            if mark and line.endswith("\n"):  # a process that is killed may leave half a line
+                lines.put(line)
+    lines.put(None)
+
+
+def serve(answer: Callable[[Any], Iterable[Line]]) -> None:
+    """The child's side: answer each request until there are no more."""
+
+    def say(line: Line) -> None:
+        print(_MARK + json.dumps(line), flush=True)
+
+    say(_READY)
+    for text in sys.stdin:
+        for line in chain(answer(json.loads(text)), [_END]):
+            say(line)

@@ -1,0 +1,197 @@
+"""Which parameters a kernel takes for a product: what was tuned here, else what is shipped, else the catalog's.
+
+This machine's records lie in the cache folder, one entry a device, with those that were imported; gemm/tuned/*.json are
+shipped with the package, for devices known by patterns, from the particular to the general. See gemm.dispatch.records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gemm import sources
+from gemm.catalog import Kernel
+from gemm.dispatch.records import FIELDS, HERE, LEVELS, Class, Group, Record, document, key_of, parse
+from gemm.problem import Device, Problem
+
+log = logging.getLogger("gemm")
+
+SHIPPED = Path(__file__).resolve().parents[1] / "tuned"
+NEAR = 1.0
+"""Up to this distance a class's measured rate serves another class: its neighbours along one axis."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel with its parameters for a product.
+
+    Attributes:
+        origin: where they come from, in words.
+        here: they were verified on this device with this driver, by the tuner.
+        record: the measurement of (nearly) this class on this device and driver, if there is one.
+    """
+
+    kernel: Kernel
+    origin: str
+    here: bool = False
+    record: Record | None = None
+
+
+@lru_cache(maxsize=1024)
+def fingerprint(row: Kernel) -> str:
+    """Of the row's source and fixed parameters: what is measured of another one says nothing of it."""
+    fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
+    return hashlib.sha256(repr((sources.read(row), sorted(fixed.items()))).encode()).hexdigest()[:16]
+
+
+def class_of(problem: Problem) -> Class:
+    return Class.of(problem.batch, problem.m, problem.n, problem.k, problem.layout)
+
+
+def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
+    """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
+    wanted = class_of(problem)
+    own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
+    current = [r for r in own if _current(r, row, device)]
+    for record, kernel in _nearest(row, current, wanted):
+        far = record.cls.distance(wanted)
+        origin = "tuned here" if not far else f"tuned here for {' × '.join(map(str, record.shape[1:]))}"
+        yield Choice(kernel, origin, True, record if far <= NEAR and record.seconds else None)
+    for _, kernel in _nearest(row, [r for r in own if r not in current], wanted):
+        yield Choice(kernel, "tuned with another driver or version")
+    if row.space:
+        for level, records in shipped(row.name, device):
+            for record, kernel in _nearest(row, records, wanted):
+                yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
+    yield Choice(row, "default")
+
+
+def _current(record: Record, row: Kernel, device: Device) -> bool:
+    """Whether it was made with the device's driver and the row as they are."""
+    return record.driver == device.driver and record.source == fingerprint(row)
+
+
+def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
+    for record in sorted(records, key=lambda r: r.cls.distance(wanted)):
+        try:
+            yield record, row.tuned(record.params or {})
+        except ValueError:  # of a space that the row no longer has
+            continue
+
+
+def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str:
+    """Why the tuner found that `kernel`, `row` with some parameters, fails on this device and driver; or ""."""
+    key = key_of({name: kernel.params[name] for name in row.space})
+    for record in stored(device):
+        trial = record.trials.get(key)
+        if isinstance(trial, str) and record.kernel == row.name and record.driver == device.driver:
+            elsewhere = trial.startswith(HERE) and record.cls != class_of(problem)
+            if not elsewhere and record.source == fingerprint(row):
+                return trial.removeprefix(HERE)
+    return ""
+
+
+# This machine's records.
+
+
+def entry(device: Device) -> str:
+    """The cache entry of the device's records."""
+    identity = repr((device.backend, device.name, device.platform))
+    return f"tuning-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+
+
+@lru_cache(maxsize=64)
+def _stored(name: str) -> tuple[Record, ...]:
+    return tuple(record for group in _groups(sources.load(name)) for record in group.records)
+
+
+def stored(device: Device) -> tuple[Record, ...]:
+    """What was tuned on this device, with whatever driver, or imported for it."""
+    return _stored(entry(device))
+
+
+def _groups(blob: bytes | None) -> list[Group]:
+    try:
+        return [] if blob is None else parse(json.loads(blob))
+    except ValueError as error:
+        log.warning("gemm ignores its tuning records: %s", error)
+        return []
+
+
+def save(device: Device, records: Iterable[Record]) -> None:
+    """Merge `records` into the device's, also with what another process has written meanwhile."""
+
+    def change(blob: bytes | None) -> bytes:
+        known = {record.identity: record for group in _groups(blob) for record in group.records}
+        for record in records:
+            other = known.get(record.identity)
+            known[record.identity] = record if other is None else record.merged(other)
+        return json.dumps(document([Group.of(device, known.values())])).encode()
+
+    sources.update(entry(device), change)
+    forget()
+
+
+def forget() -> None:
+    """Read the records anew at the next need."""
+    _stored.cache_clear()
+
+
+def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
+    """A document of the best of this machine's records: of `devices`, or of all that were ever tuned here."""
+    names = sources.entries("tuning-") if devices is None else [entry(device) for device in devices]
+    groups = [group for name in names for group in _groups(sources.load(name))]
+    best = [replace(group, records=tuple(r for r in group.records if r.params is not None)) for group in groups]
+    return document([group for group in best if group.records], trials=False)
+
+
+def imported(text: Any) -> int:
+    """Merge a document that `exported` made into this machine's records; returns how many. Raises ValueError."""
+    groups = parse(text)
+    if not all(group.exact for group in groups):
+        raise ValueError("its devices are patterns: only records of one exact device can be imported")
+    for group in groups:
+        if set(group.match) != set(FIELDS):
+            raise ValueError(f"a device is told by {', '.join(FIELDS)}, not by {', '.join(group.match)}")
+        save(Device(group.match["backend"], "", group.match["name"], group.match["platform"]), group.records)
+    return sum(len(group.records) for group in groups)
+
+
+# Shipped records.
+
+
+@cache
+def _shipped() -> tuple[Group, ...]:
+    found: list[Group] = []
+    for file in sorted(SHIPPED.glob("*.json")):
+        try:
+            found += parse(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            log.warning("gemm ignores %s: %s", file, error)
+    return tuple(found)
+
+
+def shipped(kernel: str, device: Device) -> Iterator[tuple[str, list[Record]]]:
+    """(level, records of `kernel`) of the shipped files that are for `device`, the particular before the general."""
+    for level in LEVELS:
+        groups = [group for group in _shipped() if group.level == level and group.fits(device)]
+        if records := [r for group in groups for r in group.records if r.kernel == kernel and r.params is not None]:
+            yield level, records
+
+
+def variants(row: Kernel, device: Device, most: int = 4) -> list[Kernel]:
+    """`row` with the parameters that `choices` may offer unverified, for the probe to verify: at most so many."""
+    old = [r for r in stored(device) if r.kernel == row.name and r.params is not None and not _current(r, row, device)]
+    groups = [old, *(records for _, records in shipped(row.name, device))] if row.space else []
+    found: dict[str, Kernel] = {}
+    for records in groups[:2]:  # what was tuned with another driver, the most particular of what is shipped
+        for _, kernel in _nearest(row, records, Class.of(1, 1024, 1024, 1024, "NN")):
+            if kernel.chosen:
+                found.setdefault(kernel.label, kernel)
+    return list(found.values())[:most]
