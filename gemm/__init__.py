@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
+from gemm.memory import copied, empty
 from gemm.prepared import Prepared, prepare
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "GemmPlan",
     "Prepared",
     "backends",
+    "copied",
+    "empty",
     "explain",
     "gemm",
     "get_num_threads",

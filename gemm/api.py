@@ -29,7 +29,8 @@ def gemm(
         b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
             Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
             of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, __cuda_array_interface__, DLPack), all
-            in one place; or what `prepare` made of b.
+            in one place; or what `prepare` made of b. Products of device arrays are enqueued, not waited for: of
+            pyopencl Arrays on the queue of out, else of a, behind all of their events; the result has the product's.
         c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.

@@ -20,7 +20,7 @@ def wrap(array: Any, name: str) -> Operand:
 
     Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
     """
-    if type(array) is np.ndarray:
+    if type(array) is np.ndarray or isinstance(array, DeviceView):
         return array
     for backend in _with_memory(array):
         view = backend.view(array, name)
@@ -74,7 +74,7 @@ def _refuse_broadcast(operand: Operand, name: str) -> None:
 
 def _with_memory(array: Any) -> Iterator[Backend]:
     """The backends whose memory `array` may lie in, judged without loading any library."""
-    if "pyopencl" in sys.modules and hasattr(array, "base_data"):
+    if "pyopencl" in sys.modules and (hasattr(array, "base_data") or hasattr(array, "int_ptr")):
         yield registry.backend("opencl")
     if _on_cuda(array):
         yield registry.backend("cuda")
@@ -109,36 +109,38 @@ def like(result: Operand, example: Any) -> Any:
 def overlap(x: Operand, y: Operand) -> bool:
     """Whether the two may share an element: by the bounds of their memory, so True is not certain."""
     if isinstance(x, DeviceView) and isinstance(y, DeviceView):
-        # A CUDA view's data is its address; an OpenCL view's is a buffer, whose addresses start at 0.
-        if not isinstance(x.data, int) and x.data != y.data:
-            return False
-        (x_low, x_high), (y_low, y_high) = _extent(x), _extent(y)
-        return x_low < y_high and y_low < x_high
+        (space, x_start), (other, y_start) = _place(x), _place(y)
+        x_low, x_high = _extent(x)
+        y_low, y_high = _extent(y)
+        return bool(space == other) and x_start + x_low < y_start + y_high and y_start + y_low < x_start + x_high
     return isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and np.may_share_memory(x, y)
 
 
+def _place(x: DeviceView) -> tuple[Any, int]:
+    """Where x's first element lies: a space of addresses and one of them.
+
+    CUDA's views and those of shared virtual memory lie in one space; an OpenCL buffer is a space of its own.
+    """
+    start = x.data if isinstance(x.data, int) else getattr(x.data, "svm_ptr", None)
+    return (x.data, x.offset) if start is None else (None, start + x.offset)
+
+
 def _extent(view: DeviceView) -> tuple[int, int]:
-    start = view.offset + (view.data if isinstance(view.data, int) else 0)
+    """Bytes from the first element to the lowest one's beginning and to the highest one's end."""
     if view.size == 0:
-        return start, start
+        return 0, 0
     spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
-    low = start + sum(span for span in spans if span < 0)
-    return low, start + sum(span for span in spans if span > 0) + view.dtype.itemsize
+    low = sum(span for span in spans if span < 0)
+    return low, sum(span for span in spans if span > 0) + view.dtype.itemsize
 
 
 def identical(x: Operand, y: Operand) -> bool:
     """Whether the two are the very same elements in the same order."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
-    here, there = (_address(o) for o in (x, y))
+    here, there = (_place(o) if isinstance(o, DeviceView) else (None, o.__array_interface__["data"][0]) for o in (x, y))
     steps = all(p == q or length == 1 for p, q, length in zip(x.strides, y.strides, x.shape, strict=True))
-    return here == there and steps
-
-
-def _address(x: Operand) -> tuple[Any, int]:
-    if isinstance(x, DeviceView):
-        return (None, x.data + x.offset) if isinstance(x.data, int) else (x.data, x.offset)
-    return None, x.__array_interface__["data"][0]
+    return bool(here == there) and steps
 
 
 def distinct(x: Operand) -> bool:

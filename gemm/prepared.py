@@ -1,11 +1,15 @@
 """Right-hand sides packed once for many products: `gemm.prepare`.
 
-Packing costs a pass over b. A product of many rows earns it back; one of few rows, such as a layer of a network applied
-to one input after another, spends more on it than on its arithmetic. (MKL offers the same as cblas_?gemm_pack.)
+Packing costs a pass over b, and for a device its transfer. A product of many rows earns it back; one of few rows, such
+as a layer of a network applied to one input after another, spends more on it than on its arithmetic. (MKL offers the
+same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +18,14 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, operands, repeat
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
+from gemm.catalog import Kernel
+from gemm.dispatch import registry
 from gemm.engine import engine
-from gemm.problem import DeviceView, Problem
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import DeviceView, Operand
 
+_ROWS = 64
+"""Rows of a product that a device's kernel is chosen for."""
 KINDS = 16
 """How many kinds of products are remembered for each set of options."""
 
@@ -31,11 +40,19 @@ class Prepared:
         kernel, device: names of what it was packed for.
     """
 
-    def __init__(self, b: np.ndarray, plan: dispatch.Plan) -> None:
+    def __init__(self, b: Operand, plan: dispatch.Plan) -> None:
         self.shape: tuple[int, int] = (b.shape[0], b.shape[1])
         self.dtype = b.dtype
         self._plan = plan
-        self._packed = pack(plan.kernel, b)
+        self._packed: Any
+        self._kept: DeviceView | None = None
+        if isinstance(b, np.ndarray) and plan.kernel.backend == "cpu":
+            self._packed = pack(plan.kernel, b)
+        else:
+            backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
+            with delivering(plan.kernel):
+                self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
+            self._packed = self._kept.owner.memory
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), b.dtype), b.shape)
         self._memos: dict[object, Any] = {}
@@ -74,7 +91,9 @@ class Prepared:
             result = memo.run(a, self._packed, c, out)
             if result is not None:
                 return result
-        call = normalise(a, self._shape_of_b, c, out=out, trans_b=False, **options)
+        x = operands.wrap(a, "a")
+        there = isinstance(x, DeviceView) and self._kept is not None
+        call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, **options)
         if call.problem.dtype != self.dtype.name:
             raise TypeError(
                 f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
@@ -84,11 +103,26 @@ class Prepared:
         if call.problem.k == 0:  # alpha = 0: b is not read
             dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
             return call.finish()
+        if self._kept is not None:
+            self._on_device(call)
+            return call.finish()
         launch = CpuLaunch(engine(), row, call.problem, self._packed)
         launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
         if known is not None:
             self._learn(known, launch, call, a, c, out)
         return call.finish()
+
+    def _on_device(self, call: Call) -> None:
+        """Launch `call` with what the device keeps as its b."""
+        assert self._kept is not None
+        made = self._plan
+        if call.problem.reproducible and not made.problem.reproducible:
+            raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
+        problem = replace(call.problem, reproducible=made.problem.reproducible)
+        with delivering(made.kernel):
+            launch = dispatch.launcher(replace(made, problem=problem))
+            b = operands.broadcast(self._kept, call.b.shape)
+            launch(call.a, b, call.c, call.out, call.alpha, call.beta)
 
     def _learn(self, known: object, launch: CpuLaunch, call: Call, a: Any, c: Any, out: Any) -> None:
         if known not in self._memos:
@@ -99,35 +133,51 @@ class Prepared:
             repeat.learn_native(self._memos[known], launch, call, a, self._packed, c, out)
 
 
+@contextmanager
+def delivering(kernel: Kernel) -> Iterator[None]:
+    """Turns a kernel's failure, which no other kernel can make up for, into what `gemm` would raise."""
+    try:
+        yield
+    except KernelFailed as error:
+        raise MemoryError(str(error)) if error.memory else BackendUnavailable(kernel.name, str(error)) from error
+
+
 def prepare(
-    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, backend: str = "auto",
-    kernel: str | None = None,
+    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, reproducible: bool = False,
+    backend: str = "auto", kernel: str | None = None,
 ) -> Prepared:  # fmt: skip
-    """Pack `b` for repeated products gemm(a, prepared) on the CPU.
+    """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of an OpenCL device.
 
     Args:
-        b: (k, n) array in host memory, or (n, k) with trans_b.
+        b: (k, n) array, or (n, k) with trans_b: in host memory, or pyopencl's, for products with arrays of its context.
         trans_b: False or "N"; True or "T": transposed; "C": and conjugated.
         dtype: of the products; default: b's.
-        backend, kernel: as for `gemm`, of the CPU.
+        reproducible: all its products on a device are; on the CPU it may be asked of each.
+        backend, kernel: as for `gemm`, of the CPU or OpenCL. "auto": the CPU, or the device where b lies.
 
     Raises:
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
         MemoryError: there is no room for the packed copy.
     """
     matrix = operands.wrap(b, "b")
-    if isinstance(matrix, DeviceView):
-        raise TypeError(f"b lies on {matrix.device.key}; prepare takes host arrays")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
-    left = np.broadcast_to(np.zeros((), matrix.dtype), (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0]))
+    row = (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0])
+    left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)
+    held_by = None
+    if isinstance(matrix, DeviceView):
+        left, held_by = operands.nothing_of(matrix, *row), matrix.device
     call = normalise(left, matrix, None, alpha=1, beta=0, trans_a=False, trans_b=trans_b, out=None, dtype=dtype,
-                     precision="highest", reproducible=False)  # fmt: skip
+                     precision="highest", reproducible=reproducible)  # fmt: skip
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
-    k, n = call.problem.k, call.problem.n
-    plan = dispatch.choose(Problem(call.problem.dtype, 1, n, k), "cpu" if backend == "auto" else backend, kernel)
-    if plan.kernel.backend != "cpu":
+    asked = "cpu" if (backend, held_by) == ("auto", None) else backend
+    # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
+    problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
+    plan = dispatch.choose(problem, asked, kernel, held_by)
+    if plan.kernel.backend not in ("cpu", "opencl"):
         raise TypeError(f"{plan.kernel.name}, the kernel for {call.problem.dtype}, takes no prepared b")
-    assert isinstance(call.b, np.ndarray)
-    return Prepared(call.b, plan)
+    right = call.b
+    if isinstance(right, np.ndarray):
+        right = right.astype(problem.dtype, copy=False)
+    return Prepared(right, plan)

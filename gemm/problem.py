@@ -44,7 +44,7 @@ class DeviceView:
 
     Attributes:
         owner: the caller's array, which keeps the memory alive and names its library.
-        data: what the backend's launches take: a pyopencl.Buffer, or a CUDA address as an int.
+        data: what the backend's launches take: a pyopencl Buffer or SVMPointer, or a CUDA address as an int.
         offset: bytes from `data` to the first element.
         shape, strides: as in NumPy, strides in bytes.
         device: the device that holds it.

@@ -86,3 +86,13 @@ def test_errors_name_the_argument() -> None:
         gemm.plan(numbers(3, 8), prepared)
     with pytest.raises(TypeError, match="no array"):
         np.asarray(prepared)
+
+
+def test_narrow_integers_are_summed_in_the_type_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (20, 300), np.int8), rng.integers(-128, 128, (300, 40), np.int8)
+    expected = a.astype(np.int64) @ b
+    prepared = gemm.prepare(b, dtype="int32")
+    assert prepared.dtype == np.int32
+    for left in (a, a.astype(np.int32)):
+        assert np.array_equal(gemm.gemm(left, prepared), expected)

@@ -12,6 +12,16 @@ from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
+PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Host memory that begins at a page, as bytes; not initialised."""
+    block = np.empty(nbytes + PAGE, np.uint8)
+    start = -block.__array_interface__["data"][0] % PAGE
+    return block[start : start + nbytes]
+
+
 Launch = Callable[[Operand, Operand, Operand | None, Operand, float, float], None]
 """launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c.
 
@@ -61,6 +71,21 @@ class Backend(ABC):
     def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
         """An uninitialised C-ordered array on `like`'s device; its owner is of `like`'s library."""
         raise TypeError(f"{self.name} has no device memory")
+
+    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+        """A new host array in memory that `device` uses in place; None where there is none. See `gemm.empty`."""
+        return None
+
+    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
+        """The matrix `b` as `kernel` reads it, kept on the device; launches of `kernel` take it as b.
+
+        Raises KernelFailed, TypeError where there is no such thing.
+        """
+        raise TypeError(f"{kernel.name} takes no prepared b")
+
+    def copied(self) -> dict[str, dict[str, int]]:
+        """Bytes of operands copied in this process: {device: {how: bytes}}. See `gemm.copied`."""
+        return {}
 
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
         """A C-ordered copy of `array` in device memory, for resident timings and tests."""

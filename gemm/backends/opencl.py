@@ -15,9 +15,10 @@ from gemm import sources
 from gemm.backends.base import Backend, Launch
 from gemm.backends.opencl_context import Handle, reported
 from gemm.backends.opencl_devices import describe, discover
-from gemm.backends.opencl_layout import PACKED, STRIDED, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl_layout import PACKED, STRIDED, Layout, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl_mapped import empty, lent
 from gemm.backends.opencl_replay import Replay, signature
-from gemm.backends.opencl_staging import Traffic
+from gemm.backends.opencl_staging import Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
@@ -57,11 +58,12 @@ class OpenCLBackend(Backend):
     def view(self, array: Any, name: str) -> DeviceView | None:
         library = sys.modules.get("pyopencl.array")
         if library is None or not isinstance(array, library.Array):
+            kind = type(array).__name__
+            if hasattr(array, "get_sub_region"):
+                raise TypeError(
+                    f"{name} is a pyopencl {kind}, without a shape or dtype; pass a pyopencl.array.Array over it"
+                )
             return None
-        import pyopencl as cl
-
-        if array.base_data is not None and not isinstance(array.base_data, cl.MemoryObjectHolder):
-            raise TypeError(f"{name} lies in shared virtual memory; copy it to an array made of buffers")
         itemsize = array.dtype.itemsize
         if any(step % itemsize for step in (array.offset, *array.strides)):
             raise ValueError(
@@ -100,6 +102,22 @@ class OpenCLBackend(Backend):
         assert view is not None
         return view
 
+    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+        return empty(shape, dtype, device)
+
+    def copied(self) -> dict[str, dict[str, int]]:
+        return {device.key: dict(device.handle.copied) for device in (*(self._devices or ()), *self._foreign.values())}
+
+    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
+        own = b.queue if isinstance(b, DeviceView) else None
+        events = b.owner.events if isinstance(b, DeviceView) else ()
+        layout = layouts(kernel.params, reproducible)[1]
+        with reported(f"preparing b for {kernel.name} on {device.name}"):
+            stack = b.insert_axis(0) if isinstance(b, DeviceView) else b[None]
+            kept = Traffic(device.handle, own or device.handle.queue, list(events)).keep(stack, layout)
+        strides = (b.shape[1] * b.dtype.itemsize, b.dtype.itemsize)
+        return DeviceView(kept, kept.memory.data, 0, b.shape, strides, b.dtype, device, readonly=True)
+
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
         import pyopencl.array as cla
 
@@ -117,8 +135,11 @@ class OpenCLBackend(Backend):
             low, high = (sum(span for span in spans if (span > 0) is up) for up in (False, True))
             raw = np.empty(high - low + view.dtype.itemsize, np.uint8)
             with reported("reading from the device"):
+                data = (
+                    view.data if isinstance(view.data, cl.Buffer) else view.data.as_buffer(view.device.handle.context)
+                )
                 cl.enqueue_copy(
-                    view.queue or view.device.handle.queue, raw, view.data, src_offset=view.offset + low,
+                    view.queue or view.device.handle.queue, raw, data, src_offset=view.offset + low,
                     wait_for=view.owner.events, is_blocking=True,
                 )  # fmt: skip
             result[...] = np.ndarray(view.shape, view.dtype, raw, -low, view.strides)
@@ -193,7 +214,14 @@ class _Launcher:
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         with reported(f"{self.kernel.name} on {self.device.name}"):
-            self._launch(a, b, c, out, alpha, beta)
+            if isinstance(out, DeviceView):
+                self._launch(a, b, c, out, alpha, beta)
+                return
+            try:
+                with lent(self.device, (a, b, c, out), (self.a, self.b, STRIDED, STRIDED)) as (a, b, c, out):
+                    self._launch(a, b, c, out, alpha, beta)
+            finally:
+                self._last.commands = []  # what was lent is not kept
 
     def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         given = [a, b, out] if c is None else [a, b, out, c]
@@ -208,7 +236,7 @@ class _Launcher:
         axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
         lengths = tuple(length for length, _ in axes)
         stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
-        step = self._tile(a, b, isinstance(out, DeviceView))
+        step = self._tile(a, b, c, out)
         m, n = out.shape[-2:]
         for index in np.ndindex(*lengths[:-1]):
             for z in range(0, lengths[-1], step.batch):
@@ -223,11 +251,20 @@ class _Launcher:
             out.owner.add_event(traffic.after[-1])
             queue.flush()
 
-    def _tile(self, a: Operand, b: Operand, resident: bool) -> Tile:
+    def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
         (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
-        staged = [(self.a, "m", "k"), (self.b, "k", "n"), (PACKED, "m", "n")]
-        if resident:  # strided layouts are read in place, and so are c and out
-            staged = [slab for slab in staged[:2] if not slab[0].strided]
+        kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
+        right = Layout(k, n) if kept else self.b  # what is kept is not cut
+        staged = [
+            (layout, *axes)
+            for operand, layout, *axes in (
+                (a, self.a, "m", "k"),
+                (b, right, "k", "n"),
+                (c, STRIDED, "m", "n"),
+                (out, STRIDED, "m", "n"),
+            )
+            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # read in place
+        ]
         room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
         image = limits["image_width"], limits["image_height"]
         return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gemm import sources
 from gemm.errors import KernelFailed
 
 _KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
+_IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
 @contextmanager
@@ -31,6 +35,20 @@ def reported(what: str) -> Iterator[None]:
         raise KernelFailed(f"{what}: {error}", memory=memory) from error
     except MemoryError as error:
         raise KernelFailed(f"{what}: out of host memory", memory=True) from error
+
+
+def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
+    """What the device answers to a query that pyopencl does not have, as numbers of the ctypes `kind`; [] to none."""
+    import pyopencl as cl
+
+    try:
+        ask = ctypes.CDLL("OpenCL.dll" if os.name == "nt" else cl._cl.__file__).clGetDeviceInfo
+    except (OSError, AttributeError):
+        return []
+    found, written = (kind * 16)(), ctypes.c_size_t()
+    ask.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+    status = ask(cl_device.int_ptr, query, ctypes.sizeof(found), ctypes.byref(found), ctypes.byref(written))
+    return list(found)[: written.value // ctypes.sizeof(kind)] if status == 0 else []
 
 
 @dataclass(eq=False)
@@ -65,6 +83,7 @@ class Handle:
         self._spare: list[Memory] = []
         self._lock = threading.RLock()
         self._own = threading.local()
+        self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @property
     def context(self) -> Any:
@@ -86,6 +105,20 @@ class Handle:
                 with reported("no OpenCL queue"):
                     self._queue = cl.CommandQueue(self.context, self.cl_device)
             return self._queue
+
+    @cached_property
+    def image_alignment(self) -> tuple[int, int]:
+        """What an image over a buffer needs: texels of a row's pitch, bytes where it begins. (0, 0): there are none."""
+        if "cl_khr_image2d_from_buffer" not in self.cl_device.extensions.split():
+            return 0, 0
+        queries = _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT
+        pitch, base = ((*numbers(self.cl_device, query, ctypes.c_uint), 0)[0] for query in queries)
+        return pitch, max(16 * base, self.cl_device.mem_base_addr_align // 8)  # 16: bytes of the widest texel
+
+    def count(self, how: str, nbytes: int) -> None:
+        """Note that a product has copied operands: "filled" by the host, "packed" on the device, "fetched" back."""
+        with self._lock:
+            self.copied[how] += nbytes
 
     def owns(self, context: Any) -> bool:
         return self._context is not None and bool(self._context == context)
@@ -159,16 +192,29 @@ class Handle:
         flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if host else 0)
         if not channels:
             return cl.Buffer(self.context, flags, need.width)
+        return self.image((channels, itemsize, bits), need.width, need.height, flags=flags)
+
+    def image(
+        self, texel: tuple[int, int, bool], width: int, height: int, memory: Any = None, pitch: int = 0, *,
+        flags: int = 0,
+    ) -> Any:  # fmt: skip
+        """A 2D image, `texel` as in Memory.kind; over the buffer `memory`, if given, with rows `pitch` bytes apart.
+
+        Raises cl.Error.
+        """
+        import pyopencl as cl
+
+        channels, itemsize, bits = texel
         order = cl.channel_order.RGBA if channels == 4 else cl.channel_order.R
         kinds = cl.channel_type
-        texel = {2: (kinds.HALF_FLOAT, kinds.UNSIGNED_INT16), 4: (kinds.FLOAT, kinds.UNSIGNED_INT32)}[itemsize][bits]
+        kind = {2: (kinds.HALF_FLOAT, kinds.UNSIGNED_INT16), 4: (kinds.FLOAT, kinds.UNSIGNED_INT32)}[itemsize][bits]
         shape = cl.ImageDescriptor()
         shape.image_type = cl.mem_object_type.IMAGE2D
-        shape.shape = (need.width, need.height, 1)
+        shape.shape = (width, height, 1)
         shape.array_size = shape.num_mip_levels = shape.num_samples = 0
-        shape.pitches = (0, 0)
-        shape.buffer = None
-        return cl.Image(self.context, flags, cl.ImageFormat(order, texel), desc=shape)
+        shape.pitches = (pitch, 0)
+        shape.buffer = memory
+        return cl.Image(self.context, flags, cl.ImageFormat(order, kind), desc=shape)
 
     def give(self, memory: Memory, after: list[Any]) -> None:
         """Return `memory`, whose last use is `after`, to the pool; the oldest spares beyond the bound are freed."""

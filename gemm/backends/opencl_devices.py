@@ -7,10 +7,9 @@ pyopencl is imported inside functions only, here and in the modules beside, so t
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
-from gemm.backends.opencl_context import Handle
+from gemm.backends.opencl_context import Handle, numbers
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
 
@@ -100,22 +99,10 @@ def _arithmetic(cl_device: Any) -> set[str]:
 
 
 def _sub_group_sizes(cl_device: Any, extensions: set[str]) -> list[int]:
-    """The sizes that a kernel may require. pyopencl has no such query, so ask the library that it links to."""
+    """The sizes that a kernel may require."""
     if "cl_intel_required_subgroup_size" not in extensions:
         return []
-    import pyopencl as cl
-
-    try:
-        library = ctypes.CDLL("OpenCL.dll" if os.name == "nt" else cl._cl.__file__)
-        query = library.clGetDeviceInfo
-    except (OSError, AttributeError):
-        return []
-    sizes, written = (ctypes.c_size_t * 16)(), ctypes.c_size_t()
-    query.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
-    status = query(
-        cl_device.int_ptr, _SUB_GROUP_SIZES, ctypes.sizeof(sizes), ctypes.byref(sizes), ctypes.byref(written)
-    )
-    return list(sizes)[: written.value // ctypes.sizeof(ctypes.c_size_t)] if status == 0 else []
+    return numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
 
 
 def _image_formats(handle: Handle) -> bool:

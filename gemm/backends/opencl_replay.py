@@ -98,7 +98,7 @@ def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
     if out is not None:
         data = out.base_data
         shared = data == a.base_data or data == b.base_data or (c is not None and c is not out and data == c.base_data)
-        if out.queue is not queue or shared:
+        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # those overlap without being one
             return None
         key += (out.shape, out.strides, out.offset, out.dtype)
     return key

@@ -14,6 +14,7 @@ import numpy as np
 
 from gemm import sources
 from gemm.backends.opencl_context import Handle, Memory
+from gemm.backends.opencl_in_place import in_place
 from gemm.backends.opencl_layout import Layout
 from gemm.problem import DeviceView, Operand
 
@@ -35,22 +36,39 @@ class Staged:
         return self.data, np.array((self.offset, row, col, batch), np.int64)
 
 
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Owns a matrix that lies in a kernel's layout from call to call (`gemm.prepare`); `events` as of a Loan."""
+
+    staged: Staged
+    memory: Memory
+    events: tuple[()] = ()
+
+
 class Traffic:
     """The commands of one call: what it has staged, and the events that the next command waits for."""
 
     def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
         self.handle, self.queue, self.after = handle, queue, after
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
-        self.staged = False  # whether an operand was copied
+        self.staged = False  # whether a kernel got other memory than the operands' own
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
         if isinstance(operand, DeviceView):
+            if isinstance(operand.owner, Kept):
+                return operand.owner.staged
             itemsize = operand.dtype.itemsize
             batch, row, col = (step // itemsize for step in operand.strides)
             at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
             if not copy and operand.size and layout.suits(operand.shape[1:], at.offset, at.strides):
                 return at
+            shared = None if copy or not operand.size else in_place(self.handle, operand, layout)
+            if shared is not None:
+                if not layout.channels:
+                    return at
+                self.staged = True  # of an image over it, a buffer is not what another one could stand for
+                return Staged(shared[0], True, 0, (shared[1], 0, 0))
             place: Any = operand.offset
         else:
             place = operand.__array_interface__["data"][0]
@@ -93,6 +111,17 @@ class Traffic:
             if held is not None:
                 self.handle.give(held[2], self.after)
 
+    def keep(self, operand: Operand, layout: Layout) -> Kept:
+        """`operand` (batch, rows, cols) in `layout`, in memory of its own; waits."""
+        staged, memory = self.reserve("kept", operand.shape, operand.dtype, layout, host=False)
+        if isinstance(operand, DeviceView):
+            self._pack(operand, memory, layout)
+        else:
+            self._fill(operand, memory, layout)
+        del self._held["kept"]
+        self.after[-1].wait()
+        return Kept(staged, memory)
+
     def fetch(self, name: str, out: np.ndarray) -> None:
         """Copy what `name` holds, a PACKED buffer, to `out`; waits."""
         import pyopencl as cl
@@ -103,6 +132,7 @@ class Traffic:
         )
         try:
             np.copyto(out, mapped)
+            self.handle.count("fetched", out.nbytes)
         finally:
             self.after = [mapped.base.release(self.queue)]
 
@@ -142,6 +172,7 @@ class Traffic:
                 target[:, :rows, : here.shape[2]] = here
                 target[:, rows:] = layout.pad
                 target[:, :rows, here.shape[2] :] = layout.pad
+            self.handle.count("filled", operand.nbytes)
         finally:
             self.after = [mapped.base.release(self.queue)]
 
@@ -160,4 +191,5 @@ class Traffic:
         places = np.array((view.offset, view.strides[1], view.strides[2], view.strides[0]), np.int64) // itemsize
         sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
         args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
+        self.handle.count("packed", view.size * itemsize)
         self.run(kernel, (wide // (layout.channels or 1), tall, batch), None, args)

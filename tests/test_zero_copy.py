@@ -1,0 +1,638 @@
+"""No copies: `gemm.empty`, wrapped and prepared operands, resident arrays; and that calls on those do not wait.
+
+That nothing is copied is asserted by `gemm.copied()`. Kernels are named, so that nothing is probed for.
+"""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import itertools
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import check_close, exact
+from oracle.ordered import check_same_bits, ordered
+
+import gemm
+from gemm import dispatch
+from gemm.backends import opencl_mapped
+from gemm.backends.opencl_layout import layouts
+from gemm.backends.opencl_mapped import owner
+from gemm.backends.opencl_staging import Traffic
+from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Device, Problem
+
+try:
+    DEVICES: tuple[Device, ...] = registry.backend("opencl").devices()
+    WHY = ""
+except BackendUnavailable as error:
+    DEVICES, WHY = (), str(error)
+SHARING = [device for device in DEVICES if device.unified][:1]  # kernels take long to compile
+NAIVE, PADDED, IMAGE = "sgemm_generic_naive", "sgemm_generic_local_vec4", "sgemm_adreno_image_8x4"
+
+pytestmark = pytest.mark.skipif(not SHARING, reason=WHY or "no OpenCL device shares the host's memory")
+
+
+def runs(row: Kernel, device: Device) -> bool:
+    limits = {"m": 64, "n": 64, "k": 64, "batch": 1, **device.limits}
+    return row.backend == "opencl" and not set(row.needs) - device.features and row.illegal(limits) is None
+
+
+def reads_in_place(row: Kernel, device: Device) -> bool:
+    """Whether `row` reads padded row-major operands where they are: no panels, images only if they share memory."""
+    both = layouts(row.params, False)
+    return not any(x.panel or (x.channels and not device.handle.image_alignment[0]) for x in both)
+
+
+def cases(fits: Callable[[Kernel, Device], bool] = lambda row, device: True) -> pytest.MarkDecorator:
+    """A test of every kernel that runs on the device, of those that `fits` admits."""
+    found = [
+        pytest.param(row, device, id=f"{row.name}@{device.key}")
+        for row in KERNELS
+        for device in SHARING
+        if runs(row, device) and not row.inputs and fits(row, device)
+    ]
+    return pytest.mark.parametrize(("row", "device"), found)
+
+
+def random(like: np.ndarray, seed: int = 0) -> np.ndarray:
+    like[...] = np.random.default_rng([seed, *like.shape]).standard_normal(like.shape)
+    return like
+
+
+def lying(device: str, dtype: Any = np.float32) -> Callable[..., np.ndarray]:
+    """new(*shape, seed=): random numbers in memory of `device`."""
+    return lambda *shape, seed=0: random(gemm.empty(shape, dtype, device), seed)
+
+
+class Copies:
+    """What was copied on `device` inside a with block: {how: bytes}."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __enter__(self) -> dict[str, int]:
+        self.before = gemm.copied()[self.device]
+        self.now: dict[str, int] = {}
+        return self.now
+
+    def __exit__(self, *_: object) -> None:
+        after = gemm.copied()[self.device]
+        self.now.update({how: after[how] - before for how, before in self.before.items()})
+
+
+NONE = {"filled": 0, "packed": 0, "fetched": 0}
+
+
+@pytest.fixture
+def first() -> str:
+    return SHARING[0].key
+
+
+def test_empty_is_an_array_like_any_other(first: str) -> None:
+    for place in (first, "cpu"):
+        for shape in (7, (), (3,), (0, 5), (4, 6), (2, 3, 50, 70)):
+            for dtype in (np.float32, np.float64, np.int8, np.complex64, bool):
+                x = gemm.empty(shape, dtype, place)
+                assert type(x) is np.ndarray
+                assert x.shape == np.empty(shape).shape
+                assert x.dtype == dtype
+                assert x.flags.writeable
+                x[...] = 1
+                assert (x == 1).all()
+    assert gemm.empty(3, device="cpu").dtype == np.float64
+    assert gemm.empty((300, 3), device="cpu").ctypes.data % 4096 == 0
+    assert owner(gemm.empty((4, 6), np.float32, first)[1:].T) is not None
+    assert owner(gemm.empty((4, 6), np.float32, "cpu")) is None
+
+
+def test_without_a_device_it_is_that_of_large_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def choose(problem: Problem, backend: str) -> Any:
+        asked.append((problem.dtype, min(problem.m, problem.n, problem.k) > 1000, backend))
+        return SimpleNamespace(device=SHARING[0])
+
+    monkeypatch.setattr(dispatch, "choose", choose)
+    assert owner(gemm.empty((4, 4), np.float32)) is not None
+    assert owner(gemm.empty((4, 4), np.float64, "opencl")) is not None
+    assert asked == [("float32", True, "auto"), ("float64", True, "opencl")]
+
+
+def test_empty_refuses() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        gemm.empty((3, -1), device="cpu")
+    with pytest.raises(TypeError, match="dtype"):
+        gemm.empty(3, "S4", "cpu")
+    with pytest.raises(ValueError, match="backend must be one of"):
+        gemm.empty(3, device="gpu")
+    with pytest.raises(BackendUnavailable, match="no such device"):
+        gemm.empty(3, device="opencl:99")
+
+
+@cases()
+def test_plain_arrays_are_counted_in_bytes(row: Kernel, device: Device) -> None:
+    a, b = (random(np.empty(shape, row.dtype)) for shape in ((20, 30), (30, 40)))
+    with Copies(device.key) as copies:
+        result = gemm.gemm(a, b, kernel=row.name, backend=device.key)
+    assert copies == {"filled": a.nbytes + b.nbytes, "packed": 0, "fetched": result.nbytes}
+
+
+@cases(reads_in_place)
+def test_operands_of_empty_are_not_copied(row: Kernel, device: Device) -> None:
+    new = lying(device.key, row.dtype)
+    a, b, c, out = new(256, 256), new(256, 256, seed=1), new(256, 256, seed=2), new(256, 256, seed=3)
+    assert a.flags.c_contiguous
+    with Copies(device.key) as copies:
+        assert gemm.gemm(a, b, c, alpha=0.5, beta=2, out=out, kernel=row.name, backend=device.key) is out
+        between = out.copy()
+        gemm.gemm(a, a, out, beta=-1, out=out, kernel=row.name, backend=device.key)
+    assert copies == NONE
+    check_close(between, exact(a, b, c, 0.5, 2.0))
+    check_close(out, exact(a, a, between, 1.0, -1.0))
+
+
+@cases(lambda row, device: reads_in_place(row, device) and not set(row.ordered_needs) - device.features)
+def test_the_padding_of_empty_changes_no_sum(row: Kernel, device: Device) -> None:
+    """Rows, columns and k that are no multiples of tiles; sums that end as -0 before they meet the padding."""
+    tiny, new = np.finfo(row.dtype).tiny, lying(device.key, row.dtype)
+    a, b, c, out = new(62, 31), new(31, 62), new(62, 62), new(62, 62)
+    a[:2], b[:, :2], c[...] = -tiny, tiny, -0.0
+    a[3, 5] = np.inf
+    with Copies(device.key) as copies:
+        gemm.gemm(a, b, c, beta=1, out=out, reproducible=True, kernel=row.name, backend=device.key)
+    check_same_bits(out, ordered(a, b, c, 1.0, 1.0))
+    assert copies["filled"] == copies["fetched"] == 0
+    if row.name in (NAIVE, PADDED):  # PADDED's tiles are of 64 x 64 x 16
+        assert copies == NONE
+
+
+@pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE, "sgemm_generic_panel_6x16"])
+def test_views_of_empty(kernel: str, first: str) -> None:
+    if not runs(BY_NAME[kernel], SHARING[0]):
+        pytest.skip(f"{kernel} does not run on {first}")
+    new, m, n, k = lying(first), 19, 21, 13
+    whole = new(3, 60, 60)
+    views: list[Callable[[int, int], np.ndarray]] = [
+        lambda r, c: whole[0, :r, :c],
+        lambda r, c: whole[1, -r:, -c:],
+        lambda r, c: whole[2, 3 : 3 + c, 5 : 5 + r].T,
+        lambda r, c: whole[0, ::2, ::2][:r, :c],
+        lambda r, c: whole[0, ::-1, ::-1][:r, :c],
+        lambda r, c: np.broadcast_to(whole[1, :1, :c], (r, c)),
+        lambda r, c: np.lib.stride_tricks.as_strided(whole[0], (r, c), (4, 8)),
+    ]
+    for at, (left, right) in enumerate(itertools.product(views, views)):
+        a, b, c = left(m, k), right(k, n), views[at % 7](m, n)
+        if at % 7 == 6:
+            c = views[0](m, n)
+        room = new(60, 60)
+        before = room.copy()
+        cut = [np.s_[2 : 2 + m, 3 : 3 + n], np.s_[: 2 * m : 2, -n:], np.s_[m - 1 :: -1, :n]][at % 3]
+        with Copies(first) as copies:
+            gemm.gemm(a, b, c, alpha=0.5, beta=2, out=room[cut], kernel=kernel, backend=first)
+        check_close(room[cut], exact(a, b, c, 0.5, 2.0))
+        room[cut] = before[cut]
+        assert np.array_equal(room, before)
+        assert copies["filled"] == copies["fetched"] == 0
+        assert not copies["packed"] or kernel != NAIVE
+
+
+def test_what_lies_beside_a_view_is_not_its_padding(first: str) -> None:
+    """The array's own padding, 3 rows and columns, would do for these views, were it beside them."""
+    whole = gemm.empty((125, 125), np.float32, first)
+    whole[...] = np.nan
+    a, b = random(whole[:61, :29]), random(whole[64:93, 64:])
+    check_close(gemm.gemm(a, b, kernel=PADDED, backend=first), exact(a, b))
+    with Copies(first) as copies:
+        gemm.gemm(random(whole)[64:, 96:], whole[96:, 64:], kernel=PADDED, backend=first)
+    assert copies["packed"] == 0
+
+
+def test_batches_and_plain_operands_beside_those_of_empty(first: str) -> None:
+    new = lying(first)
+    a, b, out = new(3, 33, 20), new(20, 40), new(3, 33, 40)
+    with Copies(first) as copies:
+        gemm.gemm(a, b, out=out, kernel=NAIVE, backend=first)
+    check_close(out, exact(np.array(a), np.array(b)))
+    assert copies == NONE
+    plain = random(np.empty((20, 40), np.float32), 5)
+    with Copies(first) as copies:
+        result = gemm.gemm(a, plain, kernel=NAIVE, backend=first)
+        gemm.gemm(np.array(a), plain, out, beta=1, out=out, kernel=NAIVE, backend=first)
+    check_close(result, exact(np.array(a), plain))
+    assert copies == {"filled": 2 * plain.nbytes + a.nbytes, "packed": 0, "fetched": result.nbytes}
+
+
+def test_a_result_may_overlap_its_operands(first: str) -> None:
+    a = lying(first)(40, 40)
+    was = a.copy()
+    assert gemm.gemm(a, a, out=a, kernel=NAIVE, backend=first) is a
+    check_close(a, exact(was, was))
+    a[...] = was
+    gemm.gemm(a[:30, :30], a[:30, :30].T, a[5:35, 5:35], beta=1, out=a[10:, 10:], kernel=NAIVE, backend=first)
+    check_close(a[10:, 10:], exact(was[:30, :30], was[:30, :30].T, was[5:35, 5:35], 1.0, 1.0))
+    a[10:, 10:] = was[10:, 10:]
+    assert np.array_equal(a, was)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_threads_share_operands(wrapped: bool, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call returns with all of its operands mapped, whatever other threads are doing with them."""
+    monkeypatch.setattr(opencl_mapped, "WRAPPED_FROM", 1)
+    new = lying("cpu" if wrapped else first)
+    a, b = new(48, 32), new(32, 64)
+    expected, failures = exact(a, b), []
+
+    def work(seed: int) -> None:
+        try:
+            out = new(48, 64)
+            for turn in range(15):
+                operands = (a, b) if turn % 2 else (a[:, ::-1], b[::-1])
+                gemm.gemm(*operands, out=out, kernel=NAIVE if seed % 2 else PADDED, backend=first)
+                check_close(out, expected)
+                check_close(a @ b, expected)
+        except Exception as error:  # handed to the main thread, whatever it is
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_a_product_waits_for_another_threads_product(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = lying(first)
+    a, b = new(8, 8), new(8, 8)
+    memory = owner(b)
+    assert memory is not None
+    entered, go, run = threading.Event(), threading.Event(), Traffic.run
+
+    def held(*args: Any) -> None:
+        entered.set()
+        assert go.wait(60)
+        run(*args)
+
+    monkeypatch.setattr(Traffic, "run", held)
+    results: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(gemm.gemm(a, b, kernel=NAIVE, backend=first))) for _ in "ab"
+    ]
+    threads[0].start()
+    assert entered.wait(60)
+    entered.clear()
+    threads[1].start()
+    assert not memory.lock.acquire(timeout=0.05)
+    assert not entered.is_set()
+    go.set()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        check_close(result, exact(a, b))
+    assert len(results) == 2
+
+
+@pytest.mark.parametrize("kind", ["launch", "interrupt", "unmap", "run"])
+def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
+
+    new, device = lying(first), SHARING[0]
+    a, b, out = new(16, 16), new(16, 16, seed=1), new(16, 16, seed=2)
+    was = a.copy(), b.copy()
+    launch = registry.backend("opencl").launcher(BY_NAME[NAIVE], device, Problem("float32", 16, 16, 16))
+    broken = cl.LogicError(cl._cl._ErrorRecord(msg="broken", code=-5, routine="clEnqueueNDRangeKernel"))
+    expected: type[BaseException] = KernelFailed
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt if kind == "interrupt" else broken
+
+    with monkeypatch.context() as patch:
+        if kind == "unmap":
+            last = max((owner(x) for x in (a, b, out)), key=id)
+            give = opencl_mapped.Mapped._give
+            patch.setattr(opencl_mapped.Mapped, "_give", lambda self: fail() if self is last else give(self))
+        elif kind == "run":  # after the kernel: what it did is undone for the map's first try
+            mapping, tries = cl.enqueue_map_buffer, []
+
+            def once(*args: Any) -> Any:
+                tries.append(args)
+                return fail() if len(tries) == 1 else mapping(*args)
+
+            patch.setattr(cl, "enqueue_map_buffer", once)
+        else:
+            patch.setattr(Traffic, "run", fail)
+            expected = KeyboardInterrupt if kind == "interrupt" else KernelFailed
+        with pytest.raises(expected):
+            launch(a, b, None, out, 1.0, 0.0)
+    for memory in map(owner, (a, b, out)):
+        assert memory is not None
+        assert memory._map is not None
+        with ThreadPoolExecutor() as other:
+            assert other.submit(memory.lock.acquire, False).result()
+            other.submit(memory.lock.release).result()
+    assert np.array_equal(a, was[0])
+    assert np.array_equal(b, was[1])
+    gemm.gemm(a, b, out=out, kernel=NAIVE, backend=first)
+    check_close(out, exact(*was))
+
+
+def drifting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """From now on the driver maps to another address each time; what it has mapped."""
+    import pyopencl as cl
+
+    mapping, maps = cl.enqueue_map_buffer, []
+
+    def moved(*args: Any) -> Any:
+        array, event = mapping(*args)
+        maps.append(array.base)
+        address = array.ctypes.data + 64 * len(maps)
+        return SimpleNamespace(base=array.base, __array_interface__={"data": (address, False)}), event
+
+    monkeypatch.setattr(cl, "enqueue_map_buffer", moved)
+    return maps
+
+
+def test_a_driver_that_moves_its_memory_gets_none(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = drifting(monkeypatch)
+    x = gemm.empty((64, 64), np.float32, first)
+    assert len(maps) == 2
+    assert owner(x) is None
+    x[...] = 1
+    assert x.sum() == 64 * 64
+
+
+def test_memory_that_moves_after_all_is_an_error_and_no_retry(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, out = lying(first)(16, 16), lying(first)(16, 16)
+    launch = registry.backend("opencl").launcher(BY_NAME[NAIVE], SHARING[0], Problem("float32", 16, 16, 16))
+    launch(a, a, None, out, 1.0, 0.0)
+    drifting(monkeypatch)
+    with pytest.raises(RuntimeError, match="another address") as caught:
+        launch(a, a, None, out, 1.0, 0.0)
+    assert not isinstance(caught.value, KernelFailed)
+
+
+def test_memory_lives_as_long_as_its_views(first: str) -> None:
+    a = lying(first)(64, 64)
+    memory, cut = weakref.ref(owner(a)), a[8:40, ::2].T
+    expected = cut.copy()
+    del a
+    gc.collect()
+    assert memory() is not None
+    result = gemm.gemm(cut, lying(first)(32, 16), kernel=NAIVE, backend=first)
+    check_close(result, exact(expected, lying(first)(32, 16)))
+    assert np.array_equal(cut, expected)
+    del cut
+    gc.collect()
+    assert memory() is None
+
+
+def test_a_process_ends_with_arrays_alive(first: str) -> None:
+    program = f"import gemm, sys; sys.kept = x = gemm.empty((99, 99), 'f4', {first!r}); x[:] = 1; "
+    program += f"print(gemm.gemm(x, x, kernel={NAIVE!r}, backend={first!r})[0, 0])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "99.0\n"
+
+
+def test_an_operand_is_not_lent_twice_by_one_thread(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's handler would, that multiplies while the same thread does."""
+    a, run = lying(first)(8, 8), Traffic.run
+
+    def handler(*args: Any) -> None:
+        with pytest.raises(RuntimeError, match="another product of this thread"):
+            gemm.gemm(a, a, kernel=NAIVE, backend=first)
+        run(*args)
+
+    monkeypatch.setattr(Traffic, "run", handler)
+    check_close(gemm.gemm(a, a, kernel=NAIVE, backend=first), exact(a, a))
+
+
+def test_the_documents_session(first: str) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "zero-copy.md").read_text(encoding="utf-8")
+    session = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("opencl:0", first)
+    assert len(re.findall("^>>> ", session, re.MULTILINE)) >= 10
+    test = doctest.DocTestParser().get_doctest(session, {}, "zero-copy.md", "zero-copy.md", 0)
+    assert not doctest.DocTestRunner().run(test).failed
+
+
+# Arrays of the caller's own, wrapped.
+
+
+@cases(lambda row, device: reads_in_place(row, device) and bool(opencl_mapped._shared_from(device.handle)))
+def test_large_aligned_arrays_are_wrapped(row: Kernel, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl_mapped, "WRAPPED_FROM", 1 << 16)
+    new = lying("cpu", row.dtype)
+    a, b, c, out = new(256, 256), new(256, 256, seed=1), new(256, 256, seed=2), new(256, 256, seed=3)
+    a.flags.writeable = b.flags.writeable = False
+    with Copies(device.key) as copies:
+        gemm.gemm(a, b, c, beta=2, out=out, kernel=row.name, backend=device.key)
+        between = out.copy()
+        gemm.gemm(b, b, out, beta=1, out=out, kernel=row.name, backend=device.key)
+    assert copies == NONE
+    check_close(between, exact(a, b, c, 1.0, 2.0))
+    check_close(out, exact(b, b, between, 1.0, 1.0))
+
+
+def test_what_is_not_wrapped(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = lying("cpu")
+    a, b, out = new(256, 256), new(256, 256, seed=1), new(256, 256)
+    block = np.empty(256 * 257 * 4 + 4, np.uint8)[4:].view(np.float32)
+    odd = random(block[: 256 * 256].reshape(256, 256))
+    assert odd.ctypes.data % 64
+
+    def filled(x: np.ndarray, y: np.ndarray, kernel: str = NAIVE) -> int:
+        with Copies(first) as copies:
+            gemm.gemm(x, y, out=out[: len(x)], kernel=kernel, backend=first)
+        check_close(out[: len(x)], exact(x, y))
+        return copies["filled"]
+
+    assert filled(a, b) == 0
+    assert filled(a.T, b.T) == 0  # NAIVE reads any strides
+    assert filled(odd, b) == odd.nbytes
+    assert filled(a[:, :128], b[:128]) == a.nbytes // 2 + b.nbytes // 2  # strided; too small
+    assert filled(a.T, b, PADDED) == a.nbytes
+    overlapping = new(512, 256)
+    assert filled(overlapping[:256], overlapping[64:320]) == a.nbytes  # one of the two
+    monkeypatch.setattr(opencl_mapped, "_shared_from", lambda handle: 0)
+    assert filled(a, b) == a.nbytes + b.nbytes
+
+
+def test_a_copying_driver_is_seen(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
+
+    class Done:
+        def wait(self) -> None:
+            return
+
+    handle = SHARING[0].handle
+    monkeypatch.setattr(opencl_mapped, "_alignments", weakref.WeakKeyDictionary())
+    assert opencl_mapped._shared_from(handle) in (64, 4096)  # the CPU runtimes that this runs on share
+    opencl_mapped._alignments.clear()
+    monkeypatch.setattr(cl, "enqueue_fill_buffer", lambda *_: Done())
+    assert opencl_mapped._shared_from(handle) == 0
+
+
+# Prepared.
+
+
+@cases()
+def test_a_prepared_matrix_stays_on_the_device(row: Kernel, device: Device) -> None:
+    b = random(np.empty((70, 50), row.dtype), 1)
+    with Copies(device.key) as copies:
+        prepared = gemm.prepare(b.T, trans_b=True, backend=device.key, kernel=row.name)
+    assert copies == {"filled": b.nbytes, "packed": 0, "fetched": 0}
+    assert prepared.kernel == row.name
+    assert prepared.device == device.key
+    assert prepared.nbytes >= b.nbytes
+    expected, a = b.copy(), random(np.empty((3, 40, 70), row.dtype))
+    b[...] = 0
+    with Copies(device.key) as copies:
+        result = gemm.gemm(a, prepared, alpha=2)
+        again = gemm.gemm(a[0], prepared, result[0], beta=1)
+    check_close(result, exact(a, expected, alpha=2.0))
+    check_close(again, exact(a[0], expected, result[0], 1.0, 1.0))
+    assert copies["filled"] == a.nbytes + a[0].nbytes + result[0].nbytes
+    assert not copies["packed"]
+    vector = gemm.gemm(a[0, 0], prepared)
+    assert vector.shape == (50,)
+    check_close(vector[None], exact(a[0, :1], expected))
+    if not set(row.ordered_needs) - device.features:
+        with pytest.raises(ValueError, match="reproducible=True"):
+            gemm.gemm(a, prepared, reproducible=True)
+        prepared = gemm.prepare(expected, reproducible=True, backend=device.key, kernel=row.name)
+        check_same_bits(gemm.gemm(a[0, :4], prepared), ordered(a[0, :4], expected))
+
+
+@cases(reads_in_place)
+def test_prepared_and_empty_together_copy_nothing(row: Kernel, device: Device) -> None:
+    new = lying(device.key, row.dtype)
+    a, b, out = new(256, 128), new(128, 256), new(256, 256)
+    prepared = gemm.prepare(b, backend=device.key, kernel=row.name)
+    with Copies(device.key) as copies:
+        assert gemm.gemm(a, prepared, out=out) is out
+    assert copies == NONE
+    check_close(out, exact(a, b))
+
+
+def test_a_prepared_matrix_is_not_cut(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SHARING[0]
+    prepared = gemm.prepare(lying("cpu")(83, 61), backend=first, kernel=PADDED)
+    monkeypatch.setitem(device.limits, "max_alloc", 4096)
+    a = lying("cpu")(301, 83)
+    check_close(gemm.gemm(a, prepared), exact(a, lying("cpu")(83, 61)))
+
+
+def test_prepared_of_a_resident_array(first: str) -> None:
+    import pyopencl as cl
+    import pyopencl.array as cla
+
+    context = cl.Context([SHARING[0].handle.cl_device])  # Intel's queues do not keep theirs alive
+    queue = cl.CommandQueue(context)
+    host = random(np.empty((20, 30), np.float32)), random(np.empty((30, 40), np.float32))
+    a, b = (cla.to_device(queue, x) for x in host)
+    key = registry.backend("opencl").view(a, "a").device.key
+    prepared = gemm.prepare(b, kernel=PADDED)
+    assert prepared.device == key
+    b.fill(0)
+    with Copies(key) as copies:
+        result = gemm.gemm(a, prepared)
+        assert isinstance(result, cla.Array)
+        check_close(result.get(), exact(*host))
+    assert copies == {"filled": 0, "packed": a.nbytes, "fetched": 0}  # a's tiles are padded
+    check_close(gemm.gemm(host[0], prepared), exact(*host))
+    elsewhere = gemm.prepare(host[1], backend=first, kernel=PADDED)
+    with pytest.raises(TypeError, match="operands must lie in one place"):
+        gemm.gemm(a, elsewhere)
+
+
+def test_a_prepared_matrix_that_fails_says_so(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = gemm.prepare(np.ones((4, 5), np.float32), backend=first, kernel=NAIVE)
+
+    for kind in (MemoryError, BackendUnavailable):
+
+        def fail(*_: Any, full: bool = kind is MemoryError) -> None:
+            raise KernelFailed("broken", memory=full)
+
+        monkeypatch.setattr(Traffic, "run", fail)
+        with pytest.raises(kind, match="broken"):
+            gemm.gemm(np.ones((3, 4), np.float32), prepared)
+
+
+# Resident operands: asynchronous, by pyopencl's own means.
+
+
+@pytest.mark.parametrize("kernel", [NAIVE, PADDED])
+def test_resident_products_are_enqueued_and_do_not_wait(kernel: str) -> None:
+    """An event that has not happened holds a and so the product; the call returns, with an event of its own."""
+    import pyopencl as cl
+    import pyopencl.array as cla
+
+    context = cl.Context([SHARING[0].handle.cl_device])
+    queue, other = cl.CommandQueue(context), cl.CommandQueue(context)
+    host = random(np.empty((64, 64), np.float32)), random(np.empty((64, 64), np.float32), 1)
+    a, b = (cla.to_device(queue, x) for x in host)
+    key = registry.backend("opencl").view(a, "a").device.key
+    gemm.gemm(a, b, kernel=kernel).get()  # built
+    gate = cl.UserEvent(context)
+    a.add_event(gate)
+    with Copies(key) as copies:
+        result = gemm.gemm(a, b, kernel=kernel)
+        twice = gemm.gemm(result, b, out=cla.empty(other, (64, 64), np.float32), kernel=kernel)  # in another queue
+    assert copies == NONE
+    (event,) = result.events
+    waiting = cl.command_execution_status.COMPLETE
+    assert event.command_execution_status != waiting
+    assert twice.events[-1].command_execution_status != waiting
+    del a, b  # the device still reads them
+    gate.set_status(cl.command_execution_status.COMPLETE)
+    twice.events[-1].wait()
+    assert event.command_execution_status == waiting
+    check_close(result.get(), exact(*host))
+    check_close(twice.get(), exact(result.get(), host[1]))
+
+
+def test_a_raw_buffer_needs_a_shape() -> None:
+    import pyopencl as cl
+
+    handle = SHARING[0].handle
+    buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE, 64)
+    with pytest.raises(TypeError, match=r"a is a pyopencl Buffer.*array.Array"):
+        gemm.gemm(buffer, np.ones((4, 4), np.float32))
+
+
+@pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
+def test_shared_virtual_memory(kernel: str) -> None:
+    import pyopencl as cl
+    import pyopencl.array as cla
+    from pyopencl.tools import SVMAllocator
+
+    device = SHARING[0].handle.cl_device
+    if not runs(BY_NAME[kernel], SHARING[0]) or not cl.characterize.has_coarse_grain_buffer_svm(device):
+        pytest.skip("no shared virtual memory here")
+    context = cl.Context([device])
+    queue = cl.CommandQueue(context)
+    allocator = SVMAllocator(context, alignment=64, queue=queue)
+    host = random(np.empty((40, 40), np.float32))
+    a = cla.to_device(queue, host, allocator=allocator)
+    result = gemm.gemm(a, a.T, kernel=kernel)
+    assert isinstance(result.base_data, cl.SVMAllocation)
+    check_close(result.get(), exact(host, host.T))
+    gemm.gemm(a[:30, :30], a[:30, :30], out=a[5:35, 10:], kernel=kernel)  # overlaps
+    now = a.get()
+    check_close(now[5:35, 10:], exact(host[:30, :30], host[:30, :30]))
+    now[5:35, 10:] = host[5:35, 10:]
+    assert np.array_equal(now, host)
