@@ -182,30 +182,33 @@ def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "hi
                   gflops=gflops, about=about, inputs=inputs, precision=precision)  # fmt: skip
 
 
-_SHUFFLES = ("intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8")
+def _shuffles(sg: int) -> tuple[str, ...]:
+    return ("intel_subgroups", "intel_required_subgroup_size", f"subgroup_size_{sg}")
 
 
 def _intel_block_read(tm: int, tn: int) -> Kernel:
     return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
                 f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                needs=("image", *_SHUFFLES), ordered_needs=("denorms",), auto=("gpu",) if tm == 32 else (),
+                needs=("image", *_shuffles(8)), ordered_needs=("denorms",), auto=("gpu",) if tm == 32 else (),
                 TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
                 b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
-def _intel_simd(tm: int, tn: int, gh: int, barrier: int = 0) -> Kernel:
-    return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x8{barrier * '_barrier'}", "opencl",
+def _intel_simd(tm: int, tn: int, gh: int, sg: int = 8, barrier: int = 0) -> Kernel:
+    kv = 32 // tm if sg == 8 else 1  # as many registers as the sums leave
+    return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x{sg}{barrier * '_barrier'}", "opencl",
                 "kernels/opencl/intel/sgemm_intel_L3_SIMD.cl",
-                f"A shared in the sub-group by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
-                needs=_SHUFFLES, ordered_needs=("denorms",), auto=("gpu",), TM=tm, TN=tn, SG=8, GH=gh, BARRIER=barrier,
-                a_rows=tm * gh, a_cols=8, b_rows=8, b_cols=8 * tn)  # fmt: skip
+                f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
+                needs=_shuffles(sg), ordered_needs=("denorms",), auto=("gpu",),
+                TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier,
+                a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
     return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
                 f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
-                legal=(f"{gh * gw} <= work_group", f"{256 * gh} <= local_memory"), ordered_needs=("denorms",), auto=(),
-                TM=8, TN=8, GH=gh, GW=gw, a_rows=8 * gh, a_cols=8, b_rows=8, b_cols=8 * gw)  # fmt: skip
+                legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), ordered_needs=("denorms",), auto=(),
+                TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
 
 
 def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
@@ -355,6 +358,7 @@ KERNELS: tuple[Kernel, ...] = (
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
     *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
     _intel_simd(8, 4, 8, barrier=1),
+    _intel_simd(8, 4, 8, sg=16),  # for GPUs without sub-groups of 8
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128),

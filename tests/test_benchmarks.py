@@ -1,7 +1,10 @@
-"""The peer comparison runs, writes what it documents and can be drawn. Nothing is asserted about speed."""
+"""The peer comparison runs, writes what it documents and can be drawn. Nothing is asserted about speed.
+
+And Intel's assembly is read rightly: intel_assembly/ has loops of our block_read_4x1, as its compiler wrote them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import subprocess
@@ -120,3 +123,72 @@ def test_roofs_are_measured(recorded: Path) -> None:
         if row["family"] == "square" and peak:
             assert math.isclose(row["percent_of_peak"], 100 * row["gflops"]["gemm"] / peak["gflops"], rel_tol=1e-3)
         assert row.get("percent_of_read") is None or row["family"] == "skinny"
+
+
+@pytest.fixture
+def intel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/intel_static.py as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("intel_static")
+
+
+@pytest.mark.parametrize(("device", "loop"), [("bdw", 44), ("tgllp", 46), ("dg2", 45)])
+def test_intel_loop_is_found(intel: Any, device: str, loop: int) -> None:
+    """Each generation ends a loop by another instruction: jmpi, while, goto."""
+    text = (ROOT / "tests" / "intel_assembly" / f"{device}.asm").read_text(encoding="utf-8")
+    listing = intel.assembly.parse(text)
+    assert listing.loop is not None
+    assert (listing.loop.mads, len(listing.loop.instructions), listing.loop.sends) == (4 * 8, loop, 2)
+    assert listing.loop.share == 32 / loop
+    assert listing.instructions > loop
+    assert (listing.spilled, listing.flags, listing.loop.scratch) == (0, 0, 0)
+    spills = text.replace("//.platform", "//.spill size 1248\n//.spill flag store 3\n//.platform")
+    stored = "(W) send (8|M0) null r1:f 0xA 0x040F0024 // hword scratch block write x1\n"
+    first = next(line for line in text.splitlines() if intel.assembly.multiplies_floats(line))
+    worse = intel.assembly.parse(spills.replace(first, f"{stored}{first}"))
+    assert (worse.spilled, worse.flags, worse.loop.scratch, worse.loop.sends) == (1248, 3, 1, 3)
+    assert intel.assembly.parse(text.replace(" mad ", " mul ")).loop is None
+    with pytest.raises(ValueError, match="not an assembly file"):
+        intel.assembly.parse("L0:\n  nop\n")
+
+
+def test_intel_registers_are_those_that_hold_variables(intel: Any) -> None:
+    declared = [
+        "//.declare V1 (40)  rf=r size=64 type=f align=16 words (r8.0)",
+        "//.declare V2 (41)  rf=r size=32 type=d alias=+0 align=16 words (r9.0)",
+        "//.declare V3 (42)  rf=r size=4 type=d align=2 words (r12.4)",
+        "//.declare P1 (43)  rf=f8  size=2 type=uw align=1 words (f0.0)",
+    ]
+    assert intel.assembly.parse("\n".join(["//.kernel x", *declared])).registers == 3  # r8, r9, r12
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("mad (8|M0)  r60.0<1>:f  r60.0<2;1>:f  r72.0<2;1>:f  r7.0<0>:f {Compacted}", True),
+        ("mac (8|M0)  r61.0<1>:f  r73.0<8;8,1>:f  r23.1<0;1,0>:f", True),
+        ("(W) mad (16|M0)  acc0.0<1>:hf  r1.0<8;1>:hf  r2.0<8;1>:hf  r3.0<0>:hf", True),
+        ("mad (8|M0)  r60.0<1>:d  r60.0<8;1>:d  r72.0<8;1>:d  r7.0<0>:w", False),
+        ("mach (8|M0)  r60.0<1>:d  r60.0<8;8,1>:d  r72.0<8;8,1>:d", False),
+        ("mul (8|M0)  r60.0<1>:f  r60.0<8;8,1>:f  r72.0<8;8,1>:f", False),
+    ],
+)
+def test_intel_multiply_adds_are_those_of_floats(intel: Any, text: str, counts: bool) -> None:
+    assert intel.assembly.multiplies_floats(text) is counts
+
+
+def test_intel_faults_are_told(intel: Any) -> None:
+    row = {"kernel": "x", "device": "bdw", "share": 0.9, "spilled": 0, "spilled_pieces": 0, "fits": True}
+    assert intel.faults([row]) == []
+    assert len(intel.faults([row | {"spilled": 32}])) == 1
+    assert len(intel.faults([row | {"spilled_pieces": 32}])) == 1
+    assert intel.faults([row | {"spilled": 32, "fits": False}]) == []
+    assert len(intel.faults([row | {"share": 0.84}])) == 1
+
+
+def test_intel_table_is_that_of_the_record() -> None:
+    records = sorted((ROOT / "benchmarks" / "results").glob("*-intel-static/intel_static.json"))
+    if not records:
+        pytest.skip("source distributions carry no recorded runs")
+    done = run("benchmarks/intel_static.py", "--table", str(records[-1]), "--check")
+    assert done.returncode == 0, done.stderr

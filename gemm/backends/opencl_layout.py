@@ -44,10 +44,11 @@ class Layout:
         batch, row, col = strides
         if self.channels or self.panel or col != 1 or self.padded(*shape) != shape:
             return False
-        vector = min(self.cols, 4)  # kernels load so many at once, and count rows in a tile by 32 bits
-        return not (offset % vector or row % vector or batch % vector) and abs(row) < 1 << 22
+        vector = min(self.cols, 4)  # kernels load so many at once
+        return not (offset % vector or row % vector or batch % vector) and abs(row) <= _PITCH
 
 
+_PITCH = 1 << 22  # elements from a row to the next: kernels count the bytes of a tile's rows by 32 bits
 PACKED = Layout()
 STRIDED = Layout(strided=True)
 
@@ -117,7 +118,7 @@ def tile(
         image: the most texels along a row, and rows, of an image.
         nbytes: the most that one staged operand may take.
     """
-    size = {"m": m, "n": min(n, 1 << 30), "k": min(k, 1 << 30)}
+    size = {"m": m, "n": min(n, _PITCH), "k": min(k, _PITCH)}
     grain = {"m": 1, "n": 1, "k": 1}
     for layout, rows, cols in slabs:
         grain[rows], grain[cols] = max(grain[rows], layout.rows), max(grain[cols], layout.cols)

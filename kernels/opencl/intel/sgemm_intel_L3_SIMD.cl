@@ -1,16 +1,15 @@
 /* out = alpha * a * b + beta * c on Intel GPUs: a and b through the L3 cache, a's elements shared in the
  * sub-group by shuffles; TM x TN outputs a work-item, GH x SG work-items a group, each row of them a sub-group.
  *
- *                   lane 0    lane 1  ...               Lane l loads element p0 + l of each of the TM rows: 8
- *                  +---------+---------+                neighbours. A shuffle hands one lane's to all.
- *            8 k   | TN cols | TN cols |                The TN columns of a lane are neighbours: one vector.
- *                  +---------+---------+                BARRIER: the group waits for itself every 8 k, so that
- *         8 k      | TM x TN | TM x TN |                its sub-groups read the same lines of b at a time.
- *       +------+   | outputs | outputs |
- *       |TM    |   |         |         |                a, b: padded buffers, row-major; a to TM GH rows, b to
- *       | rows |   |         |         |                SG TN columns, both along K to SG. `k` is the padded one.
- *       +------+   +---------+---------+
- *
+ *                     lane 0    lane 1  ...             Lane l loads KV neighbours of each of the TM rows, from
+ *                    +---------+---------+              p0 + l KV on. A shuffle hands one lane's to all, for
+ *         SG KV k    | TN cols | TN cols |              nothing: it becomes an operand's region of the mad.
+ *                    +---------+---------+              The TN columns of a lane are neighbours: one vector.
+ *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group waits for itself every step, so that
+ *       +--------+   | outputs | outputs |              its sub-groups read the same lines of b at a time.
+ *       |TM rows |   |         |         |
+ *       +--------+   +---------+---------+              a, b: padded buffers, row-major; a to TM GH rows, b to
+ *                                                       SG TN columns, both along K to SG KV, as `k` is.
  * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.)
  * a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition leaves every sum unchanged
  * by, a sum of -0.0 too. out and c are not padded.
@@ -30,10 +29,28 @@
 #ifndef GH        /* work-items of a group along m */
 #define GH 8
 #endif
+#ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4. TM KV = 32 fills 32 registers */
+#define KV 4
+#endif
 #ifndef BARRIER
 #define BARRIER 0
 #endif
 
+#if KV == 1
+typedef float run;
+#define RUN(p) *(p)
+#define ELEMENT(x, e) (x)
+#elif KV == 2
+typedef float2 run;
+#define RUN(p) vload2(0, p)
+#define ELEMENT(x, e) ((e) == 0 ? (x).s0 : (x).s1)
+#elif KV == 4
+typedef float4 run;
+#define RUN(p) vload4(0, p)
+#define ELEMENT(x, e) ((e) == 0 ? (x).s0 : (e) == 1 ? (x).s1 : (e) == 2 ? (x).s2 : (x).s3)
+#else
+#error "KV must be 1, 2 or 4"
+#endif
 #if TN == 2
 typedef float2 vec;
 #define VLOAD(p) vload2(0, p)
@@ -45,6 +62,12 @@ typedef float4 vec;
 #else
 #error "TN must be 2 or 4"
 #endif
+#define STEP (SG * KV)
+#define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
+
+/* Of bytes: what a device adds anyway. The bases stay the kernel's arguments and their positions 64-bit numbers,
+ * rows of a step 32-bit ones: the compiler then makes one addition a load of it, on every generation. */
+#define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
 __attribute__((intel_reqd_sub_group_size(SG)))
@@ -52,10 +75,11 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
     const int lane = get_sub_group_local_id();
-    const int i0 = get_global_id(1) * TM, j0 = (get_group_id(0) * SG + lane) * TN;
-    a = AT(a, z, i0, lane);
-    b = AT(b, z, 0, j0);
-    const int a_row = a_at.s1, b_row = b_at.s1;
+    const int left = get_group_id(0) * SG * TN;
+    int i0 = get_global_id(1) * TM, j0 = left + lane * TN;
+    a = AT(a, z, i0, 0);
+    b = AT(b, z, 0, left);
+    const int a_row = 4 * (int)a_at.s1, b_row = 4 * (int)b_at.s1;
 
     vec sum[TM];
 #define BEGIN(r, e) sum[r].s##e = START(z, i0 + r, j0 + e);
@@ -64,21 +88,39 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
         EACH_COLUMN(BEGIN, r)
     }
 
-    for (int p0 = 0; p0 < k; p0 += SG, a += SG, b += (long)SG * b_row) {
-        vec row[SG];
+    ulong a_pos = 4 * KV * lane, b_pos = 4 * TN * lane;
+    int p0 = 0;
+    for (; p0 < k; p0 += STEP, a_pos += 4 * STEP, b_pos += STEP * (long)b_row) {
+        global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
+        /* In registers for the whole step: what takes fewer of them. */
+#if TM < SG * TN
+        run mine[TM];
 #pragma unroll
-        for (int p = 0; p < SG; ++p) row[p] = VLOAD(b + p * b_row);
+        for (int r = 0; r < TM; ++r) mine[r] = RUN(ROW(a_from, r, a_row));
+#pragma unroll
+        for (int p = 0; p < STEP; ++p) {
+            const vec columns = VLOAD(ROW(b_from, p, b_row));
+#pragma unroll
+            for (int r = 0; r < TM; ++r) sum[r] = MAC(TO_ALL(mine[r], p), columns, sum[r]);
+        }
+#else
+        vec columns[STEP];
+#pragma unroll
+        for (int p = 0; p < STEP; ++p) columns[p] = VLOAD(ROW(b_from, p, b_row));
 #pragma unroll
         for (int r = 0; r < TM; ++r) {
-            const float mine = a[r * a_row];
+            const run mine = RUN(ROW(a_from, r, a_row));
 #pragma unroll
-            for (int p = 0; p < SG; ++p) sum[r] = MAC((vec)(intel_sub_group_shuffle(mine, p)), row[p], sum[r]);
+            for (int p = 0; p < STEP; ++p) sum[r] = MAC(TO_ALL(mine, p), columns[p], sum[r]);
         }
+#endif
 #if BARRIER
         barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     }
 
+    /* p0 is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH(sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll
     for (int r = 0; r < TM; ++r) {

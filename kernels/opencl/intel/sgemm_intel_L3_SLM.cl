@@ -3,9 +3,9 @@
  *
  *                      vload8 of a row of b       a_tile: BK x 8 GH in local memory, turned, so that a
  *                     +----------------------+    work-item's 8 rows at one p are neighbours: vload8.
- *              8 p    |        8 columns     |
+ *             BK p    |        8 columns     |
  *                     +----------------------+    a, b: padded buffers, row-major; a to 8 GH rows, b to 8 GW
- *         8 p         |  8 x 8 outputs       |    columns, both along K to 8 (BK). `k` is the padded one.
+ *        BK p         |  8 x 8 outputs       |    columns, both along K to BK. `k` is the padded one.
  *       +------+      |  float8 sum[8]       |    (The method was published for column-major matrices, where
  *       |a_tile|      |                      |    this is the product b' a' = (a b)'.)
  *       +------+      +----------------------+
@@ -22,7 +22,10 @@
 #ifndef GW        /* and along n */
 #define GW 16
 #endif
-#ifndef TM        /* rows of out a work-item, and the step along k */
+#ifndef BK        /* step along k, a multiple of 4 */
+#define BK 16
+#endif
+#ifndef TM        /* rows of out a work-item */
 #define TM 8
 #endif
 #ifndef TN        /* columns */
@@ -32,6 +35,13 @@
 #error "the tile is written out for TM = TN = 8"
 #endif
 #define T 8
+#define ABREAST (GH * GW / (BK / 4)) /* rows of a that the group brings at a time, a float4 a work-item */
+#if GH * GW % (BK / 4) || T * GH % ABREAST
+#error "the work-items must share the float4 of a's tile evenly"
+#endif
+
+/* Of bytes, from a 64-bit position over the kernel's argument: one addition a load (see sgemm_intel_L3_SIMD). */
+#define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 
@@ -39,33 +49,41 @@ __attribute__((reqd_work_group_size(GW, GH, 1)))
 kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
-    local float a_tile[T][T * GH];
+    local float a_tile[BK][T * GH];
 
     const int tx = get_local_id(0), ty = get_local_id(1), id = ty * GW + tx;
-    const int row0 = get_group_id(1) * T * GH, i0 = row0 + T * ty, j0 = get_global_id(0) * T;
+    const int row0 = get_group_id(1) * T * GH, col0 = get_group_id(0) * T * GW;
+    int i0 = row0 + T * ty, j0 = col0 + T * tx;
     a = AT(a, z, row0, 0);
-    b = AT(b, z, 0, j0);
-    const int a_row = a_at.s1, b_row = b_at.s1;
+    b = AT(b, z, 0, col0);
+    const int a_row = 4 * (int)a_at.s1, b_row = 4 * (int)b_at.s1; /* bytes: see ROW */
+    const int turn = id / (BK / 4), p4 = id % (BK / 4) * 4;
 
 #define STARTS(r) float8 sum##r = (float8)(START4(z, i0 + r, j0), START4(z, i0 + r, j0 + 4));
     EACH(STARTS)
 
-    for (int p0 = 0; p0 < k; p0 += T, a += T, b += (long)T * b_row) {
-        for (int t = id; t < 2 * T * GH; t += GH * GW) { /* two float4 of each row, a row's side by side */
-            const float4 four = LOAD4(a + t / 2 * a_row + t % 2 * 4);
-            local float *to = &a_tile[t % 2 * 4][t / 2];
+    ulong a_pos = turn * a_row + 4 * p4, b_pos = 4 * T * tx;
+    int p0 = 0;
+    for (; p0 < k; p0 += BK, a_pos += 4 * BK, b_pos += BK * (long)b_row) {
+        global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
+#pragma unroll
+        for (int r = 0; r < T * GH; r += ABREAST) {
+            const float4 four = LOAD4(ROW(a_from, r, a_row));
+            local float *to = &a_tile[p4][turn + r];
             to[0] = four.x, to[T * GH] = four.y, to[2 * T * GH] = four.z, to[3 * T * GH] = four.w;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-        for (int p = 0; p < T; ++p) {
-            const float8 bp = vload8(0, b + p * b_row), ap = vload8(0, &a_tile[p][T * ty]);
+        for (int p = 0; p < BK; ++p) {
+            const float8 bp = vload8(0, ROW(b_from, p, b_row)), ap = vload8(0, &a_tile[p][T * ty]);
 #define STEP(r) sum##r = MAC((float8)(ap.s##r), bp, sum##r);
             EACH(STEP)
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
+    /* p0 is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    i0 += p0 - k, j0 += p0 - k;
 #define STORE(r)                                                                                        \
     FINISH4(sum##r.lo, z, i0 + r, j0)                                                                   \
     FINISH4(sum##r.hi, z, i0 + r, j0 + 4)

@@ -57,22 +57,24 @@ __attribute__((intel_reqd_sub_group_size(SG)))
 kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
 {
     UNPACK
-    const int i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
-    const int ya = z * a_rows + i0, yb = z * b_rows;
+    const int matrix = get_group_id(2); /* z, in fewer registers */
+    int i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
+    const int ya = matrix * a_rows + i0, yb = matrix * b_rows;
     const int lane = get_sub_group_local_id();
 
     part sum0[PARTS];
 #if TN == 2
     part sum1[PARTS];
 #endif
-#define BEGIN0(q, e) sum0[q].s##e = START(z, i0 + 8 * q + e, j0 + lane);
-#define BEGIN1(q, e) sum1[q].s##e = START(z, i0 + 8 * q + e, j0 + lane + SG);
+#define BEGIN0(q, e) sum0[q].s##e = START(matrix, i0 + 8 * q + e, j0 + lane);
+#define BEGIN1(q, e) sum1[q].s##e = START(matrix, i0 + 8 * q + e, j0 + lane + SG);
     EACH(BEGIN0)
 #if TN == 2
     EACH(BEGIN1)
 #endif
 
-    for (int pos = 0; pos < k; pos += 8) {
+    int pos = 0;
+    for (; pos < k; pos += 8) {
         const float8 b0 = READ8(b, j0, yb + pos);
 #if TN == 2
         const float8 b1 = READ8(b, j0 + SG, yb + pos);
@@ -94,8 +96,10 @@ kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
         }
     }
 
-#define STORE0(q, e) FINISH(sum0[q].s##e, z, i0 + 8 * q + e, j0 + lane)
-#define STORE1(q, e) FINISH(sum1[q].s##e, z, i0 + 8 * q + e, j0 + lane + SG)
+    /* pos is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    i0 += pos - k, j0 += pos - k;
+#define STORE0(q, e) FINISH(sum0[q].s##e, matrix, i0 + 8 * q + e, j0 + lane)
+#define STORE1(q, e) FINISH(sum1[q].s##e, matrix, i0 + 8 * q + e, j0 + lane + SG)
     EACH(STORE0)
 #if TN == 2
     EACH(STORE1)
