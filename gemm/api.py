@@ -38,7 +38,8 @@ def gemm(
         dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes.
         precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
             "high": the same but for products and sums below the smallest normal float32, which may count as zero
-            (bfloat16 instructions do that). "medium" allows cheaper arithmetic where a kernel has some; none has yet.
+            (bfloat16 instructions do that). "medium": float16 may be summed in float16, on GPUs twice
+            as fast: u is then 2⁻¹¹, as long as no partial sum exceeds 65504.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.

@@ -104,7 +104,8 @@ class Kernel:
     def group(self) -> tuple[int, int]:
         """Rows and columns of the result that a work-group of a device computes."""
         p = self.params
-        return p.get("BM") or p.get("TM", 1) * p.get("WGM", 1), p.get("BN") or p.get("TN", 1) * p.get("WGN", 1)
+        tall, wide = p.get("WGM") or p.get("GH", 1), p.get("WGN") or p.get("GW") or p.get("SG", 1)
+        return p.get("BM") or p.get("TM", 1) * tall, p.get("BN") or p.get("TN", 1) * wide
 
     def groups(self, m: int, n: int, batch: int = 1) -> int:
         """Work-groups of so many m by n results."""
@@ -159,14 +160,16 @@ def _row(
     name: str, backend: str, source: str, about: str, *,
     needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
+    precision: str = "highest",
     auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = _TYPES[op.removesuffix("gemm")]
+    ordered = "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
-                  ordered="float" in dtype, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
-                  auto=auto)  # fmt: skip
+                  ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
+                  precision=precision, auto=auto)  # fmt: skip
 
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",
@@ -180,6 +183,20 @@ def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "hi
     ordered = "float" in dtype and precision == "highest"
     return Kernel(name, "cpu", target, dtype, f"csrc/{target}/{name}.c", needs, params, ordered=ordered,
                   gflops=gflops, about=about, inputs=inputs, precision=precision)  # fmt: skip
+
+
+def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images: str = "", turned: int = 0,
+            half: int = 0) -> Kernel:  # fmt: skip
+    """An Adreno row: which operands are images ("a", "b", "ab"), whether a lies turned, whether sums are halves."""
+    a_image, b_image = ("a" in images), ("b" in images)
+    rows, cols = (bk, tm) if turned else (tm, bk)
+    return _row(f"{op}gemm_adreno_{form}_{tm}x{tn}", "opencl", "kernels/opencl/adreno/gemm_adreno.cl", about,
+                needs=("image",) * bool(images) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
+                precision="medium" if half else "highest", auto=("gpu",),
+                space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
+                TM=tm, TN=tn, BK=bk, A_TURNED=turned, A_IMAGE=int(a_image), B_IMAGE=int(b_image), HALF_SUMS=half,
+                WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=turned, a_channels=4 * a_image,
+                b_rows=bk, b_cols=tn, b_channels=4 * b_image)  # fmt: skip
 
 
 def _shuffles(sg: int) -> tuple[str, ...]:
@@ -350,11 +367,14 @@ KERNELS: tuple[Kernel, ...] = (
     _cpu("u8s32gemm_scalar_4x4", "plain C, any CPU", 3),
     # OpenCL. a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows
     # without them read any strides. Their work-group is WGM x WGN, or the one that the source requires.
-    _row("sgemm_adreno_image_8x4", "opencl", "kernels/opencl/adreno/sgemm_adreno_image_8x4.cl",
-         "B an RGBA image through the texture cache, A a buffer through L2, 8x4 outputs a work-item",
-         needs=("image",), ordered_needs=("denorms",), auto=("gpu",), TM=8, TN=4, WGM=8, WGN=8,
-         a_rows=8, a_cols=4, b_rows=4, b_cols=4, b_channels=4,
-         space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)}),
+    _adreno("s", "image", 8, 4, 4, "A a buffer through L2, B an image through the texture cache", images="b"),
+    *(_adreno(op, "images", 8, 4, 4, "A and B images; halves are widened on the way", images="ab") for op in "sh"),
+    _adreno("s", "turned", 12, 4, 4, "A turned: a vector is 4 rows for one k", turned=1),
+    _adreno("s", "turned", 8, 8, 2, "A turned; fewest loads, half the waves", turned=1),
+    _adreno("s", "turned_image", 12, 4, 4, "A turned, B an image", images="b", turned=1),
+    _adreno("h", "turned_images", 8, 8, 1, "A turned; both images", images="ab", turned=1),
+    *(_adreno("h", "half", tm, 8, bk, "A turned, sums in half: twice as fast", turned=1, half=1)
+      for tm, bk in ((8, 4), (12, 2))),
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
     *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
     _intel_simd(8, 4, 8, barrier=1),

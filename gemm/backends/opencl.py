@@ -15,7 +15,18 @@ from gemm import sources
 from gemm.backends.base import Backend, Launch
 from gemm.backends.opencl_context import Handle, reported
 from gemm.backends.opencl_devices import describe, discover
-from gemm.backends.opencl_layout import PACKED, STRIDED, Layout, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl_layout import (
+    MOST,
+    PACKED,
+    STRIDED,
+    Layout,
+    Tile,
+    layouts,
+    part,
+    stacked,
+    tile,
+    transposed,
+)  # fmt: skip
 from gemm.backends.opencl_mapped import empty, lent
 from gemm.backends.opencl_replay import Replay, signature
 from gemm.backends.opencl_staging import Kept, Traffic
@@ -258,7 +269,7 @@ class _Launcher:
         staged = [
             (layout, *axes)
             for operand, layout, *axes in (
-                (a, self.a, "m", "k"),
+                (a, self.a, *("km" if self.a.turned else "mk")),
                 (b, right, "k", "n"),
                 (c, STRIDED, "m", "n"),
                 (out, STRIDED, "m", "n"),
@@ -266,6 +277,7 @@ class _Launcher:
             if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # read in place
         ]
         room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
+        room = min(room, MOST * self.dtype.itemsize)
         image = limits["image_width"], limits["image_height"]
         return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
 
@@ -301,9 +313,10 @@ class _Launcher:
             raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
         for start in pieces:
             depth = slice(start, min(start + most, k))
-            left = traffic.load("a", part(a, index, batch, rows, depth), self.a)
+            piece = part(a, index, batch, rows, depth)
+            left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
-            steps = self.a.padded(1, depth.stop - depth.start)[1]
+            steps = self.b.padded(depth.stop - depth.start, 1)[0]
             stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
             size = np.array((height, width, steps, stage), np.int32)
             args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
@@ -324,7 +337,11 @@ class _Launcher:
             group = self.fixed
         else:
             params = self.kernel.params
-            x, y = min(params.get("WGN", 8), items[0]), min(params.get("WGM", 8), items[1])
+            # powers of two, for some compilers build a kernel anew for each size
+            x, y = (
+                min(params.get(name, 8), 1 << (count - 1).bit_length())
+                for name, count in zip(("WGN", "WGM"), items, strict=True)
+            )
             while x * y > self.limit:
                 x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
             group = x, y

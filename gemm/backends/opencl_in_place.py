@@ -45,11 +45,14 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     """Whether `view`'s matrices lie as `layout` asks, be it with the padding around them."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    if padded != shape and not (isinstance(view.owner, Loan) and view.owner.covers(view, *padded)):
+    # Of a turned matrix K lies the other way: what a Loan has below it is not what A asks for.
+    lent = isinstance(view.owner, Loan) and not layout.turned and view.owner.covers(view, *padded)
+    if padded != shape and not lent:
         return False
     batch = view.strides[-3] if view.ndim > 2 else 0
     steps = batch // itemsize, view.strides[-2] // itemsize, view.strides[-1] // itemsize
-    return replace(layout, channels=0).suits(padded, view.offset // itemsize, steps)
+    matrices = view.shape[0] if view.ndim > 2 else 1
+    return replace(layout, channels=0).suits((matrices, *padded), view.offset // itemsize, steps)
 
 
 def in_place(handle: Handle, view: DeviceView, layout: Layout) -> tuple[Any, int] | None:

@@ -20,6 +20,7 @@ class Layout:
         rows, cols: each matrix is padded to multiples of these.
         channels: floats a texel of an image, 1 or 4; 0 for a buffer.
         bits: the image's texels are the floats' bits as integers, which nothing may flush or change.
+        turned: what lies in memory, and all of the above speaks of, is the transpose of each matrix.
         panel: columns of a panel; a matrix is then its panels, each row-major, one after the other. 0: row-major.
         strided: the kernel reads any strides of a buffer, so that device operands stay where they are.
         pad: what lies outside of the matrix. Along K, A's -0.0 times B's +0.0 is -0.0, which leaves every sum as it
@@ -31,6 +32,7 @@ class Layout:
     channels: int = 0
     bits: bool = False
     panel: int = 0
+    turned: bool = False
     strided: bool = False
     pad: float = 0.0
 
@@ -38,17 +40,22 @@ class Layout:
         return -(-rows // self.rows) * self.rows, -(-cols // self.cols) * self.cols
 
     def suits(self, shape: tuple[int, ...], offset: int, strides: tuple[int, int, int]) -> bool:
-        """Whether a kernel can read a buffer's matrices of `shape` where they are; (batch, row, col) in elements."""
+        """Whether a kernel can read a buffer's (batch, rows, cols) where they are; offset and strides in elements."""
         if self.strided:
             return True
         batch, row, col = strides
-        if self.channels or self.panel or col != 1 or self.padded(*shape) != shape:
+        if self.channels or self.panel or col != 1 or row < 1 or self.padded(*shape[1:]) != shape[1:]:
             return False
-        vector = min(self.cols, 4)  # kernels load so many at once
-        return not (offset % vector or row % vector or batch % vector) and abs(row) <= _PITCH
+        vector = min(self.cols, 4)  # kernels load so many at once, and count elements by 32 bits
+        last = offset + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=True))
+        return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
 
 
-_PITCH = 1 << 22  # elements from a row to the next: kernels count the bytes of a tile's rows by 32 bits
+_PITCH = 1 << 22
+"""Elements from a row to the next: kernels count the bytes of a tile's rows by 32 bits."""
+MOST = 1 << 31
+"""Elements that an operand of a kernel which does not take any strides may span."""
+
 PACKED = Layout()
 STRIDED = Layout(strided=True)
 
@@ -64,8 +71,8 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
     def layout(name: str, pad: float) -> Layout:
         rows, cols, channels = (params.get(f"{name}_{what}", 0) for what in ("rows", "cols", "channels"))
         bits = bool(channels) and bool(ordered or params.get("bits"))
-        panel = params.get(f"{name}_panel", 0)
-        return Layout(rows or 1, panel or cols or 1, channels, bits, panel, strided=not rows, pad=pad)
+        panel, turned = params.get(f"{name}_panel", 0), bool(params.get(f"{name}_turned"))
+        return Layout(rows or 1, panel or cols or 1, channels, bits, panel, turned, strided=not rows, pad=pad)
 
     return layout("a", -0.0), layout("b", 0.0)
 
@@ -79,6 +86,16 @@ def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) 
         return replace(operand, shape=shape, strides=strides)
     first = operand[(0,) * (operand.ndim - 2)]
     return np.lib.stride_tricks.as_strided(first, shape, strides)
+
+
+def transposed(operand: Operand) -> Operand:
+    """`operand` with its last two axes exchanged; nothing is moved."""
+    if not isinstance(operand, DeviceView):
+        return np.swapaxes(operand, -1, -2)
+    shape, strides = operand.shape, operand.strides
+    return replace(
+        operand, shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2])
+    )
 
 
 def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, cols: slice) -> Operand:

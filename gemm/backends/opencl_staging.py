@@ -61,7 +61,7 @@ class Traffic:
             itemsize = operand.dtype.itemsize
             batch, row, col = (step // itemsize for step in operand.strides)
             at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
-            if not copy and operand.size and layout.suits(operand.shape[1:], at.offset, at.strides):
+            if not copy and operand.size and layout.suits(operand.shape, at.offset, at.strides):
                 return at
             shared = None if copy or not operand.size else in_place(self.handle, operand, layout)
             if shared is not None:

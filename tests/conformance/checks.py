@@ -52,7 +52,7 @@ def close(
         result = s(a, b, c, alpha=alpha, beta=beta, **options)
         equal(result, wrapped(a, b, c, int(alpha), int(beta), s.dtype))
     else:
-        check_close(s(a, b, c, alpha=alpha, beta=beta, **options), exact(a, b, c, alpha, beta))
+        check_close(s(a, b, c, alpha=alpha, beta=beta, **options), exact(a, b, c, alpha, beta, s.precision))
 
 
 @check

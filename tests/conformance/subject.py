@@ -58,6 +58,7 @@ class Subject:
         ordered: reproducible=True gives the ORDERED chain; always: so does any other call.
         params: tile and block sizes, from which shapes at the edges follow.
         effort: THIN, DEFAULT or FULL.
+        precision: what `call` asks for, and is held to.
         slow: a call costs 100 µs or more, so that checks of many calls take fewer.
     """
 
@@ -70,6 +71,7 @@ class Subject:
     effort: int = DEFAULT
     slow: bool = False
     inputs: tuple[str, ...] = ()
+    precision: str = "highest"
 
     @property
     def kind(self) -> str:

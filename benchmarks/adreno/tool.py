@@ -1,0 +1,79 @@
+"""One kernel through a compiler for Adreno GPUs: what goes in, and what is read from its answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEMORY = ("tex", "ldg", "stg", "ldl", "stl", "ldp", "stp", "mem_other")
+"""Classes of instructions that go to memory: texture, global, local and private."""
+
+
+class Failed(Exception):
+    """The tool or a peer's file is absent, or a kernel does not compile; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel to compile.
+
+    Attributes:
+        kernel, by: its name and whose it is.
+        dtype, sums: type of the operands, and of the sums over k.
+        source: OpenCL C. entry, group, options: what to build of it, for groups of which size, with which options.
+    """
+
+    kernel: str
+    by: str
+    dtype: str
+    sums: str
+    source: str
+    entry: str
+    group: tuple[int, int]
+    options: str
+
+
+def figures(tool: Path, case: Case, gpu: str) -> dict[str, Any]:
+    """The row of `case` on `gpu`: see adreno_static.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cl"
+        file.write_text(case.source, encoding="utf-8")
+        group = ",".join(map(str, case.group))
+        command = [tool, file, case.entry, "--gpu", gpu, "--wg", group, "--opts", case.options]
+        try:
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise Failed(f"{tool} cannot be run: {error}") from error
+    if done.returncode:
+        raise Failed(f"{case.kernel} does not compile for {gpu}: {done.stderr.strip()[-400:]}")
+    return {
+        "kernel": case.kernel,
+        "by": case.by,
+        "dtype": case.dtype,
+        "sums": case.sums,
+        "gpu": gpu,
+        **read(done.stdout),
+    }
+
+
+def read(answer: str) -> dict[str, Any]:
+    """The figures in the tool's JSON: registers, waves and spills of the kernel, the rest of its main loop.
+
+    Raises Failed where no loop multiplies and adds.
+    """
+    document = json.loads(answer)
+    stats, loop = document["stats"], document["main_loop"]
+    if not loop or not loop["mads"]:
+        raise Failed(f"{document['kernel']}: no loop multiplies and adds")
+    classes, mads = loop["by_class"], loop["mads"]
+    memory = sum(classes.get(name, 0) for name in MEMORY)
+    return {
+        "registers": stats["full_regs"], "waves": stats["max_waves"], "threads_per_wave": stats["threads_per_wave"],
+        "spills": stats["spill_instrs"], "mads": mads, "slots": loop["issue_slots"], "nops": loop["nops"],
+        "slots_per_mad": round((loop["issue_slots"] - classes.get("mad_f16", 0) / 2) / mads, 4),
+        "memory": memory, "memory_per_mad": round(memory / mads, 4), "instructions": stats["instrs"],
+    }  # fmt: skip

@@ -1,0 +1,137 @@
+"""The Adreno kernels beside CLBlast's and llama.cpp's without the hardware: a compiler's answer, no times.
+
+    python benchmarks/adreno_static.py TOOL [--clblast CHECKOUT] [--llama CHECKOUT] [--gpus 630,740] [--json FILE]
+
+TOOL compiles OpenCL C for Adreno GPUs, such as a build of Mesa's ir3 compiler behind a small script:
+
+    TOOL FILE.cl KERNEL --gpu 740 --wg 32,4 --opts "-D NAME=1 ..."
+
+and prints a JSON object with "stats" (full_regs, max_waves, threads_per_wave, stp + ldp as spill_instrs, instrs) and
+"main_loop", the inner loop with the most multiply-adds (mads, issue_slots, nops, and by_class the number of
+instructions of each class: mad_f16, tex, ldg, ...). CHECKOUT: of CLBlast or of llama.cpp (or ggml), whose kernels are
+compiled as those libraries build them, CLBlast's with the parameters that its database has for the GPU.
+
+Every row of the catalog for Adreno is compiled as the host would on that GPU. What is compared, of the main loop:
+
+    slots_per_mad   issue slots, waiting ones included, for each multiply-add; those in half count half, for the ALUs
+                    do two at a time. 1 is the least in float32, 0.5 in half.
+    memory_per_mad  texture, global, local and private memory instructions for each multiply-add.
+    waves           that fit into the registers: they hide the latency that the loop itself does not.
+
+It is the open compiler, not the maker's: the same instructions, registers and rules of occupancy, another optimiser.
+Nothing runs, caches are not modelled. The JSON document ("gemm-adreno-static/1"):
+
+    date, commit
+    rows      [{kernel, by, dtype, sums, gpu, registers, waves, threads_per_wave, spills, mads, slots, nops,
+                slots_per_mad, memory, memory_per_mad, instructions}]
+    verdict   [{gpu, dtype, sums, peer, slots_per_mad, memory_per_mad, waves, ours: kernel or null}]: `ours` is the
+              best that has fewer slots, no more memory instructions, as many waves, and no spills
+
+Exits 1 where a peer is not beaten so, 2 where something cannot be compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from adreno import peers
+from adreno.tool import Case, Failed, figures
+
+from gemm import sources
+from gemm.catalog import KERNELS, Kernel
+
+ROOT = Path(__file__).resolve().parents[1]
+GPUS = {"630": "A630", "660": "A660", "740": "A740", "750": "A750", "785": "X1-85"}
+HEADINGS = {"registers": "regs", "waves": "waves", "spills": "spills", "slots_per_mad": "slots/mad",
+            "memory_per_mad": "memory/mad"}  # fmt: skip
+
+
+def ours(row: Kernel) -> Case:
+    """A row of the catalog as the host builds it for results that need not be reproducible."""
+    defines = {name: value for name, value in row.params.items() if name.isupper()}
+    defines |= {"PRECISION": 16 if row.dtype == "float16" else 32, "ORDERED": 0, "FUSED": 0}
+    options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+    sums = "float16" if row.dtype == "float16" and row.precision == "medium" else "float32"
+    group = row.params["WGN"], row.params["WGM"]
+    return Case(row.name, "gemm", row.dtype, sums, sources.read(row), row.entry, group, options)
+
+
+def measured(tool: Path, gpus: list[str], clblast: Path | None, llama: Path | None) -> list[dict[str, Any]]:
+    """The figures of every kernel on every GPU, printed as they come."""
+    print(f"{'GPU':7}{'kernel':38}{'by':10}{'sums':9}", *(f"{heading:>11}" for heading in HEADINGS.values()), sep="")
+    rows = []
+    for gpu in gpus:
+        cases = [ours(row) for row in KERNELS if row.target == "adreno"]
+        if clblast:
+            cases += [peers.clblast(clblast, gpu, bits) for bits in (32, 16)]
+        if llama:
+            cases += peers.llama(llama)
+        for case in cases:
+            row = figures(tool, case, gpu)
+            rows.append(row)
+            name = case.kernel if case.by == "gemm" else f"{case.kernel} ({case.dtype})"
+            print(f"{GPUS[gpu]:7}{name:38}{case.by:10}{case.sums:9}",
+                  *(f"{row[key]:11}" for key in HEADINGS), sep="", flush=True)  # fmt: skip
+    return rows
+
+
+def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each peer's kernel beside the best of ours that beats it in everything; see above."""
+    found = []
+    for peer in (row for row in rows if row["by"] != "gemm"):
+        same = ("gpu", "dtype", "sums")
+        better = [
+            row for row in rows
+            if row["by"] == "gemm" and all(row[key] == peer[key] for key in same) and not row["spills"]
+            and row["waves"] >= peer["waves"]
+            and row["slots_per_mad"] < peer["slots_per_mad"] and row["memory_per_mad"] <= peer["memory_per_mad"]
+        ]  # fmt: skip
+        best = min(better, key=lambda row: row["slots_per_mad"], default=None)
+        shown = {key: peer[key] for key in (*same, "slots_per_mad", "memory_per_mad", "waves")}
+        found.append({"peer": f"{peer['by']} {peer['kernel']}", **shown, "ours": best and best["kernel"]})
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tool", type=Path)
+    parser.add_argument("--clblast", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--llama", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--gpus", default=",".join(GPUS), help=f"of {', '.join(GPUS)} (X1-85); default: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    options = parser.parse_args()
+    gpus = options.gpus.split(",")
+    for gpu in gpus:
+        if gpu not in GPUS:
+            parser.error(f"--gpus: {gpu!r} is not one of {', '.join(GPUS)}")
+    try:
+        rows = measured(options.tool, gpus, options.clblast, options.llama)
+    except Failed as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    judged = verdict(rows)
+    if options.json:
+        head = {"format": "gemm-adreno-static/1", "date": date.today().isoformat(), "commit": _commit()}
+        text = json.dumps({**head, "rows": rows, "verdict": judged}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    lost = [row for row in judged if row["ours"] is None]
+    for row in lost:
+        print(f"not beaten on {GPUS[row['gpu']]}: {row['peer']}, {row['dtype']} summed in {row['sums']}")
+    return 1 if lost else 0
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
