@@ -29,7 +29,7 @@ from conformance.resident import CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
 import gemm
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import registry, unavailable
 
 if importlib.util.find_spec("ml_dtypes"):
