@@ -256,7 +256,8 @@ def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int) -
     return _generic(op, f"tile_{bm}x{bn}", "tile", f"tiles in local memory, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
                            f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
-                    auto=("gpu",), TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=split,
+                    auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
+                    derived={"a_cols": "BK", "b_rows": "BK"}, TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=split,
                     a_rows=bm, a_cols=bk, b_rows=bk, b_cols=bn)  # fmt: skip
 
 
@@ -264,12 +265,14 @@ def _skinny(op: str, tm: int) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
-                    auto=("gpu",), TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
+                    auto=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
+                    TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_6x{vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    auto=("cpu",), TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
+                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (4, 8, 16)},
+                    derived={"TN": "VEC", "a_rows": "TM", "b_panel": "VEC"}, TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
