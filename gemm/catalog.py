@@ -272,7 +272,8 @@ def _skinny(op: str, tm: int) -> Kernel:
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_6x{vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
                     auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (4, 8, 16)},
-                    derived={"TN": "VEC", "a_rows": "TM", "b_panel": "VEC"}, TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
+                    derived={"TN": "VEC", "a_rows": "TM", "b_panel": "VEC"},
+                    TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:

@@ -15,7 +15,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from gemm.catalog import Kernel
@@ -28,6 +28,7 @@ _MAGIC = b"gemm1\n"
 _INCLUDE = re.compile(r'^#include "(\w+\.clh)"$', re.MULTILINE)
 
 
+@cache
 def read(source: Kernel | str) -> str:
     """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout.
 

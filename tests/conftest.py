@@ -47,6 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
     group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
     group.addoption(
+        "--every-row", action="store_true", help="OpenCL kernels that share another's source, too, as --full does"
+    )
+    group.addoption(
         "--kernel-report", type=Path, metavar="FILE", help="write {kernel: {passed, failed, skipped, reason}} as JSON"
     )
 
@@ -105,23 +108,14 @@ REFERENCE = (
 
 
 def _sibling(row: Kernel) -> bool:
-    """Whether an earlier row has `row`'s source, type and kinds of operands, and differs in parameters only."""
-    return row.backend == "opencl" and row is not next(other for other in KERNELS if _kind(other) == _kind(row))
-
-
-def _kind(row: Kernel) -> tuple[Any, ...]:
-    return (
-        row.source,
-        row.dtype,
-        row.needs,
-        *(row.params.get(name) for name in ("a_channels", "b_channels", "a_turned")),
-    )
+    """Whether an earlier row has `row`'s source, so that they differ in parameters and types only."""
+    return row.backend == "opencl" and row is not next(other for other in KERNELS if other.source == row.source)
 
 
 def _variants(backend: str, dtype: str, *, sibling: bool = False) -> list[str]:
     """The ways to test a kernel of `backend` with."""
     if backend == "opencl":
-        return ["", "cramped"] if sibling else ["", "pyopencl", "cramped"]
+        return [""] if sibling else ["", "pyopencl", "cramped"]
     if backend == "cpu":
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
         return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
@@ -136,10 +130,12 @@ def _imports(name: str) -> bool:
     return True
 
 
-def _specs() -> list[tuple[Spec, str]]:
-    """Every catalog row on every device that can run it, with its test id."""
+def _specs(*, every: bool) -> list[tuple[Spec, str]]:
+    """Catalog rows on every device that can run them, with their test ids; `every`: siblings, too."""
     found = []
     for status in gemm.kernels():
+        if _sibling(status.row) and not every:
+            continue
         several = len(status.devices) > 1
         for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
             devices = status.devices if dtype != "bfloat16" or _imports("ml_dtypes") else ()
@@ -185,7 +181,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if {"subject", "check"} <= set(metafunc.fixturenames):
         cases = [
             pytest.param(spec, check, id=f"{id_}-{check}")
-            for spec, id_ in _specs()
+            for spec, id_ in _specs(every=metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL)
             for check in ALL_CHECKS
             if _applies(check, spec)
         ]

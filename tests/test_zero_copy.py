@@ -57,9 +57,9 @@ def reads_in_place(row: Kernel, device: Device) -> bool:
     return not any(x.panel or x.turned or (x.channels and not device.handle.image_alignment[0]) for x in both)
 
 
-FIRST = list({(r.source, r.dtype, r.params.get("a_channels"), r.params.get("b_channels"), r.params.get("a_turned")): r
-              for r in reversed(KERNELS)}.values())  # fmt: skip
-"""One row of each source, type and kind of operands: what others differ in does not concern where operands lie."""
+KINDS = ("a_channels", "b_channels", "a_turned")
+FIRST = list({(r.source, *map(r.params.get, KINDS)): r for r in reversed(KERNELS)}.values())
+"""One row of each source and kind of operands: what others differ in does not concern where operands lie."""
 
 
 def cases(fits: Callable[[Kernel, Device], bool] = lambda row, device: True) -> pytest.MarkDecorator:
