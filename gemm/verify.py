@@ -239,11 +239,11 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         upload = block.nbytes / best_of(lambda: _sent(backend, block, device))
         download = block.nbytes / best_of(lambda: backend.to_host(view))
 
-    def seconds(n: int) -> float:
+    def seconds(m: int, n: int, k: int, row: int = 1) -> float:
         random = np.random.default_rng(n)
-        a, b = (random_matrix(random, own, (n, n)) for own in types)
-        launch = backend.launcher(kernel, device, Problem(dtype.name, n, n, n, inputs=kernel.inputs))
-        arrays = [a, b, np.empty((n, n), dtype)]
+        a, b = (random_matrix(random, own, shape) for own, shape in zip(types, ((m, k), (k, n)), strict=True))
+        launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
+        arrays = [a, b, np.empty((m, n), dtype)]
         given: list[Operand] = [backend.to_device(x, device) for x in arrays] if resident else [*arrays]
         run = partial(launch, given[0], given[1], None, given[2], 1, 0)
         run()
@@ -251,14 +251,15 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
             owners = [view.owner for view in given if isinstance(view, DeviceView)]
             replay = launch.replay(owners[0], owners[1], None, owners[2]) if len(owners) == 3 else None
             run = run if replay is None else partial(replay, owners[0], owners[1], None, owners[2])
-        row = 20 if n == LEAST else 1
         return best_of(lambda: _finished(backend, device, run, row)) / row
 
-    n = LEAST
-    first = spent = seconds(n)
+    # Whole tiles, which nothing needs to pad, and little more than one group of them.
+    rows, columns = (-(-LEAST // size) * size for size in kernel.group)
+    first = seconds(rows, columns, 4 * LEAST if resident else LEAST, row=20)
+    n, spent = LEAST, 0.0
     while spent * 8 < budget and n < 4096:
         n *= 2
-        spent = seconds(n)
+        spent = seconds(n, n, n)
     work = 2.0 * n**3
     return Rates(first, work / max(spent - first, spent / 4), upload, download)
 

@@ -49,7 +49,7 @@ kernel void gemm_generic_skinny(BUFFER(a), BUFFER(b), RESULT)
 
     for (int p0 = 0; p0 < k; p0 += BK) {
         const int depth = min(BK, k - p0);
-        for (int t = id; t < BK * TM; t += WGN) {
+        for (uint t = id; t < BK * TM; t += WGN) {
             const int r = t / BK, p = t % BK;
             a_tile[p][r] = p < depth && i0 + r < m ? LOAD(a + r * a_at.s1 + (p0 + p) * a_at.s2) : (accum)0;
         }

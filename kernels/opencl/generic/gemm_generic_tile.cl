@@ -48,7 +48,7 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
     local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32))); /* 4: or turned stores meet in few banks */
     local accum b_tile[2][BK][BN] __attribute__((aligned(32)));
 
-    const int x = get_local_id(0), y = get_local_id(1), id = y * GX + x;
+    const uint x = get_local_id(0), y = get_local_id(1), id = y * GX + x;
     const int row0 = get_group_id(1) * BM, col0 = get_group_id(0) * BN;
     const int a_row = a_at.s1, b_row = b_at.s1;
     a = AT(a, z, row0, k0);
@@ -66,22 +66,22 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
     accum4 a_next[A_LOADS], b_next[B_LOADS];
 #define BRING                                                                                           \
     _Pragma("unroll") for (int u = 0; u < A_LOADS; ++u) {                                               \
-        const int t = id + u * ITEMS;                                                                   \
+        const uint t = id + u * ITEMS;                                                                  \
         a_next[u] = LOAD4(a + t / (BK / 4) * a_row + t % (BK / 4) * 4);                                 \
     }                                                                                                   \
     _Pragma("unroll") for (int u = 0; u < B_LOADS; ++u) {                                               \
-        const int t = id + u * ITEMS;                                                                   \
+        const uint t = id + u * ITEMS;                                                                  \
         b_next[u] = LOAD4(b + t / (BN / 4) * b_row + t % (BN / 4) * 4);                                 \
     }                                                                                                   \
     a += BK, b += (long)BK * b_row;
 #define PLACE(which)                                                                                    \
     _Pragma("unroll") for (int u = 0; u < A_LOADS; ++u) {                                               \
-        const int t = id + u * ITEMS, p = t % (BK / 4) * 4, r = t / (BK / 4);                           \
+        const uint t = id + u * ITEMS, p = t % (BK / 4) * 4, r = t / (BK / 4);                          \
         a_tile[which][p][r] = a_next[u].x, a_tile[which][p + 1][r] = a_next[u].y;                       \
         a_tile[which][p + 2][r] = a_next[u].z, a_tile[which][p + 3][r] = a_next[u].w;                   \
     }                                                                                                   \
     _Pragma("unroll") for (int u = 0; u < B_LOADS; ++u) {                                               \
-        const int t = id + u * ITEMS;                                                                   \
+        const uint t = id + u * ITEMS;                                                                  \
         *(local accum4 *)&b_tile[which][t / (BN / 4)][t % (BN / 4) * 4] = b_next[u];                    \
     }
 #define TILE4(tile, p, at) (*(local const accum4 *)&tile[p][at])

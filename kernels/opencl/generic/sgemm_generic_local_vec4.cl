@@ -36,7 +36,7 @@ kernel void sgemm_generic_local_vec4(BUFFER(a), BUFFER(b), RESULT)
     UNPACK
     local float4 a_tile[4 * BS * UNROLL_M][BS / 4], b_tile[BS][BS * UNROLL_N];
 
-    const int tx = get_local_id(0), ty = get_local_id(1), id = ty * BS + tx;
+    const uint tx = get_local_id(0), ty = get_local_id(1), id = ty * BS + tx;
     const int row0 = get_group_id(1) * 4 * BS * UNROLL_M, col0 = get_group_id(0) * 4 * BS * UNROLL_N;
     a = AT(a, z, row0, 0);
     b = AT(b, z, 0, col0);
@@ -51,10 +51,10 @@ kernel void sgemm_generic_local_vec4(BUFFER(a), BUFFER(b), RESULT)
 
     for (int p0 = 0; p0 < k; p0 += BS, a += BS, b += (long)BS * b_row) {
 #pragma unroll
-        for (int t = id; t < BS * BS * UNROLL_M; t += BS * BS)
+        for (uint t = id; t < BS * BS * UNROLL_M; t += BS * BS)
             a_tile[t / (BS / 4)][t % (BS / 4)] = LOAD4(a + t / (BS / 4) * a_row + t % (BS / 4) * 4);
 #pragma unroll
-        for (int t = id; t < BS * BS * UNROLL_N; t += BS * BS)
+        for (uint t = id; t < BS * BS * UNROLL_N; t += BS * BS)
             b_tile[t / (BS * UNROLL_N)][t % (BS * UNROLL_N)] =
                 LOAD4(b + t / (BS * UNROLL_N) * b_row + t % (BS * UNROLL_N) * 4);
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -51,7 +51,7 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
     UNPACK
     local float a_tile[BK][T * GH];
 
-    const int tx = get_local_id(0), ty = get_local_id(1), id = ty * GW + tx;
+    const uint tx = get_local_id(0), ty = get_local_id(1), id = ty * GW + tx;
     const int row0 = get_group_id(1) * T * GH, col0 = get_group_id(0) * T * GW;
     int i0 = row0 + T * ty, j0 = col0 + T * tx;
     a = AT(a, z, row0, 0);
