@@ -261,7 +261,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         n *= 2
         spent = seconds(n, n, n)
     work = 2.0 * n**3
-    return Rates(first, work / max(spent - first, spent / 4), upload, download)
+    staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1) - first if resident and "b_rows" in kernel.params else 0.0
+    return Rates(first, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0))
 
 
 def _sent(backend: Backend, block: np.ndarray, device: Device) -> DeviceView:

@@ -115,6 +115,50 @@ def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_devi
     assert seconds(1024, "cuda:0")[1] < seconds(1024)[1]
 
 
+GPU = Device("opencl", "opencl:9", "a GPU", kind="gpu", limits={"compute_units": 132})
+
+
+def weigh(name, rates, *shape, **problem):
+    return cost.predict(BY_NAME[name], GPU, Problem("float32", *shape, device=GPU.key, **problem), rates).seconds
+
+
+def test_the_model_counts_idle_units_and_launches():
+    rates = cost.Rates(launch=1e-5, flops=4e13)
+    tile, small = "sgemm_generic_tile_128x128", "sgemm_generic_tile_64x32"
+    # Four groups on 132 units: not slower per group than 132 of them.
+    assert weigh(tile, rates, 256, 256, 64) == weigh(tile, rates, 1408, 1536, 64)
+    assert weigh(small, rates, 256, 256, 256) < weigh(tile, rates, 256, 256, 256)
+    assert weigh(tile, rates, 8192, 8192, 8192) == pytest.approx(1e-5 + 2 * 8192**3 / 4e13, rel=0.05)
+    # Shared sums cost a second launch, which a reproducible product, whose k is not split, does without.
+    split, whole = (weigh(tile, rates, 128, 128, 8192, reproducible=ordered) for ordered in (False, True))
+    assert 2e-5 < split < whole
+
+
+def test_the_model_counts_the_packing_of_operands():
+    rates = cost.Rates(launch=1e-5, flops=4e13, staged=3e-4)
+    tile, naive, image = "sgemm_generic_tile_64x64", "sgemm_generic_naive", "sgemm_adreno_image_8x4"
+    assert weigh(tile, rates, 64, 64, 64) < 1e-4
+    for shape, layout in (((64, 64, 63), "NNN"), ((63, 64, 64), "NNN"), ((64, 64, 64), "TNN"), ((64, 64, 64), "NTN")):
+        assert weigh(tile, rates, *shape, layout=layout) > 3e-4
+        assert weigh(naive, rates, *shape, layout=layout) < 1e-4
+    assert weigh(image, rates, 64, 64, 64) > 3e-4
+    turned = "sgemm_adreno_turned_8x8"
+    assert weigh(turned, rates, 64, 64, 64, layout="TNN") < 1e-4 < weigh(turned, rates, 64, 64, 64)
+
+
+@pytest.mark.parametrize("units", [1, 16, 132])
+@pytest.mark.parametrize("name", ["sgemm_generic_tile_128x128", "sgemm_generic_skinny_16x4", "sgemm_generic_naive"])
+def test_shares_of_k_cover_it_and_fill_the_device(name, units):
+    row = BY_NAME[name]
+    for k in (0, 1, 63, 64, 200, 1000, 4096, 100_003):
+        for groups in (1, 3, 64, 200, 5000):
+            share = row.share(k, groups, units)
+            assert share == k or (share % row.params["BK"] == 0 and 0 < share < k)
+            assert groups * -(-k // max(share, 1)) <= max(groups, 8 * units + groups)
+    assert BY_NAME["sgemm_generic_naive"].share(100_003, 1, 132) == 100_003
+    assert BY_NAME["sgemm_generic_skinny_16x4"].share(8192, 16, 132) <= 1024
+
+
 class Faulty(Backend):
     """A backend whose one device fails as told; it delegates to the CPU's kernels when it works."""
 

@@ -29,12 +29,14 @@ class Rates:
         launch: seconds of a product too small to matter, on resident operands.
         flops: additions and multiplications a second on a large product.
         upload, download: bytes/s between host and device; 0 where nothing is moved.
+        staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
     """
 
     launch: float
     flops: float
     upload: float = 0.0
     download: float = 0.0
+    staged: float = 0.0
 
 
 def guess(kernel: Kernel, device: Device) -> Rates:
@@ -64,7 +66,24 @@ def predict(
         transfer = bytes_in / rates.upload + bytes_out / rates.download
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
+    if problem.device != "host" and not _in_place(kernel, problem):
+        launch += rates.staged
     return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis)
+
+
+def _in_place(kernel: Kernel, problem: Problem) -> bool:
+    """Whether device operands of `problem` may lie as the kernel reads them: whole tiles, in its order, no image."""
+    p, (m, n, k) = kernel.params, (problem.m, problem.n, problem.k)
+    if not {"a_rows", "b_rows"} & p.keys():
+        return True
+    if any(p.get(name) for name in ("a_channels", "b_channels", "b_panel")):
+        return False
+    turned = bool(p.get("a_turned"))
+    (rows, cols), a_lies = ((k, m), "T") if turned else ((m, k), "N")
+    a_fits = "a_rows" not in p or (
+        not rows % p["a_rows"] and not cols % p.get("a_cols", 1) and problem.layout[0] == a_lies
+    )
+    return a_fits and not k % p["b_rows"] and not n % p.get("b_cols", 1) and problem.layout[1] == "N"
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:

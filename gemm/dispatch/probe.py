@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Facts:
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel label, device key): {"ok", "error", "launch", "flops", "upload", "download"}}.
+        kernels: {(kernel label, device key): {"ok", "error", and the fields of cost.Rates}}.
         unavailable: {backend: cause and remedy}.
     """
 
@@ -61,7 +62,7 @@ class Facts:
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
             return None
-        return Rates(record["launch"], record["flops"], record["upload"], record["download"])
+        return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
 
 
 _lock = threading.Lock()
