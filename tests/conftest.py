@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
     group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
     group.addoption(
-        "--every-row", action="store_true", help="OpenCL kernels that share another's source, too, as --full does"
+        "--every-row", action="store_true", help="OpenCL kernels that share a source, too, and each source in every way"
     )
     group.addoption(
         "--kernel-report", type=Path, metavar="FILE", help="write {kernel: {passed, failed, skipped, reason}} as JSON"
@@ -112,10 +112,16 @@ def _sibling(row: Kernel) -> bool:
     return row.backend == "opencl" and row is not next(other for other in KERNELS if other.source == row.source)
 
 
-def _variants(backend: str, dtype: str, *, sibling: bool = False) -> list[str]:
-    """The ways to test a kernel of `backend` with."""
+EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive")
+"""OpenCL kernels that are always tested in every way: one with padded operands and an image, one with strided ones."""
+
+
+def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
+    """The ways to test `row` with."""
+    backend = row.backend
     if backend == "opencl":
-        return [""] if sibling else ["", "pyopencl", "cramped"]
+        thorough = row.name in EVERY_WAY or (every and not _sibling(row))
+        return ["", "pyopencl", "cramped"] if thorough else [""]
     if backend == "cpu":
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
         return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
@@ -140,7 +146,7 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
         for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
             devices = status.devices if dtype != "bfloat16" or _imports("ml_dtypes") else ()
             for device in devices or (None,):
-                variants = _variants(status.backend, "" if inputs else dtype, sibling=_sibling(status.row))
+                variants = _variants(status.row, "" if inputs else dtype, every=every)
                 for variant in variants if device else [""]:
                     id_ = status.name + (f"-{'-'.join((*inputs, dtype))}" if status.dtype == "*" else "")
                     id_ += (f"@{device}" if several else "") + (f"-{variant}" if variant else "")
