@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from gemm import sources
 from gemm.backends import opencl_context
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_context import Handle
+from gemm.backends.opencl_devices import _name
 from gemm.backends.opencl_layout import PACKED, Layout, tile
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -501,3 +503,15 @@ def test_without_a_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyopencl", None)
     with pytest.raises(BackendUnavailable, match="cannot be imported"):
         OpenCLBackend().devices()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "known"),
+    [
+        ("QUALCOMM Adreno(TM)", "OpenCL C 3.0 Adreno(TM) 740", "QUALCOMM Adreno(TM) 740"),
+        ("QUALCOMM Adreno(TM) 640 ", "OpenCL C 2.0 Adreno(TM) 640", "QUALCOMM Adreno(TM) 640"),
+        ("Intel(R) UHD Graphics", "OpenCL C 3.0", "Intel(R) UHD Graphics"),
+    ],
+)
+def test_names_tell_the_model(name: str, version: str, known: str) -> None:
+    assert _name(SimpleNamespace(name=name, opencl_c_version=version)) == known

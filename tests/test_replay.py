@@ -28,11 +28,11 @@ def queue():
 @pytest.fixture
 def enqueued(monkeypatch):
     """How many products went the long way, through the launcher."""
-    from gemm.backends import opencl
+    from gemm.backends.opencl_launch import Launcher
 
     seen = []
-    launch = opencl._Launcher._launch
-    monkeypatch.setattr(opencl._Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
+    launch = Launcher._launch
+    monkeypatch.setattr(Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
     repeat.replays.clear()
     yield seen
     repeat.replays.clear()

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
-from functools import cache
-from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gemm import sources
 from gemm.backends.base import Backend, Launch
 from gemm.backends.opencl_context import Handle, reported
 from gemm.backends.opencl_devices import describe, discover
-from gemm.backends.opencl_layout import (
-    MOST,
-    PACKED,
-    STRIDED,
-    Layout,
-    Tile,
-    layouts,
-    part,
-    stacked,
-    tile,
-    transposed,
-)  # fmt: skip
-from gemm.backends.opencl_mapped import empty, lent
-from gemm.backends.opencl_replay import Replay, signature
-from gemm.backends.opencl_staging import Kept, Traffic
+from gemm.backends.opencl_launch import Launcher
+from gemm.backends.opencl_layout import layouts
+from gemm.backends.opencl_mapped import empty
+from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import Kernel
-from gemm.errors import KernelFailed
-from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
-
-_PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
-_ADDER_PLACES = {"raw": 0, "c": 2, "out": 4}
-"""Where memory stands among the arguments of a kernel (see gemm.clh) and of sum_parts."""
-
-
-@cache
-def _adder() -> str:
-    return sources.read("kernels/opencl/pack/sum_parts.cl")
+from gemm.problem import Device, DeviceView, Operand, Problem
 
 
 class OpenCLBackend(Backend):
@@ -64,7 +40,7 @@ class OpenCLBackend(Backend):
             return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        return _Launcher(kernel, device, problem)
+        return Launcher(kernel, device, problem)
 
     def view(self, array: Any, name: str) -> DeviceView | None:
         library = sys.modules.get("pyopencl.array")
@@ -159,190 +135,3 @@ class OpenCLBackend(Backend):
     def synchronize(self, device: Device) -> None:
         with reported("waiting for the device"):
             device.handle.queue.finish()
-
-
-class _Launcher:
-    """A kernel built for a device: see gemm.backends.base.Launch."""
-
-    signature = staticmethod(signature)
-
-    def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
-        self._last = threading.local()
-        self.kernel, self.device, self.handle = kernel, device, device.handle
-        self.dtype = np.dtype(problem.dtype)  # of c and out
-        self.sums = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
-        if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
-            raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
-        self.ordered = problem.reproducible
-        self.a, self.b = layouts(kernel.params, problem.reproducible)
-        self.item = kernel.params.get("TN", 1), kernel.params.get("TM", 1)
-        # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
-        fused = "fma" in device.features or self.dtype == np.float64
-        defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
-        bits = 8 * np.dtype(problem.inputs[0] if problem.inputs else problem.dtype).itemsize
-        defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
-        # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
-        # build with: NaN and Inf must propagate, -0 and denormals must survive.
-        self.options = " ".join(f"-D {name}={value}" for name, value in defines.items())
-        self.source = sources.read(kernel)
-        with reported(f"{kernel.name} on {device.name}"):
-            self.limit, self.fixed = self._groups()
-
-    def _groups(self) -> tuple[int, tuple[int, int] | None]:
-        """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
-        import pyopencl as cl
-
-        built, info = self.handle.kernel(*self._program()), cl.kernel_work_group_info
-        limit = min(
-            built.get_work_group_info(info.WORK_GROUP_SIZE, self.handle.cl_device), self.device.limits["work_group"]
-        )
-        wanted = tuple(built.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, self.handle.cl_device))
-        if not wanted[0]:
-            return limit, None
-        if prod(wanted) > limit:
-            raise KernelFailed(f"{self.kernel.name} needs groups of {prod(wanted)}; {self.device.name} has {limit}")
-        return limit, (wanted[0], wanted[1])
-
-    def _program(self, variant: str = "") -> tuple[str, str, str]:
-        """Source, options and entry."""
-        return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
-
-    def _run(
-        self, traffic: Traffic, program: tuple[str, str, str], extent: tuple[int, ...], group: tuple[int, ...],
-        args: tuple[Any, ...], places: dict[str, int],
-    ) -> None:  # fmt: skip
-        """Enqueue, and note for `replay`."""
-        traffic.run(self.handle.kernel(*program), extent, group, args)
-        self._last.commands.append((program, extent, group, args, places))
-
-    def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
-        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it moved data."""
-        commands = getattr(self._last, "commands", None)
-        if not commands or self._last.staged or len(commands) > 2 or out.queue is None:
-            return None
-        with reported(f"{self.kernel.name} on {self.device.name}"):
-            return Replay(self.handle, commands, (a, b, c, out))
-
-    def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        with reported(f"{self.kernel.name} on {self.device.name}"):
-            if isinstance(out, DeviceView):
-                self._launch(a, b, c, out, alpha, beta)
-                return
-            try:
-                with lent(self.device, (a, b, c, out), (self.a, self.b, STRIDED, STRIDED)) as (a, b, c, out):
-                    self._launch(a, b, c, out, alpha, beta)
-            finally:
-                self._last.commands = []  # what was lent is not kept
-
-    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        given = [a, b, out] if c is None else [a, b, out, c]
-        queue, events = self.handle.queue, []
-        if isinstance(out, DeviceView):
-            queue = out.queue or queue
-            # Each pyopencl array knows the commands that still write it, whatever queue they are in.
-            events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
-        traffic = Traffic(self.handle, queue, events)
-        self._last.commands, self._last.staged = [], True
-
-        axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
-        lengths = tuple(length for length, _ in axes)
-        stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
-        step = self._tile(a, b, c, out)
-        m, n = out.shape[-2:]
-        for index in np.ndindex(*lengths[:-1]):
-            for z in range(0, lengths[-1], step.batch):
-                batch = slice(z, min(z + step.batch, lengths[-1]))
-                for i in range(0, m, step.m):
-                    for j in range(0, n, step.n):
-                        corner = (batch, slice(i, min(i + step.m, m)), slice(j, min(j + step.n, n)))
-                        self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
-        self._last.staged = traffic.staged
-        traffic.release()
-        if isinstance(out, DeviceView):
-            out.owner.add_event(traffic.after[-1])
-            queue.flush()
-
-    def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
-        (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
-        kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
-        right = Layout(k, n) if kept else self.b  # what is kept is not cut
-        staged = [
-            (layout, *axes)
-            for operand, layout, *axes in (
-                (a, self.a, *("km" if self.a.turned else "mk")),
-                (b, right, "k", "n"),
-                (c, STRIDED, "m", "n"),
-                (out, STRIDED, "m", "n"),
-            )
-            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # read in place
-        ]
-        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
-        room = min(room, MOST * self.dtype.itemsize)
-        image = limits["image_width"], limits["image_height"]
-        return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
-
-    def _one(
-        self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
-        most: int, scalars: tuple[float, float],
-    ) -> None:  # fmt: skip
-        """One tile of out, in pieces of at most `most` along K, each resuming from the raw sums of the one before."""
-        batch, rows, cols = corner
-        a, b, out = stacks[:3]
-        k = a.shape[-1]
-        goal = part(out, index, batch, rows, cols)
-        pieces = range(0, k, most) if k else range(1)
-        if isinstance(goal, DeviceView):
-            target = traffic.load("out", goal, STRIDED)
-        else:
-            target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
-        addend = target  # never read
-        if len(stacks) > 3:
-            # Raw sums go to out, which c may be: then the pieces need a copy of c.
-            addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
-        width, height = cols.stop - cols.start, rows.stop - rows.start
-        extent, group = self._extent(width, height)
-        scale = np.array(scalars, self.dtype).astype(self.sums)
-        variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
-        groups = prod(extent) // prod(group) * goal.shape[0]
-        share = k if self.ordered else self.kernel.share(k, groups, self.device.limits["compute_units"])
-        if not variant and share < k:
-            variant, parts = "SPLIT", -(-k // share)
-        raw: tuple[Any, ...] = ()
-        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot hold raw sums
-            shape = (goal.shape[0] * parts, height, width)
-            raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
-        for start in pieces:
-            depth = slice(start, min(start + most, k))
-            piece = part(a, index, batch, rows, depth)
-            left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
-            right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
-            steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
-            size = np.array((height, width, steps, stage), np.int32)
-            args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
-            where = (*extent, goal.shape[0] * parts), (*group, 1)
-            self._run(traffic, self._program(variant), *where, args, _PLACES)
-        if parts > 1:
-            args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
-            lanes = min(128, self.limit)
-            where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
-            self._run(traffic, (_adder(), self.options, "sum_parts"), *where, args, _ADDER_PLACES)
-        if not isinstance(goal, DeviceView):
-            traffic.fetch("out", goal)
-
-    def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""
-        items = -(-width // self.item[0]), -(-height // self.item[1])
-        if self.fixed:
-            group = self.fixed
-        else:
-            params = self.kernel.params
-            # powers of two, for some compilers build a kernel anew for each size
-            x, y = (
-                min(params.get(name, 8), 1 << (count - 1).bit_length())
-                for name, count in zip(("WGN", "WGM"), items, strict=True)
-            )
-            while x * y > self.limit:
-                x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
-            group = x, y
-        return (-(-items[0] // group[0]) * group[0], -(-items[1] // group[1]) * group[1]), group

@@ -69,7 +69,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     return Device(
         backend="opencl",
         key=key,
-        name=cl_device.name.strip(),
+        name=_name(cl_device),
         platform=cl_device.platform.name.strip(),
         driver=f"{cl_device.driver_version} ({cl_device.platform.version.strip()})",
         kind="cpu" if on_cpu else "gpu",
@@ -87,6 +87,12 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
         },
         handle=handle,
     )
+
+
+def _name(cl_device: Any) -> str:
+    """The device's name, with the model that Adreno drivers often tell in the OpenCL C version alone."""
+    name, model = cl_device.name.strip(), cl_device.opencl_c_version.partition("Adreno(TM)")[2].strip()
+    return f"{name} {model}" if model and model not in name else name
 
 
 def _arithmetic(cl_device: Any) -> set[str]:
