@@ -1,4 +1,4 @@
-"""Writes docs/kernels.md, the table of kernels, from gemm/catalog.py.
+"""Writes docs/kernels.md, the tables of kernels, from gemm/catalog.py and from what is recorded of them.
 
 python docs/make_kernel_table.py            write it
 python docs/make_kernel_table.py --check    exit 1 if it is not what would be written
@@ -7,8 +7,10 @@ python docs/make_kernel_table.py --check    exit 1 if it is not what would be wr
 from __future__ import annotations
 
 import argparse
+import json
 import runpy
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ TARGET = ROOT / "docs" / "kernels.md"
 
 INTRODUCTION = """# Kernels
 
-<!-- Made by docs/make_kernel_table.py from gemm/catalog.py: change that. -->
+<!-- Made by docs/make_kernel_table.py from gemm/catalog.py and benchmarks/results: change those. -->
 
 A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
 can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
@@ -43,11 +45,67 @@ def table(rows: tuple[Any, ...], backend: str) -> str:
     return "\n".join(lines)
 
 
+RECORDED = """## OpenCL: where it passes, and how fast
+
+Every kernel passes the conformance suite in CI on Intel's runtime for CPUs, which has sub-groups, shuffles, block reads
+and half arithmetic; the generic ones, and one of each form for Adreno or Intel, on PoCL. *Verified*: on devices, by
+`gemm verify`. *Recorded*: the fastest product of `opencl_vs_peers.py` that was given to it, and what compilers for
+devices that are not at hand say of its inner loop, from one multiply-add a slot or instruction, which is the peak: see
+[intel.md](intel.md) and [adreno.md](adreno.md).
+"""
+
+
+def recorded(rows: tuple[Any, ...]) -> str:
+    """What benchmarks/results has of each OpenCL kernel, as Markdown."""
+    verified: dict[str, set[str]] = defaultdict(set)
+    for document in _newest("verify.json"):
+        names = {device["key"]: device["name"] for device in document["devices"] if device["backend"] == "opencl"}
+        for outcome in document["outcomes"]:
+            if outcome["device"] in names and outcome["passed"] == outcome["total"]:
+                verified[outcome["kernel"]].add(names[outcome["device"]])
+    figures: dict[str, list[str]] = defaultdict(list)
+    for document in _newest("opencl_vs_peers.json"):
+        best: dict[str, Any] = {}
+        for result in document["results"]:
+            rival = best.get(result["kernel"])
+            if rival is None or result["gflops"]["gemm"] > rival["gflops"]["gemm"]:
+                best[result["kernel"]] = result
+        for kernel, result in best.items():
+            shape = f"{result['m']} × {result['n']} × {result['k']}"
+            rate = result["gflops"]["gemm"] / 1000
+            figures[kernel].append(f"{rate:.3g} TFLOP/s at {shape} on {document['device']['name']}")
+    for document in _newest("intel_static.json")[-1:]:
+        for kernel in dict.fromkeys(row["kernel"] for row in document["rows"]):
+            shares = [row["share"] for row in document["rows"] if row["kernel"] == kernel and row["fits"]]
+            if shares:
+                figures[kernel].append(f"{min(shares):.2f}–{max(shares):.2f} of the loop on Intel's GPUs")
+    for document in _newest("adreno_static.json")[-1:]:
+        for row in document["rows"]:
+            if row["by"] == "gemm" and row["gpu"] == "740":
+                waves = f"{row['waves']} wave{'s' * (row['waves'] != 1)}"
+                figures[row["kernel"]].append(
+                    f"{row['slots_per_mad']:.2f} slots a multiply-add, {waves}, on Adreno 740"
+                )
+    lines = ["| kernel | verified | recorded |", "|---|---|---|"]
+    for row in rows:
+        if row.backend == "opencl":
+            where = ", ".join(sorted(verified[row.name])) or "–"
+            lines.append(f"| {row.name} | {where} | {'; '.join(figures[row.name]) or '–'} |")
+    return "\n".join(lines)
+
+
+def _newest(name: str) -> list[Any]:
+    """The recorded documents called `name`, oldest first."""
+    files = sorted((ROOT / "benchmarks" / "results").glob(f"*/{name}"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
 def document() -> str:
     """The text of docs/kernels.md. The catalog is run by its path, so that no dependency has to be installed."""
     catalog = runpy.run_path(str(ROOT / "gemm" / "catalog.py"))
     parts = [INTRODUCTION]
     parts += [f"## {backend}\n\n{table(catalog['KERNELS'], backend)}\n" for backend in catalog["BACKENDS"]]
+    parts.append(f"{RECORDED}\n{recorded(catalog['KERNELS'])}\n")
     return "\n".join(parts)
 
 
