@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,9 @@ def normalise(
     device = _one_place({"a": x, "b": y, "c": z, "out": given})
     kind = _dtype({"a": x, "b": y, "c": z}, dtype, given)
     inputs = _inputs(x, y, kind)
+    for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
+        if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
+            raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
     types = [np.dtype(name) for name in inputs] or [kind, kind]
     alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
     if z is None and beta_ != 0:
@@ -152,8 +155,6 @@ def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Opera
     for name, operand in present.items():
         if not np.can_cast(operand.dtype, kind, "same_kind"):
             raise TypeError(f"{name} has dtype {operand.dtype}, which dtype={kind} would not keep; convert it first")
-        if isinstance(operand, DeviceView) and operand.dtype != kind:
-            raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
     if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
     if isinstance(out, DeviceView) and out.dtype != kind:
@@ -162,10 +163,18 @@ def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Opera
 
 
 def _inputs(a: Operand, b: Operand, kind: np.dtype[Any]) -> tuple[str, ...]:
-    """The types of a and b if there are kernels that take them as they are, though narrower than `kind`; or ()."""
+    """The types of a and b if there are kernels that take them as they are, though narrower than `kind`; or ().
+
+    On a device they must be its backend's: what a device holds is not converted.
+    """
     pair = a.dtype.name, b.dtype.name
-    known = pair in INPUTS and isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return pair if known and any(row.inputs == pair and row.multiplies(kind.name, pair) for row in KERNELS) else ()
+    if pair not in INPUTS:
+        return ()
+    backend = a.device.backend if isinstance(a, DeviceView) else None
+    known = any(
+        row.inputs == pair and row.multiplies(kind.name, pair) and backend in (None, row.backend) for row in KERNELS
+    )
+    return pair if known else ()
 
 
 def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
@@ -240,7 +249,7 @@ def _target(
         return as_matrices(given), True, lambda: returned
     result: Operand
     if isinstance(x, DeviceView):
-        result = registry.backend(x.device.backend).empty(tuple(shape), x)
+        result = registry.backend(x.device.backend).empty(tuple(shape), replace(x, dtype=kind))
     else:
         result = np.empty(tuple(shape), kind)
     if given is None:
@@ -273,5 +282,6 @@ def _copy_on_device(source: Operand, target: Operand) -> None:
         row for row in KERNELS if (row.backend, row.dtype) == (device.backend, dtype) and not unavailable(row, device)
     ]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key)
+    inputs = rows[-1].inputs  # nothing of which is read
+    problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
     run(problem, "auto", rows[-1].name, a, b, source, target, -1.0, 1.0)

@@ -515,3 +515,28 @@ def test_without_a_platform(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_names_tell_the_model(name: str, version: str, known: str) -> None:
     assert _name(SimpleNamespace(name=name, opencl_c_version=version)) == known
+
+
+@on_any_device
+@pytest.mark.parametrize("kernel", ["s8s32gemm_generic_naive", "s8s32gemm_generic_local_16x16"])
+def test_resident_bytes_have_sums_of_32_bits(kernel: str) -> None:
+    import pyopencl.array as cla
+
+    import gemm
+
+    queue, rng = DEVICES[0].handle.queue, np.random.default_rng(0)
+    x, y = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((33, 70), (70, 41)))
+    whole = x.astype(np.int32) @ y.astype(np.int32)
+    a, b = cla.to_device(queue, x), cla.to_device(queue, y)
+    for _ in range(2):  # the second one repeats
+        result = gemm.gemm(a, b, dtype="int32", kernel=kernel)
+        assert result.dtype == np.int32
+        assert np.array_equal(result.get(), whole)
+    room = cla.to_device(queue, np.arange(34 * 41, dtype=np.int32).reshape(34, 41))
+    before = room.get()
+    gemm.gemm(a, b, room[:33], alpha=2, beta=-1, out=room[1:], dtype="int32", kernel=kernel)  # out overlaps c
+    assert np.array_equal(room.get()[1:], 2 * whole - before[:33])
+    with pytest.raises(TypeError, match="a has dtype int8, the product float32"):
+        gemm.gemm(a, cla.to_device(queue, y.astype(np.float32)))
+    with pytest.raises(TypeError, match="int8"):
+        gemm.gemm(a, b, kernel=kernel)
