@@ -14,4 +14,6 @@ python3 "$ROOT/ci/check_dist.py" "$work"/dist/*.tar.gz "$work"/dist/*.whl
 mkdir "$work/elsewhere"
 cd "$work/elsewhere"
 venv "$work/venv" "gemm[opencl-cpu] @ file://$(echo "$work"/dist/*.whl)"
-"$work/venv/bin/python" -m gemm verify --backends cpu,opencl
+"$work/venv/bin/python" -m gemm verify --backends cpu
+# Of OpenCL's, the short cases show that the sources are there and build; the job pocl checks them.
+"$work/venv/bin/python" -m gemm verify --backends opencl --quick
