@@ -32,6 +32,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def _contest(
             print(f"{name} cannot do {m}x{n}x{k}: {error}")
             continue
         errors[name] = float(np.nan_to_num(np.abs(out.get()[rows] - exact) / bound, nan=np.inf).max())
-        runs[name] = lambda multiply=multiply, out=out: multiply(a, b, out)
+        runs[name] = partial(multiply, a, b, out)
     repeats = {name: max(1, math.ceil(options.sample / _time(run, queue, 2))) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     names = list(runs)
@@ -184,7 +185,7 @@ def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str
     a, b, out = (cla.to_device(queue, np.ones((16, 16), dtype)) for _ in range(3))
     calls, launches = {}, {}
     for name, multiply in contestants.items():
-        run = lambda multiply=multiply: multiply(a, b, out)  # noqa: E731  one of many
+        run = partial(multiply, a, b, out)
         launches[name] = statistics.median(_time(run, queue, 500) for _ in range(5))
         samples = []
         for _ in range(300):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -21,23 +20,18 @@ from gemm.backends.opencl_layout import (
     part,
     stacked,
     tile,
-    transposed,
 )
 from gemm.backends.opencl_mapped import lent
 from gemm.backends.opencl_replay import Replay, signature
 from gemm.backends.opencl_staging import Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
+from gemm.operands import transposed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
 
 _PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
 _ADDER_PLACES = {"raw": 0, "c": 2, "out": 4}
 """Where memory stands among the arguments of a kernel (see gemm.clh) and of sum_parts."""
-
-
-@cache
-def _adder() -> str:
-    return sources.read("kernels/opencl/pack/sum_parts.cl")
 
 
 class Launcher:
@@ -205,7 +199,8 @@ class Launcher:
             args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
             lanes = min(128, self.limit)
             where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
-            self._run(traffic, (_adder(), self.options, "sum_parts"), *where, args, _ADDER_PLACES)
+            adder = sources.read("kernels/opencl/pack/sum_parts.cl")
+            self._run(traffic, (adder, self.options, "sum_parts"), *where, args, _ADDER_PLACES)
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 

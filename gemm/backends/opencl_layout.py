@@ -88,16 +88,6 @@ def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) 
     return np.lib.stride_tricks.as_strided(first, shape, strides)
 
 
-def transposed(operand: Operand) -> Operand:
-    """`operand` with its last two axes exchanged; nothing is moved."""
-    if not isinstance(operand, DeviceView):
-        return np.swapaxes(operand, -1, -2)
-    shape, strides = operand.shape, operand.strides
-    return replace(
-        operand, shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2])
-    )
-
-
 def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, cols: slice) -> Operand:
     """Matrices `batch` of the stack at `index`, cut to `rows` and `cols`: (batch, rows, cols); a repeated one once."""
     if operand.strides[len(index)] == 0:

@@ -95,7 +95,7 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
-    if device.kind == "cpu" or kernel.backend != "opencl":
+    if device.kind == "cpu" or "compute_units" not in device.limits:
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
     rows, columns = kernel.group
     work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
