@@ -270,10 +270,10 @@ def _skinny(op: str, tm: int) -> Kernel:
 
 
 def _panel(op: str, vec: int) -> Kernel:
-    return _generic(op, f"panel_6x{vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (4, 8, 16)},
-                    derived={"TN": "VEC", "a_rows": "TM", "b_panel": "VEC"},
-                    TM=6, TN=vec, VEC=vec, a_rows=6, a_cols=1, b_rows=1, b_panel=vec)  # fmt: skip
+    return _generic(op, f"panel_4x{3 * vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
+                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (4, 8, 16), "NV": (1, 2, 3)},
+                    derived={"TN": "NV * VEC", "b_panel": "NV * VEC"},
+                    TM=4, NV=3, VEC=vec, a_rows=1, a_cols=1, b_rows=1)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
@@ -390,7 +390,7 @@ KERNELS: tuple[Kernel, ...] = (
     _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
-    *(_panel(op, vec) for op, vec in (("s", 16), ("d", 8))),
+    *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),
     *(_naive(op) for op in ("s", "d", "h", "s8s32")),
     # CUDA, compiled by NVRTC at run time.

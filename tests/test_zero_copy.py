@@ -185,7 +185,7 @@ def test_the_padding_of_empty_changes_no_sum(row: Kernel, device: Device) -> Non
         assert copies == NONE
 
 
-@pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE, "sgemm_generic_panel_6x16"])
+@pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE, "sgemm_generic_panel_4x24"])
 def test_views_of_empty(kernel: str, first: str) -> None:
     if not runs(BY_NAME[kernel], SHARING[0]):
         pytest.skip(f"{kernel} does not run on {first}")

@@ -107,6 +107,13 @@ class Handle:
             return self._queue
 
     @cached_property
+    def runs_on_cpu(self) -> bool:
+        """Whether work-items are calls on the host's cores."""
+        import pyopencl as cl
+
+        return bool(self.cl_device.type & cl.device_type.CPU)
+
+    @cached_property
     def image_alignment(self) -> tuple[int, int]:
         """What an image over a buffer needs: texels of a row's pitch, bytes where it begins. (0, 0): there are none."""
         if "cl_khr_image2d_from_buffer" not in self.cl_device.extensions.split():

@@ -179,12 +179,16 @@ class Traffic:
     def _pack(self, view: DeviceView, memory: Memory, layout: Layout) -> None:
         batch, rows, cols = view.shape
         tall, wide = layout.padded(rows, cols)
-        itemsize = view.dtype.itemsize
+        itemsize, units = view.dtype.itemsize, (tall, wide // (layout.channels or 1))
+        high, long = (32, 256) if self.handle.runs_on_cpu else (1, 1)
+        long = layout.panel or long
         defines = {
             "PRECISION": 8 * itemsize,
             "CHANNELS": layout.channels,
             "BITS": int(layout.bits),
             "PANEL": layout.panel,
+            "TALL": high,
+            "WIDE": long,
         }
         options = " ".join(f"-D {name}={value}" for name, value in defines.items())
         kernel = self.handle.kernel(sources.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand")
@@ -192,4 +196,5 @@ class Traffic:
         sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
         args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
         self.handle.count("packed", view.size * itemsize)
-        self.run(kernel, (wide // (layout.channels or 1), tall, batch), None, args)
+        group = (1, 1, 1) if self.handle.runs_on_cpu else None
+        self.run(kernel, (-(-units[1] // long), -(-units[0] // high), batch), group, args)

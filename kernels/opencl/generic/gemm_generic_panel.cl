@@ -10,21 +10,22 @@
  *   TM |         |     | TM x TN  |      while all of a passes by.
  *      +---------+     +----------+
  *
- * Padded: a's rows to TM, b's columns to TN; along K nothing. out and c are not padded.
+ * Padded: b's columns to TN; along K nothing. Below the last row of a, that row is read again, and summed for
+ * nobody. out and c are not padded.
  */
 
 #include "gemm.clh"
 
 #ifndef TM        /* rows of out a work-item */
-#define TM 6
+#define TM 4
 #endif
-#ifndef VEC       /* elements of a vector: 8 or 16 */
-#define VEC 16
+#ifndef VEC       /* elements of a vector: 4, 8 or 16 */
+#define VEC 8
 #endif
-#ifndef TN        /* columns of out a work-item, whole vectors */
-#define TN 16
+#ifndef NV        /* vectors of a row of out a work-item */
+#define NV 3
 #endif
-#define NV (TN / VEC)
+#define TN (NV * VEC)
 #define vec JOIN(accum, VEC)
 #define LOAD_VEC JOIN(LOAD, VEC)
 #define STORE_VEC JOIN(vstore, VEC)
@@ -37,18 +38,19 @@ kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
     const size_t at = get_global_id(1) * wide + get_global_id(0);
     const int panel = at / tall, i0 = at % tall * TM, j0 = panel * TN;
     const int cols = min(TN, n - j0);
-    a = AT(a, z, i0, 0);
+    global const real *line[TM];
+#pragma unroll
+    for (int r = 0; r < TM; ++r) line[r] = AT(a, z, min(i0 + r, m - 1), 0);
     b = AT(b, z, 0, 0) + (long)panel * k * TN;
-    const long a_row = a_at.s1;
 
     vec sum[TM * NV];
 #pragma unroll
     for (int t = 0; t < TM * NV; ++t) {
         sum[t] = (vec)(0);
         if (resume) {
-            accum line[VEC];
-            for (int j = 0; j < VEC; ++j) line[j] = START(z, i0 + t / NV, j0 + t % NV * VEC + j);
-            sum[t] = JOIN(vload, VEC)(0, line);
+            accum before[VEC];
+            for (int j = 0; j < VEC; ++j) before[j] = START(z, i0 + t / NV, j0 + t % NV * VEC + j);
+            sum[t] = JOIN(vload, VEC)(0, before);
         }
     }
 
@@ -58,7 +60,7 @@ kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < NV; ++v) row[v] = LOAD_VEC(b + v * VEC);
 #pragma unroll
         for (int r = 0; r < TM; ++r) {
-            const vec ap = (vec)(LOAD(a + r * a_row + p));
+            const vec ap = (vec)(LOAD(line[r] + p));
 #pragma unroll
             for (int v = 0; v < NV; ++v) sum[r * NV + v] = MAC(ap, row[v], sum[r * NV + v]);
         }
@@ -75,10 +77,10 @@ kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
             continue;
         }
 #endif
-        accum line[VEC];
-        STORE_VEC(sum[t], 0, line);
+        accum after[VEC];
+        STORE_VEC(sum[t], 0, after);
         for (int e = 0; e < VEC; ++e) {
-            FINISH(line[e], z, i, j + e)
+            FINISH(after[e], z, i, j + e)
         }
     }
 }

@@ -9,7 +9,7 @@
  *                                              +------------------------+
  *                                                padded cols; matrix z + 1 follows below
  *
- * A work-item writes one texel, or one element of a buffer: (x, y, z) = (texel, padded row, matrix).
+ * A work-item (x, y, z) writes TALL rows of WIDE texels, or elements of a buffer, of matrix z.
  * A copy: no bit of an element changes, except that images of floats may flush denormals.
  */
 
@@ -23,6 +23,12 @@
 #endif
 #ifndef PANEL     /* columns of a panel, which of a buffer lie one after the other; 0: row-major */
 #define PANEL 0
+#endif
+#ifndef TALL      /* 1 x 1; more where work-items are dear, as on CPUs. WIDE is PANEL where that is not 0 */
+#define TALL 1
+#endif
+#ifndef WIDE
+#define WIDE 1
 #endif
 
 /* Halves are copied as what they are: bits. */
@@ -46,28 +52,39 @@ kernel void pack_operand(
     global const item *source, long4 source_at, TARGET target, int4 size /* rows, cols, padded rows, padded cols */,
     item pad)
 {
-    const int x = get_global_id(0), y = get_global_id(1);
+    const int x0 = get_global_id(0) * WIDE, y0 = get_global_id(1) * TALL;
+    const int x1 = min(x0 + WIDE, size.s3 / max(CHANNELS, 1)), y1 = min(y0 + TALL, size.s2);
     const long z = get_global_id(2);
+
+    for (int y = y0; y < y1; ++y) {
+#if CHANNELS
 #define ELEMENT(j) (y < size.s0 && (j) < size.s1 ? *AT(source, z, y, j) : pad)
-
+        for (int x = x0; x < x1; ++x) {
 #if CHANNELS == 4
-    const uint4 texel = (uint4)(ELEMENT(4 * x), ELEMENT(4 * x + 1), ELEMENT(4 * x + 2), ELEMENT(4 * x + 3));
-#elif CHANNELS == 1
-    const uint4 texel = (uint4)(ELEMENT(x), 0, 0, 0);
-#endif
-
-#if !CHANNELS
-#if PANEL
-    target[(z * size.s3 + x / PANEL * PANEL) * size.s2 + y * PANEL + x % PANEL] = ELEMENT(x);
+            const uint4 texel = (uint4)(ELEMENT(4 * x), ELEMENT(4 * x + 1), ELEMENT(4 * x + 2), ELEMENT(4 * x + 3));
 #else
-    target[(z * size.s2 + y) * size.s3 + x] = ELEMENT(x);
+            const uint4 texel = (uint4)(ELEMENT(x), 0, 0, 0);
 #endif
-#elif BITS
-    write_imageui(target, (int2)(x, z * size.s2 + y), texel);
+            const int2 place = (int2)(x, z * size.s2 + y);
+#if BITS
+            write_imageui(target, place, texel);
 #elif PRECISION == 16
-    const ushort4 halves = convert_ushort4(texel);
-    write_imagef(target, (int2)(x, z * size.s2 + y), vload_half4(0, (const half *)&halves));
+            const ushort4 halves = convert_ushort4(texel);
+            write_imagef(target, place, vload_half4(0, (const half *)&halves));
 #else
-    write_imagef(target, (int2)(x, z * size.s2 + y), as_float4(texel));
+            write_imagef(target, place, as_float4(texel));
 #endif
+        }
+#else
+        global item *to = target + (PANEL ? (z * size.s3 + x0) * size.s2 + (long)y * PANEL
+                                          : (z * size.s2 + y) * size.s3 + x0);
+        global const item *from = AT(source, z, y, x0);
+        const int here = y < size.s0 ? clamp(size.s1 - x0, 0, x1 - x0) : 0;
+        if (WIDE > 1 && source_at.s2 == 1) /* what a compiler makes vectors of */
+            for (int x = 0; x < here; ++x) to[x] = from[x];
+        else
+            for (int x = 0; x < here; ++x) to[x] = from[x * source_at.s2];
+        for (int x = here; x < x1 - x0; ++x) to[x] = pad;
+#endif
+    }
 }
