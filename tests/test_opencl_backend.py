@@ -26,6 +26,7 @@ from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_context import Handle
 from gemm.backends.opencl_devices import _name
 from gemm.backends.opencl_layout import PACKED, Layout, tile
+from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Problem
@@ -187,6 +188,43 @@ def test_batches_and_broadcasts(row: Kernel, device: Device, where: str) -> None
         *inputs, goal = (resident(row, device, x) for x in (a, b, c, out))
         launch(row, device, *inputs, goal, 1.5, 0.5)
         check_close(BACKEND.to_host(goal), exact(a, b, c, 1.5, 0.5))
+
+
+PACKED_AS = [Layout(8, 16), Layout(4, 4, pad=-0.0), Layout(1, 24, panel=24), Layout(4, 4, channels=4)]
+
+
+@on_any_device
+@pytest.mark.parametrize(  # no kernel reads texels of one half, which PoCL 3.1 writes wrongly
+    ("layout", "dtype"), [*itertools.product(PACKED_AS, ["float32", "float16"]), (Layout(2, 8, 1), "float32")], ids=str
+)
+@pytest.mark.parametrize("cpu", [True, False], ids=["blocks", "elements and squares"])
+def test_packing(layout: Layout, dtype: str, cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel of each layout reads, element by element, however the operand lies and whatever packs it."""
+    import pyopencl as cl
+
+    device = DEVICES[0]
+    if layout.channels and "image" not in device.features:
+        pytest.skip("no device offers image")
+    monkeypatch.setitem(device.handle.__dict__, "runs_on_cpu", cpu)
+    wide = np.random.default_rng(0).standard_normal((2, 90, 90)).astype(dtype)
+    sources = [wide[:, :67, :50], wide[:, 3:53, 5:72].transpose(0, 2, 1), wide[:, ::-1, ::3], wide[:1, :3, :5]]
+    for source in sources:
+        batch, rows, cols = source.shape
+        tall, long = layout.padded(rows, cols)
+        expected = np.full((batch, tall, long), layout.pad, dtype)
+        expected[:, :rows, :cols] = source
+        if layout.panel:
+            expected = expected.reshape(batch, tall, -1, layout.panel).swapaxes(1, 2)
+        found = np.empty(expected.size, dtype)
+        view = resident(BY_NAME["sgemm_generic_naive"], device, source)
+        kept = Traffic(device.handle, device.handle.queue, []).keep(view, layout)
+        if layout.channels:
+            size = {"origin": (0, 0), "region": (long // layout.channels, batch * tall)}
+            cl.enqueue_copy(device.handle.queue, found, kept.staged.data, **size)
+        else:
+            cl.enqueue_copy(device.handle.queue, found, kept.staged.data)
+        bits = f"u{found.itemsize}"
+        np.testing.assert_array_equal(found.view(bits), expected.ravel().view(bits))
 
 
 @each(ROWS)

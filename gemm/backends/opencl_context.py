@@ -108,10 +108,10 @@ class Handle:
 
     @cached_property
     def runs_on_cpu(self) -> bool:
-        """Whether work-items are calls on the host's cores."""
+        """Whether work-items are calls on the host's cores, and dear. (Some tools call themselves a CPU and a GPU.)"""
         import pyopencl as cl
 
-        return bool(self.cl_device.type & cl.device_type.CPU)
+        return not self.cl_device.type & (cl.device_type.GPU | cl.device_type.ACCELERATOR)
 
     @cached_property
     def image_alignment(self) -> tuple[int, int]:

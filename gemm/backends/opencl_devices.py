@@ -50,7 +50,6 @@ def _rank(device: Any) -> int:
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     """`cl_device` as dispatch, legality rules and `info` see it. `handle.context` is not touched without images."""
     extensions = set(cl_device.extensions.split())
-    on_cpu = _rank(cl_device) == 2
     features = {"unified"} if cl_device.host_unified_memory else set()
     for feature, extension in {
         "fp64": "cl_khr_fp64",
@@ -61,6 +60,8 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     }.items():
         if extension in extensions:
             features.add(feature)
+    if cl_device.native_vector_width_float > 1:  # the vectors that tuned rows for CPUs go by
+        features.add(f"native_float{cl_device.native_vector_width_float}")
     features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
@@ -72,7 +73,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
         name=_name(cl_device),
         platform=cl_device.platform.name.strip(),
         driver=f"{cl_device.driver_version} ({cl_device.platform.version.strip()})",
-        kind="cpu" if on_cpu else "gpu",
+        kind="cpu" if handle.runs_on_cpu else "gpu",
         unified="unified" in features,
         features=frozenset(features),
         limits={

@@ -8,6 +8,7 @@ kernel, or used in place where its kernel can.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from gemm.backends.opencl_context import Handle, Memory
 from gemm.backends.opencl_in_place import in_place
 from gemm.backends.opencl_layout import Layout
 from gemm.problem import DeviceView, Operand
+
+_SQUARE = (32, 8, 1)
+"""The group that packs with TURN (see pack_operand.cl): 32 x 32 elements, a work-item 4 of a column."""
 
 
 @dataclass(frozen=True)
@@ -179,16 +183,16 @@ class Traffic:
     def _pack(self, view: DeviceView, memory: Memory, layout: Layout) -> None:
         batch, rows, cols = view.shape
         tall, wide = layout.padded(rows, cols)
-        itemsize, units = view.dtype.itemsize, (tall, wide // (layout.channels or 1))
-        high, long = (32, 256) if self.handle.runs_on_cpu else (1, 1)
-        long = layout.panel or long
+        itemsize, wide_units = view.dtype.itemsize, wide // (layout.channels or 1)
+        group, block = self._division(view, layout)
         defines = {
             "PRECISION": 8 * itemsize,
             "CHANNELS": layout.channels,
             "BITS": int(layout.bits),
             "PANEL": layout.panel,
-            "TALL": high,
-            "WIDE": long,
+            "TALL": block[0],
+            "WIDE": block[1],
+            "TURN": int(group == _SQUARE),
         }
         options = " ".join(f"-D {name}={value}" for name, value in defines.items())
         kernel = self.handle.kernel(sources.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand")
@@ -196,5 +200,16 @@ class Traffic:
         sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
         args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
         self.handle.count("packed", view.size * itemsize)
-        group = (1, 1, 1) if self.handle.runs_on_cpu else None
-        self.run(kernel, (-(-units[1] // long), -(-units[0] // high), batch), group, args)
+        across, down, _ = group or (1, 1, 1)
+        items = -(-wide_units // block[1]), -(-tall // block[0])
+        self.run(kernel, (-(-items[0] // across) * across, -(-items[1] // down) * down, batch), group, args)
+
+    def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
+        """The work-group that packs `view` (None: the driver's choice); rows and columns that a work-item writes."""
+        if self.handle.runs_on_cpu:
+            return (1, 1, 1), (32, layout.panel or 256)
+        columns_lie_whole = view.strides[1] == view.dtype.itemsize != view.strides[2]
+        wanted = columns_lie_whole and not layout.channels and not layout.panel and min(view.shape[1:]) >= _SQUARE[0]
+        if wanted and self.handle.cl_device.max_work_group_size >= prod(_SQUARE):
+            return _SQUARE, (4, 1)
+        return None, (1, layout.panel or 1)

@@ -9,7 +9,10 @@
  *                                              +------------------------+
  *                                                padded cols; matrix z + 1 follows below
  *
- * A work-item (x, y, z) writes TALL rows of WIDE texels, or elements of a buffer, of matrix z.
+ * A work-item (x, y, z) writes TALL rows of WIDE texels, or elements of a buffer, of matrix z. With TURN, a group of
+ * 32 x 8 brings a square of 32 x 32 elements through local memory: of a source whose columns lie in one piece, both
+ * what it reads and what it writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in
+ * CUDA, 2009).
  * A copy: no bit of an element changes, except that images of floats may flush denormals.
  */
 
@@ -30,6 +33,9 @@
 #ifndef WIDE
 #define WIDE 1
 #endif
+#ifndef TURN      /* 1: by squares, into row-major buffers */
+#define TURN 0
+#endif
 
 /* Halves are copied as what they are: bits. */
 #if PRECISION == 16
@@ -48,13 +54,26 @@
 #define TARGET global item *
 #endif
 
+#if TURN
+#define SIDE 32
+__attribute__((reqd_work_group_size(SIDE, SIDE / 4, 1)))
+#endif
 kernel void pack_operand(
     global const item *source, long4 source_at, TARGET target, int4 size /* rows, cols, padded rows, padded cols */,
     item pad)
 {
+    const long z = get_global_id(2);
+#if TURN
+    local item square[SIDE][SIDE + 1]; /* a column more: no two work-items read the same bank */
+    const int x0 = get_group_id(0) * SIDE, y0 = get_group_id(1) * SIDE, i = get_local_id(0);
+    for (int j = get_local_id(1); j < SIDE; j += SIDE / 4)
+        square[j][i] = y0 + i < size.s0 && x0 + j < size.s1 ? *AT(source, z, y0 + i, x0 + j) : pad;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int j = get_local_id(1); j < SIDE; j += SIDE / 4)
+        if (y0 + j < size.s2 && x0 + i < size.s3) target[(z * size.s2 + y0 + j) * size.s3 + x0 + i] = square[i][j];
+#else
     const int x0 = get_global_id(0) * WIDE, y0 = get_global_id(1) * TALL;
     const int x1 = min(x0 + WIDE, size.s3 / max(CHANNELS, 1)), y1 = min(y0 + TALL, size.s2);
-    const long z = get_global_id(2);
 
     for (int y = y0; y < y1; ++y) {
 #if CHANNELS
@@ -87,4 +106,5 @@ kernel void pack_operand(
         for (int x = here; x < x1 - x0; ++x) to[x] = pad;
 #endif
     }
+#endif
 }
