@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, repeat
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.dispatch import registry
+from gemm.dispatch import probe, trust
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.errors import BackendUnavailable
 from gemm.prepared import Prepared
@@ -106,11 +107,13 @@ class GemmPlan:
         held_by = example.out.device if isinstance(example.out, DeviceView) else None
         self._options, self._backend = options, backend
         self._problem = example.problem
-        self._plan: Plan = dispatch.choose(example.problem, backend, kernel, held_by)
-        self._launch = dispatch.launcher(self._plan)
+        dispatch.deliver(example.problem, backend, kernel, held_by, self._take)
         self._memo, self._replays = repeat.new(4), repeat.Replays()
         self._held_by = held_by
         self._asked = kernel
+
+    def _take(self, chosen: Plan) -> None:
+        self._launch, self._plan = dispatch.launcher(chosen), chosen
 
     kernel = property(lambda self: self._plan.kernel.name)
     device = property(lambda self: self._plan.device.key)
@@ -130,7 +133,14 @@ class GemmPlan:
         call = normalise(a, b, c, out=out, **self._options)
         if call.problem != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
-        self._launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+        delivered = dispatch.run(
+            call.problem, self._backend, self._asked, call.a, call.b, call.c, call.out, call.alpha, call.beta,
+            first=(self._plan, self._launch),
+        )  # fmt: skip
+        if delivered is None:  # there was no room for this one where the next ones may find some
+            return call.finish()
+        if delivered is not self._plan:
+            self._take(delivered)
         if hasattr(self._launch, "replay"):
             self._replays.learn(self._launch, call, a, b, c, out)
         elif self._memo is not None:
@@ -205,6 +215,7 @@ class KernelStatus:
     Attributes:
         available: whether some device here can run it. reason: why not, or "".
         devices: the keys of the devices that can.
+        untrusted: {device that can: why it is not chosen there unless it is named}, as far as that is known.
     """
 
     name: str
@@ -215,26 +226,33 @@ class KernelStatus:
     reason: str
     devices: tuple[str, ...]
     row: Kernel
+    untrusted: Mapping[str, str]
 
 
 def kernels() -> list[KernelStatus]:
     """Each kernel of the catalog with whether it can run here. Loads every backend."""
     found = []
     for row in KERNELS:
-        able, reasons = [], []
+        able, reasons, untrusted = [], [], {}
         for device, reason in _on(row):
             if reason:
                 reasons.append(reason)
             elif device is not None:
                 able.append(device.key)
+                if cause := trust.known_to_fail(row, device):
+                    untrusted[device.key] = cause
         reason = "" if able else "; ".join(dict.fromkeys(reasons))
-        found.append(KernelStatus(row.name, row.backend, row.target, row.dtype, bool(able), reason, tuple(able), row))
+        found.append(
+            KernelStatus(
+                row.name, row.backend, row.target, row.dtype, bool(able), reason, tuple(able), row, untrusted
+            )
+        )  # fmt: skip
     return found
 
 
 def _on(row: Kernel) -> list[tuple[Device | None, str]]:
     try:
-        devices = registry.backend(row.backend).devices()
+        devices = probe.devices(row.backend)
     except BackendUnavailable as error:
         return [(None, str(error))]
     return [(device, dispatch.unavailable(row, device)) for device in devices]
@@ -245,7 +263,7 @@ def backends() -> dict[str, str]:
     found = {}
     for name in BACKENDS:
         try:
-            registry.backend(name).devices()
+            probe.devices(name)
             found[name] = ""
         except BackendUnavailable as error:
             found[name] = str(error)

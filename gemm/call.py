@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from gemm import operands
 from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
+from gemm.errors import delivering
 from gemm.problem import PRECISIONS, DeviceView, Operand, Problem
 
 Scalar = complex | float | int
@@ -249,7 +250,8 @@ def _target(
         return as_matrices(given), True, lambda: returned
     result: Operand
     if isinstance(x, DeviceView):
-        result = registry.backend(x.device.backend).empty(tuple(shape), replace(x, dtype=kind))
+        with delivering(x.device.key):
+            result = registry.backend(x.device.backend).empty(tuple(shape), replace(x, dtype=kind))
     else:
         result = np.empty(tuple(shape), kind)
     if given is None:

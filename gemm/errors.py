@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class BackendUnavailable(RuntimeError):
     """A backend, target or kernel was asked for by name and cannot run here.
@@ -23,10 +26,22 @@ class BackendUnavailable(RuntimeError):
 class KernelFailed(RuntimeError):
     """A kernel did not build, launch or finish on its device.
 
-    `choose` demotes the kernel on that device for the rest of the process. When `memory` is true only
-    this call is retried elsewhere: the next, smaller product may fit.
+    Attributes:
+        memory: there was no room. Only this call is retried elsewhere: the next, smaller product may fit. Any other
+            failure demotes the kernel on that device for the rest of the process.
+        lost: the device no longer works: nothing more is tried on it in this process.
+        spoilt: an operand is no longer what it was: no other kernel can make up for the failure.
     """
 
-    def __init__(self, message: str, *, memory: bool = False) -> None:
-        self.memory = memory
+    def __init__(self, message: str, *, memory: bool = False, lost: bool = False, spoilt: bool = False) -> None:
+        self.memory, self.lost, self.spoilt = memory, lost, spoilt
         super().__init__(message)
+
+
+@contextmanager
+def delivering(name: str) -> Iterator[None]:
+    """Turns a failure of `name`, which no other kernel can make up for, into what `gemm` raises."""
+    try:
+        yield
+    except KernelFailed as error:
+        raise MemoryError(str(error)) if error.memory else BackendUnavailable(name, str(error)) from error

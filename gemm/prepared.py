@@ -7,8 +7,6 @@ same as cblas_?gemm_pack.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +16,9 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, operands, repeat
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
-from gemm.catalog import Kernel
 from gemm.dispatch import registry
 from gemm.engine import engine
-from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.errors import delivering
 from gemm.problem import DeviceView, Operand
 
 _ROWS = 64
@@ -50,7 +47,7 @@ class Prepared:
             self._packed = pack(plan.kernel, b)
         else:
             backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
-            with delivering(plan.kernel):
+            with delivering(plan.kernel.name):
                 self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
             self._packed = self._kept.owner.memory
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
@@ -119,7 +116,7 @@ class Prepared:
         if call.problem.reproducible and not made.problem.reproducible:
             raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
         problem = replace(call.problem, reproducible=made.problem.reproducible)
-        with delivering(made.kernel):
+        with delivering(made.kernel.name):
             launch = dispatch.launcher(replace(made, problem=problem))
             b = operands.broadcast(self._kept, call.b.shape)
             launch(call.a, b, call.c, call.out, call.alpha, call.beta)
@@ -131,15 +128,6 @@ class Prepared:
             self._memos[known] = repeat.new(KINDS)
         if self._memos[known] is not None:
             repeat.learn_native(self._memos[known], launch, call, a, self._packed, c, out)
-
-
-@contextmanager
-def delivering(kernel: Kernel) -> Iterator[None]:
-    """Turns a kernel's failure, which no other kernel can make up for, into what `gemm` would raise."""
-    try:
-        yield
-    except KernelFailed as error:
-        raise MemoryError(str(error)) if error.memory else BackendUnavailable(kernel.name, str(error)) from error
 
 
 def prepare(

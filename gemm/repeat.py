@@ -18,7 +18,7 @@ import numpy as np
 
 from gemm import operands
 from gemm.call import Call
-from gemm.dispatch import Plan, choice, launcher
+from gemm.dispatch import Plan, launcher, trust
 from gemm.problem import DeviceView
 
 OPTIONS, KINDS = 64, 64
@@ -26,7 +26,7 @@ OPTIONS, KINDS = 64, 64
 
 memos: dict[object, Any] = {}
 """{options: Memo}, for `gemm.gemm`."""
-choice.forgetful.append(memos.clear)
+trust.forgetful.append(memos.clear)
 
 
 class Replays(threading.local):
@@ -65,7 +65,7 @@ class Replays(threading.local):
 
 replays: dict[object, Replays] = {}
 """{options: Replays}, for `gemm.gemm`."""
-choice.forgetful.append(replays.clear)
+trust.forgetful.append(replays.clear)
 
 
 def again(options: object, a: Any, b: Any, c: Any, out: Any) -> Any:

@@ -126,17 +126,19 @@ def cache_facts() -> dict[str, Any]:
 def backend_facts(name: str) -> dict[str, Any]:
     """A backend's devices, or the cause and remedy of its absence. Loads it."""
     try:
-        devices = registry.backend(name).devices()
+        devices = probe.devices(name)
     except BackendUnavailable as error:
-        return {"available": False, "cause": error.cause, "remedy": error.remedy, "devices": []}
-    return {"available": True, "cause": "", "remedy": "", "devices": [device_facts(device) for device in devices]}
+        return {"available": False, "cause": error.cause, "remedy": error.remedy, "broken": [], "devices": []}
+    found, broken = [device_facts(device) for device in devices], registry.backend(name).broken()
+    return {"available": True, "cause": "", "remedy": "", "broken": broken, "devices": found}
 
 
 def kernel_facts() -> list[dict[str, Any]]:
     """Each catalog row on this machine. Loads every backend."""
     return [
         {"name": k.name, "backend": k.backend, "target": k.target, "dtype": k.dtype, "ordered": k.row.ordered,
-         "available": k.available, "devices": list(k.devices), "reason": k.reason, "about": k.row.about}
+         "available": k.available, "devices": list(k.devices), "reason": k.reason,
+         "untrusted": dict(k.untrusted), "about": k.row.about}
         for k in api.kernels()
     ]  # fmt: skip
 
@@ -171,6 +173,8 @@ def sections() -> Iterator[str]:
         if row["reason"].startswith(f"{row['backend']}: "):
             where = f"{row['backend']} is not available, see above"
         yield f"  {mark} {row['name']:32} {row['dtype']:8} {where}"
+        for device, cause in row["untrusted"].items():
+            yield f"      not chosen on {device} unless named: {cause.splitlines()[0]}"
 
 
 def config() -> str:
@@ -199,6 +203,8 @@ def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:
         yield f"  - {name}: {facts['cause']}"
         if facts["remedy"]:
             yield f"      to get it: {facts['remedy']}"
+    for driver in facts["broken"]:
+        yield f"  - {name}: a driver does not load: {driver}"
     for device in facts["devices"]:
         origin = ", ".join(text for text in (device["platform"], device["driver"]) if text)
         limits = device["limits"]

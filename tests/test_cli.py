@@ -164,10 +164,17 @@ class TestInfo:
         assert json.loads((tmp_path / "info.json").read_text())["backends"] == facts["backends"]
 
     def test_what_is_missing_comes_with_its_remedy(self) -> None:
-        facts = {"available": False, "cause": "no driver", "remedy": "install one", "devices": []}
+        facts = {
+            "available": False,
+            "cause": "no driver",
+            "remedy": "install one",
+            "broken": ["bad.icd"],
+            "devices": [],
+        }
         shown = "\n".join(report._backend_text("cuda", facts))
         assert "no driver" in shown
         assert "install one" in shown
+        assert "does not load: bad.icd" in shown
 
 
 class TestBench:

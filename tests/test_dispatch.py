@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import gemm
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, cost, probe, registry
+from gemm.dispatch import child, cost, probe, registry, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
 from gemm.problem import Device, Problem
@@ -28,10 +29,11 @@ B = np.arange(20, dtype=np.float32).reshape(4, 5)
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Each test starts without demotions and cached choices, and leaves none."""
-    monkeypatch.setattr(choosing, "_demoted", {})
-    choosing.forget_choices()
+    monkeypatch.setattr(trust, "_failed", {})
+    monkeypatch.setattr(trust, "_lost", {})
+    trust.forget_choices()
     yield
-    choosing.forget_choices()
+    trust.forget_choices()
 
 
 def run_python(code, **env):
@@ -302,6 +304,15 @@ def test_the_probe_remembers_on_disk(tmp_path):
     second, _ = probed(tmp_path, "noise")
     assert first.lines == second.lines
     assert entry.stat().st_mtime_ns == written
+
+
+def test_processes_that_probe_at_once_leave_whole_facts(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: probed(tmp_path, "noise")[0].lines, range(2)))
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    kept, log = probed(tmp_path, "noise")
+    assert kept.lines in found
+    assert "ignores" not in log
 
 
 @pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="builds a shared library")

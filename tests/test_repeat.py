@@ -9,7 +9,7 @@ import pytest
 
 import gemm
 from gemm import repeat
-from gemm.dispatch import choice
+from gemm.dispatch import trust
 
 pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
 
@@ -173,7 +173,7 @@ def test_no_other_void_type_is_mistaken_for_bfloat16():
 def test_a_demoted_kernel_is_not_repeated(long_way):
     x, y = floats(4, 4), floats(4, 4)
     gemm.gemm(x, y)
-    choice.forget_choices()
+    trust.forget_choices()
     gemm.gemm(x, y)
     assert len(long_way) == 2
 

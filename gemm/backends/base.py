@@ -59,6 +59,10 @@ class Backend(ABC):
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """Compile or load `kernel` for `device`; the caller caches the result. Raises KernelFailed."""
 
+    def broken(self) -> list[str]:
+        """Drivers that are installed and do not load, each with why; for people."""
+        return []
+
     # The rest only concerns backends with memory of their own.
 
     def view(self, array: Any, name: str) -> DeviceView | None:

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from gemm.backends.base import Backend, Launch
-from gemm.backends.opencl_context import Handle, reported
-from gemm.backends.opencl_devices import describe, discover
+from gemm.backends.opencl_context import Handle
+from gemm.backends.opencl_devices import broken, describe, discover
 from gemm.backends.opencl_launch import Launcher
 from gemm.backends.opencl_layout import layouts
 from gemm.backends.opencl_mapped import empty
@@ -38,6 +38,9 @@ class OpenCLBackend(Backend):
                     describe(cl_device, f"opencl:{at}", Handle(cl_device)) for at, cl_device in enumerate(found)
                 )
             return self._devices
+
+    def broken(self) -> list[str]:
+        return broken()
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         return Launcher(kernel, device, problem)
@@ -80,7 +83,7 @@ class OpenCLBackend(Backend):
     def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
         import pyopencl.array as cla
 
-        with reported("no memory for a result"):
+        with like.device.handle.reported("no memory for a result"):
             queue = like.queue or like.device.handle.queue
             array = cla.Array(queue, shape, like.dtype, allocator=like.owner.allocator)
         if like.queue is None:
@@ -99,7 +102,7 @@ class OpenCLBackend(Backend):
         own = b.queue if isinstance(b, DeviceView) else None
         events = b.owner.events if isinstance(b, DeviceView) else ()
         layout = layouts(kernel.params, reproducible)[1]
-        with reported(f"preparing b for {kernel.name} on {device.name}"):
+        with device.handle.reported(f"preparing b for {kernel.name} on {device.name}"):
             stack = b.insert_axis(0) if isinstance(b, DeviceView) else b[None]
             kept = Traffic(device.handle, own or device.handle.queue, list(events)).keep(stack, layout)
         strides = (b.shape[1] * b.dtype.itemsize, b.dtype.itemsize)
@@ -108,7 +111,7 @@ class OpenCLBackend(Backend):
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
         import pyopencl.array as cla
 
-        with reported("no memory for an operand"):
+        with device.handle.reported("no memory for an operand"):
             view = self.view(cla.to_device(device.handle.queue, np.ascontiguousarray(array)), "array")
         assert view is not None
         return view
@@ -121,7 +124,7 @@ class OpenCLBackend(Backend):
             spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
             low, high = (sum(span for span in spans if (span > 0) is up) for up in (False, True))
             raw = np.empty(high - low + view.dtype.itemsize, np.uint8)
-            with reported("reading from the device"):
+            with view.device.handle.reported("reading from the device"):
                 data = (
                     view.data if isinstance(view.data, cl.Buffer) else view.data.as_buffer(view.device.handle.context)
                 )
@@ -133,5 +136,5 @@ class OpenCLBackend(Backend):
         return result
 
     def synchronize(self, device: Device) -> None:
-        with reported("waiting for the device"):
+        with device.handle.reported("waiting for the device"):
             device.handle.queue.finish()

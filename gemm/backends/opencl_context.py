@@ -13,28 +13,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from gemm import sources
 from gemm.errors import KernelFailed
 
 _KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
 _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
-
-
-@contextmanager
-def reported(what: str) -> Iterator[None]:
-    """Turns OpenCL's errors inside the block into KernelFailed("what: ...")."""
-    import pyopencl as cl
-
-    try:
-        yield
-    except cl.Error as error:
-        code = cl.status_code
-        full = (code.MEM_OBJECT_ALLOCATION_FAILURE, code.OUT_OF_RESOURCES, code.OUT_OF_HOST_MEMORY,
-                code.INVALID_BUFFER_SIZE, code.INVALID_IMAGE_SIZE)  # fmt: skip
-        memory = isinstance(error, cl.MemoryError) or error.code in full
-        raise KernelFailed(f"{what}: {error}", memory=memory) from error
-    except MemoryError as error:
-        raise KernelFailed(f"{what}: out of host memory", memory=True) from error
 
 
 def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
@@ -49,6 +34,22 @@ def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
     ask.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
     status = ask(cl_device.int_ptr, query, ctypes.sizeof(found), ctypes.byref(found), ctypes.byref(written))
     return list(found)[: written.value // ctypes.sizeof(kind)] if status == 0 else []
+
+
+def unmapped(mapping: Any, queue: Any) -> Any:
+    """The event of giving mapped memory back to the device. Raises cl.Error.
+
+    A mapping that is dropped is undone, and pyopencl ends the process if that fails: the one of a lost device stays.
+    """
+    keep(mapping)
+    event = mapping.release(queue)
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(mapping))
+    return event
+
+
+def keep(thing: Any) -> None:
+    """Let `thing` outlive all that refers to it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 @dataclass(eq=False)
@@ -85,13 +86,48 @@ class Handle:
         self._own = threading.local()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
+    @contextmanager
+    def reported(self, what: str) -> Iterator[None]:
+        """Turns OpenCL's errors inside the block into KernelFailed("what: ...")."""
+        import pyopencl as cl
+
+        try:
+            yield
+        except KernelFailed as error:
+            raise KernelFailed(f"{what}: {error}", memory=error.memory, lost=error.lost, spoilt=error.spoilt) from error
+        except cl.Error as error:
+            code = cl.status_code
+            full = (code.MEM_OBJECT_ALLOCATION_FAILURE, code.OUT_OF_RESOURCES, code.OUT_OF_HOST_MEMORY,
+                    code.INVALID_BUFFER_SIZE, code.INVALID_IMAGE_SIZE)  # fmt: skip
+            lost = error.code == code.DEVICE_NOT_AVAILABLE or not self._works()
+            raise KernelFailed(f"{what}: {error}", memory=error.code in full and not lost, lost=lost) from error
+        except MemoryError as error:
+            raise KernelFailed(f"{what}: out of host memory", memory=True) from error
+
+    def _works(self) -> bool:
+        """Whether the device can still copy a byte.
+
+        Drivers report a device that hangs, was reset or is gone by all kinds of errors, OUT_OF_RESOURCES and
+        INVALID_COMMAND_QUEUE among them, which products that are only too large may meet as well.
+        """
+        import pyopencl as cl
+
+        try:
+            context = self._context or cl.Context([self.cl_device])
+            queue = cl.CommandQueue(context, self.cl_device)  # of its own: behind nobody's commands
+            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 1)
+            cl.enqueue_copy(queue, buffer, np.zeros(1, np.uint8), is_blocking=True)
+        except cl.Error as error:
+            return bool(error.code in (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY))
+        return True
+
     @property
     def context(self) -> Any:
         import pyopencl as cl
 
         with self._lock:
             if self._context is None:
-                with reported("no OpenCL context"):
+                with self.reported("no OpenCL context"):
                     self._context = cl.Context([self.cl_device])
             return self._context
 
@@ -102,7 +138,7 @@ class Handle:
 
         with self._lock:
             if self._queue is None:
-                with reported("no OpenCL queue"):
+                with self.reported("no OpenCL queue"):
                     self._queue = cl.CommandQueue(self.context, self.cl_device)
             return self._queue
 
@@ -168,7 +204,7 @@ class Handle:
                     return cl.Program(self.context, [device], [binary]).build(options)
                 except cl.Error:  # the driver refuses its own binary: build anew, below
                     pass
-            with reported("the kernel did not build"):
+            with self.reported("the kernel did not build"):
                 # cache_dir=False: pyopencl's own cache unpickles what lies in the user's cache folder.
                 program = cl.Program(self.context, source).build(options, cache_dir=False)
                 binaries = program.get_info(cl.program_info.BINARIES)

@@ -7,6 +7,8 @@ pyopencl is imported inside functions only, here and in the modules beside, so t
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 from typing import Any
 
 from gemm.backends.opencl_context import Handle, numbers
@@ -14,6 +16,10 @@ from gemm.errors import BackendUnavailable
 from gemm.problem import Device
 
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
+_REMEDY = (
+    'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
+    "pkg install ocl-icd, then export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib, where the phone's driver lies"
+)
 
 
 def discover() -> list[Any]:
@@ -22,10 +28,6 @@ def discover() -> list[Any]:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
-    remedy = (
-        'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux set '
-        "LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib"
-    )
     found: list[Any] = []
     try:
         for platform in cl.get_platforms():
@@ -34,10 +36,23 @@ def discover() -> list[Any]:
             except cl.Error:  # a platform without devices; the others may have some
                 continue
     except cl.Error as error:
-        raise BackendUnavailable("opencl", f"no OpenCL platform ({error})", remedy) from None
+        raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
     if not found:
-        raise BackendUnavailable("opencl", "no platform has a device", remedy)
+        raise BackendUnavailable("opencl", "; ".join(["no platform has a device", *broken()]), _REMEDY)
     return sorted(found, key=_rank)
+
+
+def broken() -> list[str]:
+    """The drivers that the loader was told of and could not load, each with why: it passes them over in silence."""
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    found = []
+    for file in [place] if place.suffix == ".icd" else sorted(place.glob("*.icd")):
+        try:
+            library = file.read_text(errors="replace").strip()
+            ctypes.CDLL(library)
+        except OSError as error:
+            found.append(f"{file}: {error}")
+    return found
 
 
 def _rank(device: Any) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gemm import sources
-from gemm.backends.opencl_context import reported
 from gemm.backends.opencl_layout import (
     MOST,
     PACKED,
@@ -26,7 +25,7 @@ from gemm.backends.opencl_replay import Replay, signature
 from gemm.backends.opencl_staging import Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
-from gemm.operands import transposed
+from gemm.operands import identical, transposed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
 
 _PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
@@ -58,7 +57,7 @@ class Launcher:
         # build with: NaN and Inf must propagate, -0 and denormals must survive.
         self.options = " ".join(f"-D {name}={value}" for name, value in defines.items())
         self.source = sources.read(kernel)
-        with reported(f"{kernel.name} on {device.name}"):
+        with self.handle.reported(f"{kernel.name} on {device.name}"):
             self.limit, self.fixed = self._groups()
 
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
@@ -73,7 +72,7 @@ class Launcher:
         if not wanted[0]:
             return limit, None
         if prod(wanted) > limit:
-            raise KernelFailed(f"{self.kernel.name} needs groups of {prod(wanted)}; {self.device.name} has {limit}")
+            raise KernelFailed(f"it needs groups of {prod(wanted)}, where {limit} is the most")
         return limit, (wanted[0], wanted[1])
 
     def _program(self, variant: str = "") -> tuple[str, str, str]:
@@ -93,19 +92,28 @@ class Launcher:
         commands = getattr(self._last, "commands", None)
         if not commands or self._last.staged or len(commands) > 2 or out.queue is None:
             return None
-        with reported(f"{self.kernel.name} on {self.device.name}"):
+        with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
             return Replay(self.handle, commands, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        with reported(f"{self.kernel.name} on {self.device.name}"):
-            if isinstance(out, DeviceView):
-                self._launch(a, b, c, out, alpha, beta)
-                return
-            try:
-                with lent(self.device, (a, b, c, out), (self.a, self.b, STRIDED, STRIDED)) as (a, b, c, out):
+        self._last.wrote = False
+        try:
+            with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+                if isinstance(out, DeviceView):
                     self._launch(a, b, c, out, alpha, beta)
-            finally:
-                self._last.commands = []  # what was lent is not kept
+                    return
+                try:
+                    layouts = self.a, self.b, STRIDED, STRIDED
+                    with lent(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
+                        self._launch(x, y, z, goal, alpha, beta)
+                finally:
+                    self._last.commands = []  # what was lent is not kept
+        except KernelFailed as error:
+            if self._last.wrote and c is not None and identical(c, out):
+                raise KernelFailed(
+                    f"{error}; out, which is c, is partly written", lost=error.lost, spoilt=True
+                ) from error
+            raise
 
     def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         given = [a, b, out] if c is None else [a, b, out, c]
@@ -121,15 +129,20 @@ class Launcher:
         lengths = tuple(length for length, _ in axes)
         stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
         step = self._tile(a, b, c, out)
-        m, n = out.shape[-2:]
-        for index in np.ndindex(*lengths[:-1]):
-            for z in range(0, lengths[-1], step.batch):
-                batch = slice(z, min(z + step.batch, lengths[-1]))
-                for i in range(0, m, step.m):
-                    for j in range(0, n, step.n):
-                        corner = (batch, slice(i, min(i + step.m, m)), slice(j, min(j + step.n, n)))
-                        self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
-        self._last.staged = traffic.staged
+        corners = list(step.corners(lengths[-1], *out.shape[-2:]))
+        whole = prod(lengths[:-1]) * len(corners) == 1
+        kept = None if whole or c is None or isinstance(out, DeviceView) or not identical(c, out) else out.copy()
+        try:
+            for index in np.ndindex(*lengths[:-1]):
+                for corner in corners:
+                    self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
+        except BaseException:
+            self._last.wrote = traffic.wrote
+            if kept is not None and isinstance(out, np.ndarray) and traffic.wrote:
+                out[...] = kept
+                self._last.wrote = False
+            raise
+        self._last.wrote, self._last.staged = traffic.wrote, traffic.staged
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])
@@ -195,6 +208,7 @@ class Launcher:
             args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
             self._run(traffic, self._program(variant), *where, args, _PLACES)
+            traffic.wrote |= isinstance(goal, DeviceView)
         if parts > 1:
             args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
             lanes = min(128, self.limit)

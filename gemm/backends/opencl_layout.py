@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -109,6 +110,11 @@ class Tile:
     n: int
     k: int
     batch: int
+
+    def corners(self, batch: int, m: int, n: int) -> Iterator[tuple[slice, slice, slice]]:
+        """The tiles of `batch` m by n results: matrices, rows and columns of each."""
+        for z, i, j in product(range(0, batch, self.batch), range(0, m, self.m), range(0, n, self.n)):
+            yield slice(z, min(z + self.batch, batch)), slice(i, min(i + self.m, m)), slice(j, min(j + self.n, n))
 
 
 @lru_cache(maxsize=256)

@@ -8,20 +8,22 @@ arrays are wrapped in a buffer for the call where this driver was seen not to co
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gemm.backends.base import PAGE, aligned
-from gemm.backends.opencl_context import Handle
+from gemm.backends.opencl_context import Handle, keep, unmapped
 from gemm.backends.opencl_in_place import Loan, fits
 from gemm.backends.opencl_layout import Layout
+from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand
 
 _LINE = 64  # bytes of a cache line
@@ -59,8 +61,13 @@ class Mapped:
         stack.callback(self._take)
         self._give()
 
+    def __del__(self) -> None:
+        with suppress(Exception):  # of a lost device
+            if self._map is not None:
+                self._give()
+
     def _give(self) -> None:
-        self._map.release(self.handle.queue)
+        unmapped(self._map, self.handle.queue)
         self._map = None
 
     def _take(self) -> None:
@@ -72,9 +79,10 @@ class Mapped:
                 self._enqueue()
             except cl.Error:
                 try:
-                    self._enqueue()  # it may have been the product that failed, not this
-                except cl.Error as error:
-                    raise RuntimeError(f"the driver does not give an array's memory back: {error}") from error
+                    with self.handle.reported("the driver does not give an array's memory back"):
+                        self._enqueue()  # it may have been the product that failed, not this
+                except KernelFailed as error:
+                    raise KernelFailed(str(error), lost=error.lost, spoilt=True) from error
                 raise
 
     def _enqueue(self) -> None:
@@ -108,8 +116,20 @@ class _Claims:
             self._ranges[owner] = start, start + nbytes
             return True
 
+    def owners(self) -> list[Any]:
+        with self._lock:
+            return list(self._ranges)
+
 
 _claims = _Claims()
+
+
+@atexit.register
+def _leave() -> None:
+    """Leave mapped what is mapped: a process that ends gives its memory back by itself, a lost device does not."""
+    for owner in _claims.owners():
+        if isinstance(owner, Mapped) and owner._map is not None:
+            keep(owner._map)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
@@ -213,7 +233,7 @@ def _collect(handle: Handle, buffer: Any) -> None:
     import pyopencl as cl
 
     mapped, _ = cl.enqueue_map_buffer(handle.queue, buffer, cl.map_flags.READ, 0, (buffer.size,), np.uint8)
-    mapped.base.release(handle.queue)
+    unmapped(mapped.base, handle.queue)
 
 
 _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm import sources
-from gemm.backends.opencl_context import Handle, Memory
+from gemm.backends.opencl_context import Handle, Memory, unmapped
 from gemm.backends.opencl_in_place import in_place
 from gemm.backends.opencl_layout import Layout
 from gemm.problem import DeviceView, Operand
@@ -56,6 +56,7 @@ class Traffic:
         self.handle, self.queue, self.after = handle, queue, after
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
         self.staged = False  # whether a kernel got other memory than the operands' own
+        self.wrote = False  # whether out may have changed
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
@@ -102,7 +103,10 @@ class Traffic:
             width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
             strides = (rows * cols if batch > 1 else 0, layout.panel or cols, 1)
         texel = (layout.channels, dtype.itemsize, layout.bits) if layout.channels else (0, 0, False)
-        memory = self.handle.take((*texel, host), width, height)
+        with self.handle.reported(
+            f"no room for {width * height * (layout.channels * dtype.itemsize or 1)} bytes of {name}"
+        ):
+            memory = self.handle.take((*texel, host), width, height)
         self.after = [*self.after, *memory.after]
         staged = Staged(memory.data, bool(layout.channels), 0, strides)
         self._held[name] = None, staged, memory
@@ -135,10 +139,11 @@ class Traffic:
             self.queue, memory.data, cl.map_flags.READ, 0, out.shape, out.dtype, wait_for=self.after, is_blocking=True
         )
         try:
+            self.wrote = True
             np.copyto(out, mapped)
             self.handle.count("fetched", out.nbytes)
         finally:
-            self.after = [mapped.base.release(self.queue)]
+            self.after = [unmapped(mapped.base, self.queue)]
 
     def run(self, kernel: Any, extent: tuple[int, ...], group: tuple[int, ...] | None, args: tuple[Any, ...]) -> None:
         """Enqueue `kernel` behind everything before."""
@@ -178,7 +183,7 @@ class Traffic:
                 target[:, :rows, here.shape[2] :] = layout.pad
             self.handle.count("filled", operand.nbytes)
         finally:
-            self.after = [mapped.base.release(self.queue)]
+            self.after = [unmapped(mapped.base, self.queue)]
 
     def _pack(self, view: DeviceView, memory: Memory, layout: Layout) -> None:
         batch, rows, cols = view.shape

@@ -13,7 +13,7 @@ from typing import Any
 from gemm import dispatch, threads
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
-from gemm.dispatch import registry
+from gemm.dispatch import probe, registry
 from gemm.dispatch.child import timeout
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
@@ -136,7 +136,8 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
     for name in wanted:
         try:
             backend = registry.backend(name)
-            found += [(backend, device) for device in backend.devices() if args.device in (None, device.key)]
+            devices = backend.devices() if named else probe.devices(name)
+            found += [(backend, device) for device in devices if args.device in (None, device.key)]
         except BackendUnavailable as error:
             if named:
                 raise

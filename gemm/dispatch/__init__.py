@@ -1,6 +1,17 @@
 """Which kernel, on which device: candidates → measured or predicted time → the least."""
 
-from gemm.dispatch.choice import candidates, check_names, choose, forget, launcher, run, unavailable
+from gemm.dispatch.choice import candidates, check_names, choose, deliver, forget, launcher, run, unavailable
 from gemm.dispatch.plan import Candidate, Plan
 
-__all__ = ["Candidate", "Plan", "candidates", "check_names", "choose", "forget", "launcher", "run", "unavailable"]
+__all__ = [
+    "Candidate",
+    "Plan",
+    "candidates",
+    "check_names",
+    "choose",
+    "deliver",
+    "forget",
+    "launcher",
+    "run",
+    "unavailable",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,17 +10,13 @@ from functools import lru_cache
 
 from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
-from gemm.dispatch import cost, probe, registry, tuning
+from gemm.dispatch import cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import PRECISIONS, Device, DeviceView, Operand, Problem
 
-log = logging.getLogger("gemm")
-
-HOST_BACKENDS = ("cpu", "numpy")
+HOST_BACKENDS = probe.HARMLESS
 """Backends that compute in host memory and cost nothing to look for."""
-
-_demoted: dict[tuple[str, str], str] = {}  # (kernel, device) → why, for this process
 
 
 def choose(
@@ -171,14 +166,16 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
     why_not = (
         _unfit(row, problem)
         or unavailable(row, device, reproducible=problem.reproducible)
-        or _demoted.get((row.name, device.key))
+        or trust.failed(row, device)
         or (None if trusting or device.kind in row.auto else f"chosen on a {device.kind} only by name")
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)
     for choice in tuning.choices(row, device, problem):
         kernel = choice.kernel
-        why_not = kernel.illegal(names) or (None if trusting or choice.here else _untrusted(kernel, device, facts))
+        why_not = kernel.illegal(names) or (
+            None if trusting or choice.here else trust.unverified(kernel, device, facts)
+        )
         if kernel.chosen or not trusting:
             why_not = why_not or _spoiled(row, kernel, device, problem)
         if not why_not:
@@ -191,14 +188,6 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
 def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
     cause = tuning.failure(row, kernel, device, problem)
     return f"failed when it was tuned: {cause}" if cause else None
-
-
-def _untrusted(row: Kernel, device: Device, facts: probe.Facts | None) -> str | None:
-    """Why `row` may not be chosen on `device` unless it is named: it must have passed verification there."""
-    record = facts.of(row, device) if facts else None
-    if record is None:
-        return "not verified on this device and driver"
-    return None if record["ok"] else f"failed verification: {record['error']}"
 
 
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
@@ -224,56 +213,67 @@ def launcher(plan: Plan) -> Launch:
     return converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
 
 
-def demote(plan: Plan, error: Exception) -> None:
-    """Do without `plan`'s kernel on its device for the rest of the process."""
-    if (plan.kernel.name, plan.device.key) not in _demoted:
-        log.warning("gemm does without %s on %s: %s", plan.kernel.name, plan.device.name, error)
-    _demoted[plan.kernel.name, plan.device.key] = f"failed in this process: {error}"
-    forget_choices()
-
-
-forgetful: list[Callable[[], None]] = [_choose.cache_clear]
-"""What is to be called when choices are no longer valid."""
-
-
-def forget_choices() -> None:
-    """Drop cached choices, after something that they depend on has changed."""
-    for forget in forgetful:
-        forget()
+trust.forgetful.append(_choose.cache_clear)
 
 
 def forget() -> None:
     """Drop cached choices and launches, as if the process had just started; demotions stay."""
     launcher.cache_clear()
     tuning.forget()
-    forget_choices()
+    trust.forget_choices()
 
 
-def run(
-    problem: Problem, backend: str, kernel: str | None,
-    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,
+def deliver(
+    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, attempt: Callable[[Plan], None],
+    plan: Plan | None = None,
 ) -> Plan | None:  # fmt: skip
-    """Compute the product with the best candidate; one that fails is demoted and the next one delivers.
+    """Try `attempt` with `plan`, if given, and the best candidates until one does not fail; what fails is demoted.
 
     Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered if the next product
-    like this one will be given to it, too. Raises MemoryError or BackendUnavailable, with inputs (and an `out` that is
-    c) untouched, when no candidate is left.
+    like this one will be given to it, too. Raises MemoryError or BackendUnavailable when no candidate is left, and
+    RuntimeError when an operand is no longer what it was.
     """
-    held_by = out.device if isinstance(out, DeviceView) else None
     without: frozenset[tuple[str, str]] = frozenset()
     failure: KernelFailed | None = None
+    if plan is not None and trust.failed(plan.kernel, plan.device):
+        plan = None
     while True:
         try:
-            plan = choose(problem, backend, kernel, held_by, without)
+            plan = plan or choose(problem, backend, kernel, held_by, without)
         except BackendUnavailable as error:
             if failure is not None and failure.memory:
                 raise MemoryError(str(failure)) from failure
             raise error from failure
         try:
-            launcher(plan)(a, b, c, out, alpha, beta)
+            attempt(plan)
             return plan if failure is None or not failure.memory else None
         except KernelFailed as error:
-            failure = error
-            without |= {(plan.kernel.name, plan.device.key)}
-            if not error.memory:
-                demote(plan, error)
+            trust.demote(plan.kernel, plan.device, error)
+            if error.spoilt:
+                raise RuntimeError(str(error)) from error
+            failure, without, plan = error, without | {(plan.kernel.name, plan.device.key)}, None
+
+
+def run(
+    problem: Problem, backend: str, kernel: str | None,
+    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,
+    first: tuple[Plan, Launch] | None = None,
+) -> Plan | None:  # fmt: skip
+    """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
+
+    Inputs (and an `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
+    """
+
+    def attempt(plan: Plan) -> None:
+        launch = first[1] if first and plan is first[0] else launcher(plan)
+        try:
+            launch(a, b, c, out, alpha, beta)
+        except KernelFailed as error:
+            if error.memory:
+                given = {"a": a, "b": b, "c": c, "out": out}
+                sizes = [f"{name} has {x.size * x.dtype.itemsize}" for name, x in given.items() if x is not None]
+                error.args = (f"{error} (bytes: {', '.join(sizes)})",)
+            raise
+
+    held_by = out.device if isinstance(out, DeviceView) else None
+    return deliver(problem, backend, kernel, held_by, attempt, first and first[0])

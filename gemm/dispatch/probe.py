@@ -28,6 +28,9 @@ from gemm.problem import Device
 
 log = logging.getLogger("gemm")
 
+HARMLESS = ("cpu", "numpy")
+"""Backends that load no driver."""
+
 RESTARTS = 4
 """How many steps may kill the child before the probe settles for what it has."""
 
@@ -38,7 +41,7 @@ class Facts:
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of cost.Rates}}.
-        unavailable: {backend: cause and remedy}.
+        unavailable: {backend: cause and remedy}. deadly: {backend: what its drivers do to a process}.
     """
 
     def __init__(self, lines: list[Line]) -> None:
@@ -46,6 +49,7 @@ class Facts:
         self.devices = {x["device"]: x for x in lines if x["step"] == "device"}
         self.kernels = {(x["kernel"], x["device"]): x for x in lines if x["step"] == "kernel"}
         self.unavailable = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable"}
+        self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
 
     def of(self, kernel: Kernel, device: Device) -> dict[str, Any] | None:
         """The record of `kernel` on `device`, or on a device of the same name and driver (another context)."""
@@ -71,13 +75,37 @@ _lock = threading.Lock()
 def facts(*, run: bool) -> Facts | None:
     """The machine's facts: from this process, from disk, or (if `run`) from a new probe; None if not known yet."""
     with _lock:
-        known = _remembered()
-        if known is None and run:
-            known = _probe()
-            blob = json.dumps(known.lines).encode()
-            sources.store(entry(), blob)
-            _memory[entry()] = known
-        return known
+        return _known(entry(), run=run)
+
+
+def devices(backend: str) -> tuple[Device, ...]:
+    """The devices of `backend`, unless a child that looked for them, once for these drivers, died or hung of that.
+
+    For those who ask for no product, so that `gemm info` tells of such a driver and is not ended by it. Raises
+    BackendUnavailable.
+    """
+    from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable
+
+    if backend not in HARMLESS:
+        with _lock:
+            found = _known(entry(), run=False) or _known(entry("drivers"), run=True)
+        if found and backend in found.deadly:
+            raise BackendUnavailable(backend, found.deadly[backend], "Remove or update that driver")
+    return registry.backend(backend).devices()
+
+
+def _known(name: str, *, run: bool) -> Facts | None:
+    """The facts of entry `name`: remembered, or new ones if `run`."""
+    if name not in _memory:
+        blob = sources.load(name)
+        if blob is None and not run:
+            return None
+        found = _probe(verify=name == entry()) if blob is None else Facts(json.loads(blob))
+        if blob is None:
+            sources.store(name, json.dumps(found.lines).encode())
+        _memory[name] = found
+    return _memory[name]
 
 
 def forget() -> None:
@@ -86,24 +114,15 @@ def forget() -> None:
         _memory.clear()
         folder = sources.cache_dir()
         if folder is not None:
-            (folder / entry()).unlink(missing_ok=True)
+            for name in (entry(), entry("drivers")):
+                (folder / name).unlink(missing_ok=True)
 
 
 _memory: dict[str, Facts] = {}
 
 
-def _remembered() -> Facts | None:
-    name = entry()
-    if name not in _memory:
-        blob = sources.load(name)
-        if blob is None:
-            return None
-        _memory[name] = Facts(json.loads(blob))
-    return _memory[name]
-
-
-@lru_cache(maxsize=1)
-def entry() -> str:
+@lru_cache(maxsize=2)
+def entry(kind: str = "probe") -> str:
     """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS")
@@ -124,18 +143,22 @@ def entry() -> str:
         library = Path(text.strip())
         if file.suffix == ".icd" and library.is_file():
             found.append((library.stat().st_size, library.stat().st_mtime_ns))
-    return "probe-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+    return f"{kind}-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
 
 
-def _probe() -> Facts:
-    """Ask children until one finishes or too many died; each death blames the step it died in."""
+def _probe(*, verify: bool) -> Facts:
+    """Ask children until one finishes or too many died; each death blames the step it died in.
+
+    Args:
+        verify: kernels, too, not only which devices there are.
+    """
     lines: list[Line] = []
     skip: list[str] = []  # what is known, for better or worse
-    log.info("gemm looks for devices, once for these drivers")
+    log.info("gemm %s, once for these drivers", "verifies kernels" if verify else "looks for devices")
     with Child("gemm.dispatch.probe") as child:
         for _ in range(RESTARTS):
             step = cause = None
-            for line in child.ask({"skip": skip}, timeout()):
+            for line in child.ask({"skip": skip, "verify": verify}, timeout()):
                 if line["step"] == "begin":
                     step = line["what"]
                 elif line["step"] == "died":
@@ -153,7 +176,7 @@ def _probe() -> Facts:
                 lines.append({"step": "kernel", "kernel": name, "device": device, "ok": False, "error": cause})
             else:
                 unavailable = f"its driver {cause} in a child process"
-                lines.append({"step": "unavailable", "backend": name, "cause": unavailable})
+                lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
     return Facts(lines)
 
 
@@ -165,7 +188,7 @@ def explore(request: Line) -> Iterator[Line]:
 
     skip = request["skip"]
     for name in BACKENDS:
-        if name in skip:
+        if name in skip or (name in HARMLESS and not request["verify"]):
             continue
         yield {"step": "begin", "what": name}
         try:
@@ -177,7 +200,7 @@ def explore(request: Line) -> Iterator[Line]:
         for device in devices:
             yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
                    "driver": device.driver, "kind": device.kind}  # fmt: skip
-            for kernel in _variants(name, device):
+            for kernel in _variants(name, device) if request["verify"] else ():
                 what = f"{kernel.label} on {device.key}"
                 if what in skip:
                     continue

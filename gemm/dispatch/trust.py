@@ -1,0 +1,68 @@
+"""What is not to be chosen: kernels that were not verified on a device, or have failed there; devices that were lost.
+
+The probe's facts say what was verified, once for a device and its driver. What fails in this process is remembered for
+the rest of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gemm.catalog import Kernel
+from gemm.dispatch import probe
+from gemm.dispatch.probe import Facts
+from gemm.errors import KernelFailed
+from gemm.problem import Device
+
+log = logging.getLogger("gemm")
+
+_failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
+_lost: dict[str, str] = {}  # device → why
+
+forgetful: list[Callable[[], None]] = []
+"""What is to be called when choices are no longer valid."""
+
+
+def forget_choices() -> None:
+    """Drop cached choices, after something that they depend on has changed."""
+    for forget in forgetful:
+        forget()
+
+
+def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:
+    """Do without `kernel` on `device`, or without a device that was lost, for the rest of the process.
+
+    A want of memory demotes nothing: the next, smaller product may fit.
+    """
+    if error.lost:
+        if device.key not in _lost:
+            log.warning("gemm does without %s (%s): %s", device.name, device.key, error)
+        _lost[device.key] = f"{device.name} was lost in this process: {error}"
+    elif error.memory:
+        return
+    else:
+        if (kernel.name, device.key) not in _failed:
+            log.warning("gemm does without %s on %s: %s", kernel.name, device.name, error)
+        _failed[kernel.name, device.key] = f"failed in this process: {error}"
+    forget_choices()
+
+
+def failed(kernel: Kernel, device: Device) -> str:
+    """How `kernel` has failed on `device`, or `device` itself, in this process; or ""."""
+    return _lost.get(device.key) or _failed.get((kernel.name, device.key), "")
+
+
+def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
+    """Why `kernel` may not be chosen on `device` unless it is named, as far as the probe knows; or ""."""
+    record = facts.of(kernel, device) if facts else None
+    if record is None:
+        return "not verified on this device and driver"
+    return "" if record["ok"] else f"failed verification: {record['error']}"
+
+
+def known_to_fail(kernel: Kernel, device: Device) -> str:
+    """What is known to be wrong with `kernel` on `device`, without looking for anything; or ""."""
+    facts = probe.facts(run=False)
+    record = facts.of(kernel, device) if facts else None
+    return failed(kernel, device) or (unverified(kernel, device, facts) if record else "")
