@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gemm import operands
-from gemm.backends.base import Backend
+from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
 from gemm.dispatch.cost import Rates
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -245,13 +245,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
         arrays = [a, b, np.empty((m, n), dtype)]
         given: list[Operand] = [backend.to_device(x, device) for x in arrays] if resident else [*arrays]
-        run = partial(launch, given[0], given[1], None, given[2], 1, 0)
-        run()
-        if hasattr(launch, "replay"):
-            owners = [view.owner for view in given if isinstance(view, DeviceView)]
-            replay = launch.replay(owners[0], owners[1], None, owners[2]) if len(owners) == 3 else None
-            run = run if replay is None else partial(replay, owners[0], owners[1], None, owners[2])
-        return best_of(lambda: _finished(backend, device, run, row)) / row
+        run = again(launch, *given)
+        return best_of(lambda: finished(backend, device, run, row)) / row
 
     # Whole tiles, which nothing needs to pad, and little more than one group of them.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
@@ -261,7 +256,9 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         n *= 2
         spent = seconds(n, n, n)
     work = 2.0 * n**3
-    staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1) - first if resident and "b_rows" in kernel.params else 0.0
+    staged = 0.0
+    if resident and "b_rows" in kernel.params:
+        staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1, row=20) - first
     return Rates(first, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0))
 
 
@@ -271,7 +268,20 @@ def _sent(backend: Backend, block: np.ndarray, device: Device) -> DeviceView:
     return view
 
 
-def _finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:
+def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], Any]:
+    """Repeats the product of a and b, which is computed once here, as `gemm.repeat` does."""
+    run = partial(launch, a, b, None, out, 1, 0)
+    run()
+    views = [x for x in (a, b, out) if isinstance(x, DeviceView)]
+    if len(views) < 3 or not hasattr(launch, "replay"):
+        return run
+    x, y, goal = (view.owner for view in views)
+    replay = launch.replay(x, y, None, goal)
+    return run if replay is None else lambda: run() if replay(x, y, None, goal) is None else None
+
+
+def finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:
+    """Run so often in a row, and wait for the last."""
     for _ in range(times):
         run()
     backend.synchronize(device)

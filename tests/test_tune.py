@@ -392,10 +392,10 @@ class TestShipped:
         monkeypatch.setattr(probe, "BACKENDS", {"fake": "fake:Fake"})
         monkeypatch.setattr(probe, "KERNELS", (ROW,))
         monkeypatch.setattr(registry, "backend", lambda name: Broken())
-        lines = list(probe.explore({"skip": []}))
+        lines = list(probe.explore({"skip": [], "verify": True}))
         tried = [(line["kernel"], line["ok"]) for line in lines if line["step"] == "kernel"]
         assert tried == [(ROW.name, False), (f"{ROW.name}[FAULT=5]", False)]
-        skipped = probe.explore({"skip": [f"{ROW.name} on fake:0"]})
+        skipped = probe.explore({"skip": [f"{ROW.name} on fake:0"], "verify": True})
         assert [line["kernel"] for line in skipped if line["step"] == "kernel"] == [f"{ROW.name}[FAULT=5]"]
         tuning.save(DEVICE, [record(driver="0.9", params={"MS": 4, "FAULT": 2}), record(8, 8, 8)])
         assert [kernel.chosen for kernel in tuning.variants(ROW, DEVICE)] == [{"FAULT": 2}, {"FAULT": 5}]

@@ -105,14 +105,17 @@ class Stage:
         if not np.all(back.view(np.uint8) == _POISON):
             raise verify.Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
 
-    def sample(self, launch: Launch, times: int = 1) -> float:
-        """Seconds of a product, the mean of `times`."""
+    def repeated(self, launch: Launch) -> Callable[[int], float]:
+        """What takes the seconds of a product by `launch`: the mean of so many in a row."""
         a, b = self.fractions
-        start = time.perf_counter()
-        for _ in range(times):
-            launch(a, b, None, self.out, 1, 0)
-            self.backend.synchronize(self.device)
-        return (time.perf_counter() - start) / times
+        run = verify.again(launch, a, b, self.out)
+
+        def sample(times: int) -> float:
+            start = time.perf_counter()
+            verify.finished(self.backend, self.device, run, times)
+            return (time.perf_counter() - start) / times
+
+        return sample
 
 
 def _signs(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -167,13 +170,13 @@ def _timed(
     stage: Stage, launch: Launch, against: Launch | None, stop: float | None, budget: float
 ) -> tuple[float, float | None]:
     """Median seconds, and the median over rounds of the ratio to `against`; two looks suffice at what is hopeless."""
-    field = [launch] if against is None else [launch, against]
+    field = [stage.repeated(each) for each in (launch, against) if each is not None]
     ending = time.perf_counter() + budget
-    rounds = [[stage.sample(each) for each in field]]
+    rounds = [[sample(1) for sample in field]]
     times = [max(1, round(SAMPLE / max(took, 1e-7))) for took in rounds[0]]
     forth = range(len(field))
     while len(rounds) <= ROUNDS and (len(rounds) < 2 or time.perf_counter() < ending):
-        took = {at: stage.sample(field[at], times[at]) for at in (reversed(forth) if len(rounds) % 2 else forth)}
+        took = {at: field[at](times[at]) for at in (reversed(forth) if len(rounds) % 2 else forth)}
         rounds.append([took[at] for at in forth])
         if all(each[0] > HOPELESS * min(each[-1], stop or math.inf) for each in rounds):
             break
