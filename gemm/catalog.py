@@ -271,7 +271,7 @@ def _skinny(op: str, tm: int) -> Kernel:
 
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_4x{3 * vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (4, 8, 16), "NV": (1, 2, 3)},
+                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
                     derived={"TN": "NV * VEC", "b_panel": "NV * VEC"},
                     TM=4, NV=3, VEC=vec, a_rows=1, a_cols=1, b_rows=1)  # fmt: skip
 
