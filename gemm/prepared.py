@@ -7,6 +7,7 @@ same as cblas_?gemm_pack.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, operands, repeat
+from gemm.backends.base import Launch
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
-from gemm.dispatch import registry
+from gemm.dispatch import registry, trust
 from gemm.engine import engine
-from gemm.errors import delivering
+from gemm.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.problem import DeviceView, Operand
 
 _ROWS = 64
@@ -85,7 +87,7 @@ class Prepared:
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
-            result = memo.run(a, self._packed, c, out)
+            result = memo.run(a, None if self._kept else self._packed, c, out)
             if result is not None:
                 return result
         x = operands.wrap(a, "a")
@@ -101,33 +103,42 @@ class Prepared:
             dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
             return call.finish()
         if self._kept is not None:
-            self._on_device(call)
+            launch = self._on_device(call)
+            if known is not None and hasattr(launch, "replay"):
+                self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
             return call.finish()
-        launch = CpuLaunch(engine(), row, call.problem, self._packed)
-        launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
-        if known is not None:
-            self._learn(known, launch, call, a, c, out)
+        native = CpuLaunch(engine(), row, call.problem, self._packed)
+        native(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+        if known is not None and (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
+            repeat.learn_native(memo, native, call, a, self._packed, c, out)
         return call.finish()
 
-    def _on_device(self, call: Call) -> None:
+    def _on_device(self, call: Call) -> Launch:
         """Launch `call` with what the device keeps as its b."""
         assert self._kept is not None
         made = self._plan
         if call.problem.reproducible and not made.problem.reproducible:
             raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
+        if cause := trust.failed(made.kernel, made.device):
+            raise BackendUnavailable(made.kernel.name, cause)
         problem = replace(call.problem, reproducible=made.problem.reproducible)
         with delivering(made.kernel.name):
-            launch = dispatch.launcher(replace(made, problem=problem))
-            b = operands.broadcast(self._kept, call.b.shape)
-            launch(call.a, b, call.c, call.out, call.alpha, call.beta)
+            try:
+                launch = dispatch.launcher(replace(made, problem=problem))
+                b = operands.broadcast(self._kept, call.b.shape)
+                launch(call.a, b, call.c, call.out, call.alpha, call.beta)
+            except KernelFailed as error:
+                trust.demote(made.kernel, made.device, error)
+                raise
+        return launch
 
-    def _learn(self, known: object, launch: CpuLaunch, call: Call, a: Any, c: Any, out: Any) -> None:
+    def _memo(self, known: object, new: Callable[[], Any]) -> Any:
+        """What repeats products with the options `known`."""
         if known not in self._memos:
             if len(self._memos) >= repeat.OPTIONS:
                 self._memos.clear()
-            self._memos[known] = repeat.new(KINDS)
-        if self._memos[known] is not None:
-            repeat.learn_native(self._memos[known], launch, call, a, self._packed, c, out)
+            self._memos[known] = new()
+        return self._memos[known]
 
 
 def prepare(

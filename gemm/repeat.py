@@ -38,9 +38,11 @@ class Replays(threading.local):
         self._known: dict[object, Any] = {}
 
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
-        """The product of operands like others before, or None."""
+        """The product of operands like others before, or None; b is None where all have the same prepared one."""
         kind = self._array
-        if a.__class__ is not kind or b.__class__ is not kind or (out is not None and out.__class__ is not kind):
+        if a.__class__ is not kind or (b is not None and b.__class__ is not kind):
+            return None
+        if out is not None and out.__class__ is not kind:
             return None
         if c is not None and c.__class__ is not kind:
             return None
@@ -53,7 +55,7 @@ class Replays(threading.local):
             return
         made = call.out.owner
         replay = launch.replay(a, b, None if call.c is None else c, made)
-        if replay is None or len({x.__class__ for x in (a, b, made)}) > 1:
+        if replay is None or len({x.__class__ for x in (a, b, made) if x is not None}) > 1:
             return
         self._array, self._signature = a.__class__, launch.signature
         key = self._signature(a, b, c, out)

@@ -141,3 +141,21 @@ def test_a_driver_that_refuses_a_repeat_is_met_the_long_way(queue, enqueued, mon
     plan(a, b, out=out)
     assert np.array_equal(out.get(), a.get() @ b.get())
     assert len(enqueued) == 2
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, SPLIT])
+def test_products_with_a_prepared_matrix_repeat(queue, enqueued, kernel):
+    host = np.random.default_rng(0).integers(-8, 9, (800, 16)).astype(np.float32)
+    key = registry.backend("opencl").devices()[0].key
+    prepared = gemm.prepare(host, kernel=kernel, backend=key)
+    for seed in range(4):
+        a, c, out = arrays(queue, (4, 800), (4, 16), (4, 16), seed=seed)
+        assert np.array_equal(gemm.gemm(a, prepared).get(), a.get() @ host)
+        assert gemm.gemm(a, prepared, c, alpha=2, beta=-1, out=out) is out
+        assert np.array_equal(out.get(), 2 * (a.get() @ host) - c.get())
+    assert len(enqueued) == 2  # one for each set of options
+    (a,) = arrays(queue, (8, 800))  # of another shape
+    assert np.array_equal(gemm.gemm(a, prepared).get(), a.get() @ host)
+    assert len(enqueued) == 3
+    other = gemm.prepare(2 * host, kernel=kernel, backend=key)
+    assert np.array_equal(gemm.gemm(a, other).get(), 2 * (a.get() @ host))

@@ -52,6 +52,24 @@ def test_entries_of_another_version_read_as_absent(folder, monkeypatch):
     assert sources.load("entry") is None
 
 
+def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
+    """Another process writes the entry while this one is about to; nothing that is half written is ever seen."""
+    fsync = os.fsync
+
+    def interrupted(handle):
+        monkeypatch.setattr(os, "fsync", fsync)
+        assert sources.load("entry") is None
+        sources.store("entry", b"the other's")
+        assert sources.load("entry") == b"the other's"
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    sources.store("entry", b"one's own")
+    assert sources.load("entry") == b"one's own"
+    assert [file.name for file in folder.iterdir()] == ["entry"]
+    assert not caplog.records
+
+
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):

@@ -31,7 +31,7 @@ from gemm.backends.opencl_layout import layouts
 from gemm.backends.opencl_mapped import owner
 from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import registry
+from gemm.dispatch import registry, trust
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
 
@@ -572,9 +572,13 @@ def test_a_prepared_matrix_that_fails_says_so(first: str, monkeypatch: pytest.Mo
         def fail(*_: Any, full: bool = kind is MemoryError) -> None:
             raise KernelFailed("broken", memory=full)
 
-        monkeypatch.setattr(Traffic, "run", fail)
-        with pytest.raises(kind, match="broken"):
-            gemm.gemm(np.ones((3, 4), np.float32), prepared)
+        with monkeypatch.context() as patch:
+            patch.setattr(Traffic, "run", fail)
+            patch.setattr(trust, "_failed", {})
+            with pytest.raises(kind, match="broken"):
+                gemm.gemm(np.ones((3, 4), np.float32), prepared)
+            assert bool(trust._failed) == (kind is BackendUnavailable)
+        trust.forget_choices()
 
 
 # Resident operands: asynchronous, by pyopencl's own means.

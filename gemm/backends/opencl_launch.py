@@ -20,7 +20,7 @@ from gemm.backends.opencl_layout import (
     stacked,
     tile,
 )
-from gemm.backends.opencl_mapped import lent
+from gemm.backends.opencl_mapped import lent, owner
 from gemm.backends.opencl_replay import Replay, signature
 from gemm.backends.opencl_staging import Kept, Traffic
 from gemm.catalog import Kernel
@@ -97,23 +97,33 @@ class Launcher:
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         self._last.wrote = False
+        kept = None
         try:
             with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
                 if isinstance(out, DeviceView):
                     self._launch(a, b, c, out, alpha, beta)
                     return
+                layouts = self.a, self.b, STRIDED, STRIDED
                 try:
-                    layouts = self.a, self.b, STRIDED, STRIDED
                     with lent(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
+                        if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
+                            kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
                 finally:
                     self._last.commands = []  # what was lent is not kept
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
-                raise KernelFailed(
-                    f"{error}; out, which is c, is partly written", lost=error.lost, spoilt=True
-                ) from error
+                if kept is None:
+                    words = f"{error}; out, which is c, is partly written"
+                    raise KernelFailed(words, lost=error.lost, spoilt=True) from error
+                out[...] = kept  # type: ignore[index]
             raise
+
+    def _may_be_torn(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> bool:
+        """Whether a launch that fails may leave some of `out` written, and some not."""
+        step, (m, n) = self._tile(a, b, c, out), out.shape[-2:]
+        cut = step.m < m or step.n < n or out.ndim > 3 or (out.ndim == 3 and step.batch < out.shape[0])
+        return cut or isinstance(out, DeviceView)
 
     def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         given = [a, b, out] if c is None else [a, b, out, c]
@@ -130,19 +140,13 @@ class Launcher:
         stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
         step = self._tile(a, b, c, out)
         corners = list(step.corners(lengths[-1], *out.shape[-2:]))
-        whole = prod(lengths[:-1]) * len(corners) == 1
-        kept = None if whole or c is None or isinstance(out, DeviceView) or not identical(c, out) else out.copy()
         try:
             for index in np.ndindex(*lengths[:-1]):
                 for corner in corners:
                     self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
-        except BaseException:
+        finally:
             self._last.wrote = traffic.wrote
-            if kept is not None and isinstance(out, np.ndarray) and traffic.wrote:
-                out[...] = kept
-                self._last.wrote = False
-            raise
-        self._last.wrote, self._last.staged = traffic.wrote, traffic.staged
+        self._last.staged = traffic.staged
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])

@@ -232,8 +232,13 @@ def _collect(handle: Handle, buffer: Any) -> None:
     """Wait for the device, and let the host see what it has written to memory that `buffer` wraps."""
     import pyopencl as cl
 
-    mapped, _ = cl.enqueue_map_buffer(handle.queue, buffer, cl.map_flags.READ, 0, (buffer.size,), np.uint8)
-    unmapped(mapped.base, handle.queue)
+    try:
+        mapped, _ = cl.enqueue_map_buffer(handle.queue, buffer, cl.map_flags.READ, 0, (buffer.size,), np.uint8)
+        unmapped(mapped.base, handle.queue)
+    except cl.Error:
+        with suppress(cl.Error):  # from a device that is gone
+            handle.queue.finish()  # it must not go on writing there
+        raise
 
 
 _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary()

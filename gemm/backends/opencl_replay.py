@@ -18,7 +18,7 @@ class Replay:
     Args:
         commands: (program, extent, group, arguments, {operand or "raw": its argument}) of each. They get kernel objects
             and memory for sums of their own: arguments stay set, and only this replay's commands use that memory.
-        arrays: a, b, c and out; c is None where it is not read.
+        arrays: a, b, c and out; c is None where it is not read, b where it is a prepared one, which stays.
     """
 
     def __init__(self, handle: Handle, commands: list[Any], arrays: tuple[Any, Any, Any, Any]) -> None:
@@ -47,7 +47,7 @@ class Replay:
                 self._sets[3].append((kernel, places["c"]))
             self._commands.append((kernel, extent, group))
 
-    def __call__(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
         """`out`, or for None a new Array, which the commands just enqueued will write; None if the driver refuses."""
         import pyopencl as cl
 
@@ -62,10 +62,10 @@ class Replay:
         if out is None:
             out = type(a)(self._queue, self._shape, self._dtype, allocator=a.allocator)
         pending = out.events
-        if self._in_order and len(pending) == 1 and pending[0] is self._last:  # this queue waits for it anyway
-            after = [*a.events, *b.events]
-        else:
-            after = [*a.events, *b.events, *pending, *([] if self._last is None else [self._last])]
+        after = [*a.events] if b is None else [*a.events, *b.events]
+        # An in-order queue waits for its own last command anyway.
+        if not (self._in_order and len(pending) == 1 and pending[0] is self._last):
+            after += [*pending, *([] if self._last is None else [self._last])]
         if c is not None and c is not out:
             after += c.events
         for which, array in enumerate((a, b, c, out)):
@@ -86,18 +86,22 @@ def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
     """What decides the commands of a product of these pyopencl Arrays but for their buffers; None: they may not repeat.
 
     That is so where `out` shares its buffer with an operand other than c, and for Arrays of several queues or of none.
+    b is None where it is a prepared one, always the same.
     """
     queue = a.queue
-    if queue is None or b.queue is not queue:
+    if queue is None or (b is not None and b.queue is not queue):
         return None
-    key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype, b.shape, b.strides, b.offset, b.dtype)
+    key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype)
+    if b is not None:
+        key += (b.shape, b.strides, b.offset, b.dtype)
     if c is not None:
         if c.queue is not queue:
             return None
         key += (c is out, c.shape, c.strides, c.offset, c.dtype)
     if out is not None:
         data = out.base_data
-        shared = data == a.base_data or data == b.base_data or (c is not None and c is not out and data == c.base_data)
+        others = [x for x in (a, b, None if c is out else c) if x is not None]
+        shared = any(data == x.base_data for x in others)
         if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # those overlap without being one
             return None
         key += (out.shape, out.strides, out.offset, out.dtype)
