@@ -9,6 +9,7 @@ import pytest
 
 import gemm
 from gemm import repeat
+from gemm.backends import opencl_context
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 
@@ -63,7 +64,7 @@ def test_operands_that_are_one_array_or_two(queue, enqueued):
         want = a.get() @ b.get() + c.get()
         gemm.gemm(a, b, c, beta=1, out=out, kernel=KERNEL)
         assert np.array_equal(out.get(), want)
-    assert len(enqueued) == 3  # the product, c that is out, c that is not
+    assert len(enqueued) == 5  # one array, two; c that is out, c that is not and shares with a, with b
 
 
 def test_what_is_not_alike_takes_the_long_way(queue, enqueued):
@@ -159,3 +160,39 @@ def test_products_with_a_prepared_matrix_repeat(queue, enqueued, kernel):
     assert len(enqueued) == 3
     other = gemm.prepare(2 * host, kernel=kernel, backend=key)
     assert np.array_equal(gemm.gemm(a, other).get(), 2 * (a.get() @ host))
+
+
+@pytest.mark.parametrize("kernel", ["sgemm_generic_tile_64x64", "sgemm_generic_panel_4x24", "sgemm_adreno_images_8x4"])
+def test_packed_operands_are_packed_again(queue, enqueued, kernel):
+    from gemm.catalog import BY_NAME
+
+    device = registry.backend("opencl").devices()[0]
+    if set(BY_NAME[kernel].needs) - device.features:
+        pytest.skip("no device offers image")
+    packed = []
+    for seed in range(4):
+        a, b, c = arrays(queue, (70, 33), (70, 45), (33, 45), seed=seed)
+        before = gemm.copied()[device.key]["packed"]
+        result = gemm.gemm(a, b, c, trans_a=True, beta=1, kernel=kernel)
+        assert np.array_equal(result.get(), a.get().T @ b.get() + c.get())
+        packed.append(gemm.copied()[device.key]["packed"] - before)
+    assert len(enqueued) == 1
+    assert set(packed) == {packed[0]}
+    assert packed[0] >= b.nbytes
+
+
+def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatch):
+    handle = registry.backend("opencl").devices()[0].handle
+    held = handle._granted
+    a, b = arrays(queue, (33, 70), (70, 45))
+    for _ in range(2):
+        gemm.gemm(a, b, kernel="sgemm_generic_tile_64x64")
+    assert len(enqueued) == 1
+    assert handle._granted > held
+    repeat.replays.clear()
+    assert handle._granted == held
+    monkeypatch.setattr(opencl_context, "_KEPT", held)
+    for _ in range(2):
+        assert np.array_equal(gemm.gemm(a, b, kernel="sgemm_generic_tile_64x64").get(), a.get() @ b.get())
+    assert len(enqueued) == 3
+    assert handle._granted == held

@@ -18,7 +18,7 @@ import numpy as np
 from gemm import sources
 from gemm.errors import KernelFailed
 
-_KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
+_KEPT = 256 << 20  # bytes of staging memory that a device keeps between calls, spare, and as much for repeated products
 _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
@@ -84,6 +84,7 @@ class Handle:
         self._spare: list[Memory] = []
         self._lock = threading.RLock()
         self._own = threading.local()
+        self._granted = 0
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -225,10 +226,20 @@ class Handle:
                 best = min(fits, key=lambda spare: spare.nbytes)
                 self._spare.remove(best)
                 return best
-        need.data = self._allocate(need)
+        need.data = self.allocate(need)
         return need
 
-    def _allocate(self, need: Memory) -> Any:
+    def grant(self, nbytes: int) -> bool:
+        """Whether so many more bytes (fewer, if negative) may be held for good; if so, they count."""
+        with self._lock:
+            granted = self._granted + nbytes
+            if granted > _KEPT:
+                return False
+            self._granted = granted
+            return True
+
+    def allocate(self, need: Memory) -> Any:
+        """A new buffer or image of the kind and size. Raises cl.Error."""
         import pyopencl as cl
 
         channels, itemsize, bits, host = need.kind

@@ -22,15 +22,11 @@ from gemm.backends.opencl_layout import (
 )
 from gemm.backends.opencl_mapped import lent, owner
 from gemm.backends.opencl_replay import Replay, signature
-from gemm.backends.opencl_staging import Kept, Traffic
+from gemm.backends.opencl_staging import Command, Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 from gemm.operands import identical, transposed
 from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
-
-_PLACES = {"a": 0, "b": 2, "c": 4, "out": 6, "raw": 10}
-_ADDER_PLACES = {"raw": 0, "c": 2, "out": 4}
-"""Where memory stands among the arguments of a kernel (see gemm.clh) and of sum_parts."""
 
 
 class Launcher:
@@ -79,21 +75,13 @@ class Launcher:
         """Source, options and entry."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
-    def _run(
-        self, traffic: Traffic, program: tuple[str, str, str], extent: tuple[int, ...], group: tuple[int, ...],
-        args: tuple[Any, ...], places: dict[str, int],
-    ) -> None:  # fmt: skip
-        """Enqueue, and note for `replay`."""
-        traffic.run(self.handle.kernel(*program), extent, group, args)
-        self._last.commands.append((program, extent, group, args, places))
-
     def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
-        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it moved data."""
-        commands = getattr(self._last, "commands", None)
-        if not commands or self._last.staged or len(commands) > 2 or out.queue is None:
+        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it cannot be."""
+        traffic, self._last.traffic = getattr(self._last, "traffic", None), None
+        if traffic is None or out.queue is None:
             return None
         with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
-            return Replay(self.handle, commands, (a, b, c, out))
+            return Replay.of(self.handle, traffic, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         self._last.wrote = False
@@ -110,7 +98,7 @@ class Launcher:
                             kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
                 finally:
-                    self._last.commands = []  # what was lent is not kept
+                    self._last.traffic = None  # what was lent is not kept
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -133,7 +121,7 @@ class Launcher:
             # Each pyopencl array knows the commands that still write it, whatever queue they are in.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
-        self._last.commands, self._last.staged = [], True
+        self._last.traffic = None
 
         axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
         lengths = tuple(length for length, _ in axes)
@@ -146,7 +134,7 @@ class Launcher:
                     self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
         finally:
             self._last.wrote = traffic.wrote
-        self._last.staged = traffic.staged
+        self._last.traffic = traffic
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])
@@ -211,14 +199,14 @@ class Launcher:
             size = np.array((height, width, steps, stage), np.int32)
             args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
-            self._run(traffic, self._program(variant), *where, args, _PLACES)
+            traffic.run(Command(self._program(variant), *where, args))
             traffic.wrote |= isinstance(goal, DeviceView)
         if parts > 1:
             args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
             lanes = min(128, self.limit)
             where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
             adder = sources.read("kernels/opencl/pack/sum_parts.cl")
-            self._run(traffic, (adder, self.options, "sum_parts"), *where, args, _ADDER_PLACES)
+            traffic.run(Command((adder, self.options, "sum_parts"), *where, args))
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 

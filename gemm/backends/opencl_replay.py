@@ -1,27 +1,34 @@
 """Launches given again with other buffers: what a repeated product of device arrays costs.
 
-Checking arguments, choosing, cutting and setting a kernel's arguments take longer than a small product. A product whose
-operands were read where they lie is one kernel, or two; like operands (shapes, strides, offsets, types, queue) need
-the same ones, with other buffers.
+Checking arguments, choosing, cutting and setting a kernel's arguments take longer than a small product. Most products
+are a kernel or two, and up to three that pack operands; like operands (shapes, strides, offsets, types, queue) need the
+same ones, with other buffers.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from gemm.backends.opencl_context import Handle
+from gemm.backends.opencl_staging import Traffic
+
+MOST = 5
+"""Commands of a product that may be repeated: three that pack, a kernel, a sum of parts."""
 
 
 class Replay:
     """The commands of a product of pyopencl Arrays, repeatable for Arrays like them in the thread that made it.
 
+    They get kernel objects, and memory for packed operands and for parts of sums, of their own: arguments stay set, and
+    only this replay's commands use that memory.
+
     Args:
-        commands: (program, extent, group, arguments, {operand or "raw": its argument}) of each. They get kernel objects
-            and memory for sums of their own: arguments stay set, and only this replay's commands use that memory.
-        arrays: a, b, c and out; c is None where it is not read, b where it is a prepared one, which stays.
+        traffic: the product's commands. arrays: its a, b, c and out; c is None where it is not read, b where it is a
+            prepared one, which stays.
     """
 
-    def __init__(self, handle: Handle, commands: list[Any], arrays: tuple[Any, Any, Any, Any]) -> None:
+    def __init__(self, handle: Handle, traffic: Traffic, arrays: tuple[Any, Any, Any, Any]) -> None:
         import pyopencl as cl
 
         out = arrays[-1]
@@ -31,21 +38,33 @@ class Replay:
         self._commands = []
         self._last: Any = None  # the last command given
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
-        self._raw = None
-        for program, extent, group, args, places in commands:
-            kernel = handle.fresh(*program)
-            given = list(args)
-            if len(given) > places["raw"] and len(commands) > 1:
-                self._raw = self._raw or cl.Buffer(handle.context, cl.mem_flags.READ_WRITE, given[places["raw"]].size)
-                given[places["raw"]] = self._raw
-            for at, arg in enumerate(given):
-                kernel.set_arg(at, arg)
-            for which, name in enumerate(("a", "b", "c", "out")):
-                if name in places and arrays[which] is not None:
-                    self._sets[which].append((kernel, places[name]))
-            if arrays[2] is None:  # then c stands for out, unread
-                self._sets[3].append((kernel, places["c"]))
-            self._commands.append((kernel, extent, group))
+        self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
+        # Arguments keep no memory alive. (Prepared matrices keep theirs, and the replays of their products.)
+        self._own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
+        for command in traffic.commands:
+            kernel = handle.fresh(*command.program)
+            for at, arg in enumerate(command.args):
+                kernel.set_arg(at, self._own.get(id(arg), arg))
+                which = next(
+                    (i for i, buffer in enumerate(self._buffers) if buffer is not None and buffer is arg), None
+                )
+                if which is not None:
+                    self._sets[which].append((kernel, at))
+            self._commands.append((kernel, command.extent, command.group))
+
+    @classmethod
+    def of(cls, handle: Handle, traffic: Traffic, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
+        """A replay, unless too many hold too much memory already, or commands cannot be repeated."""
+        nbytes = sum(memory.nbytes for memory in traffic.reserved)
+        if not traffic.repeatable or len(traffic.commands) > MOST or not handle.grant(nbytes):
+            return None
+        try:
+            made = cls(handle, traffic, arrays)
+        except BaseException:
+            handle.grant(-nbytes)
+            raise
+        weakref.finalize(made, handle.grant, -nbytes)
+        return made
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
         """`out`, or for None a new Array, which the commands just enqueued will write; None if the driver refuses."""
@@ -76,6 +95,8 @@ class Replay:
         for kernel, extent, group in self._commands:
             event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
             after = [event]
+        if self._packs:
+            self._count("packed", self._packs)
         # What out waited for, the new command waited for, too: its event stands for all.
         pending[:] = after
         self._last = event
@@ -86,18 +107,20 @@ def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
     """What decides the commands of a product of these pyopencl Arrays but for their buffers; None: they may not repeat.
 
     That is so where `out` shares its buffer with an operand other than c, and for Arrays of several queues or of none.
-    b is None where it is a prepared one, always the same.
+    b is None where it is a prepared one, always the same. What operands that share a buffer did, only such repeat: a
+    replay knows its arguments by their buffers.
     """
-    queue = a.queue
+    queue, own = a.queue, a.base_data
     if queue is None or (b is not None and b.queue is not queue):
         return None
     key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype)
     if b is not None:
-        key += (b.shape, b.strides, b.offset, b.dtype)
+        key += (b.shape, b.strides, b.offset, b.dtype, b.base_data is own)
     if c is not None:
         if c.queue is not queue:
             return None
-        key += (c is out, c.shape, c.strides, c.offset, c.dtype)
+        alike = c.base_data is own, b is not None and c.base_data is b.base_data
+        key += (c is out, c.shape, c.strides, c.offset, c.dtype, alike)
     if out is not None:
         data = out.base_data
         others = [x for x in (a, b, None if c is out else c) if x is not None]

@@ -49,13 +49,32 @@ class Kept:
     events: tuple[()] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Command:
+    """A kernel enqueued.
+
+    Attributes:
+        program: source, options and entry.
+        extent, group: work-items in all, and of a group (None: the driver's choice).
+        packs: bytes of an operand that it copies.
+    """
+
+    program: tuple[str, str, str]
+    extent: tuple[int, ...]
+    group: tuple[int, ...] | None
+    args: tuple[Any, ...]
+    packs: int = 0
+
+
 class Traffic:
     """The commands of one call: what it has staged, and the events that the next command waits for."""
 
     def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
         self.handle, self.queue, self.after = handle, queue, after
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
-        self.staged = False  # whether a kernel got other memory than the operands' own
+        self.commands: list[Command] = []
+        self.reserved: list[Memory] = []
+        self.repeatable = True  # whether the commands again, with other operands, are the same product of those
         self.wrote = False  # whether out may have changed
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
@@ -72,7 +91,7 @@ class Traffic:
             if shared is not None:
                 if not layout.channels:
                     return at
-                self.staged = True  # of an image over it, a buffer is not what another one could stand for
+                self.repeatable = False  # for an image over a buffer, no other buffer could stand
                 return Staged(shared[0], True, 0, (shared[1], 0, 0))
             place: Any = operand.offset
         else:
@@ -83,10 +102,10 @@ class Traffic:
             return held[1]
         staged, memory = self.reserve(name, operand.shape, operand.dtype, layout, not isinstance(operand, DeviceView))
         self._held[name] = key, staged, memory
-        self.staged = True
         if operand.size and isinstance(operand, DeviceView):
             self._pack(operand, memory, layout)
         elif operand.size and isinstance(operand, np.ndarray):
+            self.repeatable = False
             self._fill(operand, memory, layout)
         return staged
 
@@ -110,6 +129,7 @@ class Traffic:
         self.after = [*self.after, *memory.after]
         staged = Staged(memory.data, bool(layout.channels), 0, strides)
         self._held[name] = None, staged, memory
+        self.reserved.append(memory)
         return staged, memory
 
     def release(self, *names: str) -> None:
@@ -145,14 +165,18 @@ class Traffic:
         finally:
             self.after = [unmapped(mapped.base, self.queue)]
 
-    def run(self, kernel: Any, extent: tuple[int, ...], group: tuple[int, ...] | None, args: tuple[Any, ...]) -> None:
-        """Enqueue `kernel` behind everything before."""
+    def run(self, command: Command) -> None:
+        """Enqueue `command` behind everything before."""
         import pyopencl as cl
 
         # Not kernel(queue, ...): that unpickles call stubs from the user's cache folder.
-        for position, arg in enumerate(args):
+        kernel = self.handle.kernel(*command.program)
+        for position, arg in enumerate(command.args):
             kernel.set_arg(position, arg)
-        self.after = [cl.enqueue_nd_range_kernel(self.queue, kernel, extent, group, wait_for=self.after)]
+        self.after = [
+            cl.enqueue_nd_range_kernel(self.queue, kernel, command.extent, command.group, wait_for=self.after)
+        ]
+        self.commands.append(command)
 
     def _fill(self, operand: np.ndarray, memory: Memory, layout: Layout) -> None:
         import pyopencl as cl
@@ -200,14 +224,15 @@ class Traffic:
             "TURN": int(group == _SQUARE),
         }
         options = " ".join(f"-D {name}={value}" for name, value in defines.items())
-        kernel = self.handle.kernel(sources.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand")
+        program = sources.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand"
         places = np.array((view.offset, view.strides[1], view.strides[2], view.strides[0]), np.int64) // itemsize
         sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
         args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
         self.handle.count("packed", view.size * itemsize)
         across, down, _ = group or (1, 1, 1)
         items = -(-wide_units // block[1]), -(-tall // block[0])
-        self.run(kernel, (-(-items[0] // across) * across, -(-items[1] // down) * down, batch), group, args)
+        extent = -(-items[0] // across) * across, -(-items[1] // down) * down, batch
+        self.run(Command(program, extent, group, args, packs=view.size * itemsize))
 
     def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
         """The work-group that packs `view` (None: the driver's choice); rows and columns that a work-item writes."""
