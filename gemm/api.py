@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -101,6 +101,8 @@ class GemmPlan:
     Attributes:
         kernel, device: names of what will run. seconds: its predicted time. reason: why it was chosen.
         candidates: all that were weighed, with their predicted times or why they cannot run.
+        operands: {name: what a device does with it}, "used in place", "packed on the device" or "copied"; empty for
+            kernels that compute in host memory.
     """
 
     def __init__(self, options: dict[str, Any], example: Call, backend: str, kernel: str | None) -> None:
@@ -110,6 +112,8 @@ class GemmPlan:
         dispatch.deliver(example.problem, backend, kernel, held_by, self._take)
         self._memo, self._replays = repeat.new(4), repeat.Replays()
         self._held_by = held_by
+        lies = getattr(self._launch, "lies", None)
+        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
         self._asked = kernel
 
     def _take(self, chosen: Plan) -> None:
@@ -131,7 +135,7 @@ class GemmPlan:
             if result is not None:
                 return result
         call = normalise(a, b, c, out=out, **self._options)
-        if call.problem != self._problem:
+        if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         delivered = dispatch.run(
             call.problem, self._backend, self._asked, call.a, call.b, call.c, call.out, call.alpha, call.beta,
@@ -193,6 +197,8 @@ def describe(chosen: GemmPlan) -> str:
     lines += [
         f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)
     ]
+    if chosen.operands:
+        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
     return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
 
 

@@ -114,11 +114,12 @@ def normalise(
 
     target, direct, finish = _target(x, y, z, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
     x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
+    places = tuple(map(operands.place, (x, y, z, target)))
     problem = Problem(
         dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
         layout="".join(map(operands.layout, (x, y, target))),
         alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
-        device=device, inputs=inputs,
+        device=device, inputs=inputs, places=places if any(places) else (),
     )  # fmt: skip
     return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct and not conjugated, finish)
 

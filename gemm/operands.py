@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.base import Backend
+from gemm.backends.base import LINE, PAGE, WRAPPED_FROM, Backend
 from gemm.dispatch import registry
 from gemm.problem import DeviceView, Operand
 
@@ -188,6 +188,25 @@ def layout(x: Operand) -> str:
     if column_step == x.dtype.itemsize or columns == 1:
         return "N"
     return "T" if row_step == x.dtype.itemsize or rows == 1 else "S"
+
+
+def place(x: Operand | None) -> str:
+    """Where host memory lies, as Problem.places has it: "" too for what is small or in no matrix's order."""
+    if not isinstance(x, np.ndarray):
+        return ""
+    base = x.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if key := getattr(base, "device_key", ""):
+        return str(key)
+    if (
+        x.nbytes < WRAPPED_FROM
+        or x.nbytes % LINE
+        or not (x.flags.c_contiguous or x.swapaxes(-1, -2).flags.c_contiguous)
+    ):
+        return ""
+    address = x.__array_interface__["data"][0]
+    return next((str(step) for step in (PAGE, LINE) if address % step == 0), "")
 
 
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:

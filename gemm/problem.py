@@ -141,6 +141,9 @@ class Problem:
         reproducible: the ORDERED chain was asked for.
         device: key of the device that holds the operands, or "host".
         inputs: types of a and b where they are narrower than `dtype` and a kernel takes them so, else ().
+        places: of a, b, c and out in host memory that a device may use where it lies: the key of the device whose
+            memory it is (`gemm.empty`), else the bytes that its address is a multiple of, "4096" or "64", else "".
+            () where all are "".
     """
 
     dtype: str
@@ -155,6 +158,7 @@ class Problem:
     reproducible: bool = False
     device: str = "host"
     inputs: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -165,10 +169,10 @@ class Problem:
         """Multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes (in, out) that a device without these operands must be sent and send back."""
+    def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
+        """Bytes (in, out) that a device must be sent and send back, but for those of a, b, c and out that `stay`."""
         a, b = (np.dtype(name).itemsize for name in self.inputs or (self.dtype, self.dtype))
-        written = self.m * self.n * self.itemsize
-        read = self.m * self.k * a + self.k * self.n * b + (written if self.beta != "0" else 0)
-        return read * self.batch, written * self.batch
+        c = self.m * self.n * self.itemsize * self.batch
+        sizes = self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
+        *read, written = (0 if stays else size for stays, size in zip(stay, sizes, strict=True))
+        return sum(read), written

@@ -259,7 +259,7 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     staged = 0.0
     if resident and "b_rows" in kernel.params:
         staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1, row=20) - first
-    return Rates(first, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0))
+    return Rates(first, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0), backend.wraps(device))
 
 
 def _sent(backend: Backend, block: np.ndarray, device: Device) -> DeviceView:

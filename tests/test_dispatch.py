@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,37 @@ def test_the_model_counts_the_packing_of_operands():
     assert weigh(image, rates, 64, 64, 64) > 3e-4
     turned = "sgemm_adreno_turned_8x8"
     assert weigh(turned, rates, 64, 64, 64, layout="TNN") < 1e-4 < weigh(turned, rates, 64, 64, 64)
+
+
+def test_the_model_charges_no_transfer_for_what_stays_where_it_lies():
+    def transfer(name, *places, wrapped=0, beta="x", layout="NNN"):
+        rates = cost.Rates(launch=1e-5, flops=4e13, upload=1.0, download=1.0, staged=3e-4, wrapped=wrapped)
+        problem = Problem("float32", 64, 128, 256, places=places, beta=beta, layout=layout)
+        found = cost.predict(BY_NAME[name], GPU, problem, rates)
+        return found.transfer, found.launch
+
+    naive, tile, image, here = "sgemm_generic_naive", "sgemm_generic_tile_64x64", "sgemm_adreno_image_8x4", GPU.key
+    a, b, c = 4 * 64 * 256, 4 * 256 * 128, 4 * 64 * 128
+    assert transfer(naive) == (a + b + 2 * c, 1e-5)
+    assert transfer(naive, here, here, here, here) == (0, 1e-5)
+    assert transfer(naive, here, "", here, "") == (b + c, 1e-5)
+    assert transfer(naive, here, here, "", here, beta="0") == (0, 1e-5)
+    assert transfer(naive, *["opencl:1"] * 4)[0] == a + b + 2 * c
+    assert transfer(image, here, here, here, here) == (0, pytest.approx(3.1e-4))  # packed there
+    # The caller's own arrays: where drivers take them, from an alignment that they ask for, in a layout that fits.
+    assert transfer(naive, *["4096"] * 4)[0] == a + b + 2 * c
+    assert transfer(naive, *["4096"] * 4, wrapped=4096) == transfer(naive, *["64"] * 4, wrapped=64) == (0, 1e-5)
+    assert transfer(naive, "64", "4096", "64", "4096", wrapped=4096)[0] == a + c
+    assert transfer(tile, *["64"] * 4, wrapped=64)[0] == 0
+    assert transfer(tile, *["64"] * 4, wrapped=64, layout="TNN")[0] == a + b
+    assert transfer(image, *["64"] * 4, wrapped=64)[0] == a + b
+
+
+def test_a_device_is_looked_for_sooner_where_nothing_is_moved():
+    large = Problem("float32", 8192, 8192, 1)
+    seconds = 2e-3
+    assert not cost.a_device_could_win(large, seconds)
+    assert cost.a_device_could_win(replace(large, places=("64", "64", "", "opencl:0")), seconds)
 
 
 @pytest.mark.parametrize("units", [1, 16, 132])

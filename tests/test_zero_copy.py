@@ -25,7 +25,7 @@ from oracle import check_close, exact
 from oracle.ordered import check_same_bits, ordered
 
 import gemm
-from gemm import dispatch
+from gemm import dispatch, operands
 from gemm.backends import opencl_mapped
 from gemm.backends.opencl_layout import layouts
 from gemm.backends.opencl_mapped import owner
@@ -437,7 +437,7 @@ def test_the_documents_session(first: str) -> None:
 # Arrays of the caller's own, wrapped.
 
 
-@cases(lambda row, device: reads_in_place(row, device) and bool(opencl_mapped._shared_from(device.handle)))
+@cases(lambda row, device: reads_in_place(row, device) and bool(opencl_mapped.shared_from(device.handle)))
 def test_large_aligned_arrays_are_wrapped(row: Kernel, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencl_mapped, "WRAPPED_FROM", 1 << 16)
     new = lying("cpu", row.dtype)
@@ -472,7 +472,7 @@ def test_what_is_not_wrapped(first: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert filled(a.T, b, PADDED) == a.nbytes
     overlapping = new(512, 256)
     assert filled(overlapping[:256], overlapping[64:320]) == a.nbytes  # one of the two
-    monkeypatch.setattr(opencl_mapped, "_shared_from", lambda handle: 0)
+    monkeypatch.setattr(opencl_mapped, "shared_from", lambda handle: 0)
     assert filled(a, b) == a.nbytes + b.nbytes
 
 
@@ -485,10 +485,38 @@ def test_a_copying_driver_is_seen(first: str, monkeypatch: pytest.MonkeyPatch) -
 
     handle = SHARING[0].handle
     monkeypatch.setattr(opencl_mapped, "_alignments", weakref.WeakKeyDictionary())
-    assert opencl_mapped._shared_from(handle) in (64, 4096)  # the CPU runtimes that this runs on share
+    assert opencl_mapped.shared_from(handle) in (64, 4096)  # the CPU runtimes that this runs on share
     opencl_mapped._alignments.clear()
     monkeypatch.setattr(cl, "enqueue_fill_buffer", lambda *_: Done())
-    assert opencl_mapped._shared_from(handle) == 0
+    assert opencl_mapped.shared_from(handle) == 0
+
+
+@pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
+def test_a_plan_tells_what_is_copied(kernel: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `gemm.copied` counts it afterwards."""
+    if not runs(BY_NAME[kernel], SHARING[0]):
+        pytest.skip(f"{kernel} does not run on {first}")
+    here, page = lying(first), lying("cpu")
+    plain = page(256, 258)[:, :256]  # in nobody's order
+    assert [operands.place(x) for x in (here(4, 4).T, page(256, 256), page(4, 4), plain, None)] == [
+        first, "4096", "", "", ""]  # fmt: skip
+    options: Any = {"kernel": kernel, "backend": first}
+    for a, b, out in itertools.product((here(256, 256), here(256, 256).T, page(256, 256), plain), repeat=3):
+        if out is a or out is b:
+            continue
+        lies = gemm.plan(a, b, out=out, **options).operands
+        with Copies(first) as copies:
+            gemm.gemm(a, b, out=out, **options)
+        told = [lies[name] for name in "ab"]
+        assert copies["filled"] == a.nbytes * told.count("copied")
+        assert copies["packed"] == a.nbytes * told.count("packed on the device")
+        assert copies["fetched"] == out.nbytes * (lies["out"] == "copied")
+        assert set(lies.values()) <= {"copied", "packed on the device", "used in place"}
+    plan = gemm.plan(plain, plain, **options)
+    check_close(plan(page(256, 256), page(256, 256)), exact(page(256, 256), page(256, 256)))  # wherever they lie
+    gemm.explain(plain, here(256, 256), **options)
+    assert "operands: a is copied, b is " in capsys.readouterr().out
+    assert gemm.plan(plain, plain, backend="cpu").operands == {}
 
 
 # Prepared.

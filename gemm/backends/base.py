@@ -13,6 +13,9 @@ from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
+LINE = 64  # bytes of a cache line
+WRAPPED_FROM = 1 << 18
+"""Bytes from which a user's array is wrapped: making a buffer takes longer than copying a few pages does."""
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -79,6 +82,10 @@ class Backend(ABC):
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
         """A new host array in memory that `device` uses in place; None where there is none. See `gemm.empty`."""
         return None
+
+    def wraps(self, device: Device) -> int:
+        """The alignment from which `device` uses arrays of the host where they lie; 0: it never does."""
+        return 0
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         """The matrix `b` as `kernel` reads it, kept on the device; launches of `kernel` take it as b.

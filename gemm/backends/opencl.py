@@ -14,7 +14,7 @@ from gemm.backends.opencl_context import Handle
 from gemm.backends.opencl_devices import broken, describe, discover
 from gemm.backends.opencl_launch import Launcher
 from gemm.backends.opencl_layout import layouts
-from gemm.backends.opencl_mapped import empty
+from gemm.backends.opencl_mapped import empty, shared_from
 from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import Kernel
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -94,6 +94,9 @@ class OpenCLBackend(Backend):
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
         return empty(shape, dtype, device)
+
+    def wraps(self, device: Device) -> int:
+        return shared_from(device.handle) if device.unified else 0
 
     def copied(self) -> dict[str, dict[str, int]]:
         return {device.key: dict(device.handle.copied) for device in (*(self._devices or ()), *self._foreign.values())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 
@@ -106,6 +107,26 @@ class Launcher:
                     raise KernelFailed(words, lost=error.lost, spoilt=True) from error
                 out[...] = kept  # type: ignore[index]
             raise
+
+    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+        """What a launch would do with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        layouts = self.a, self.b, STRIDED, STRIDED
+
+        def told(x: Any, layout: Layout) -> str:
+            if not isinstance(x, DeviceView):
+                return "copied"
+            one = stacked(x, (1,), (0,))  # as good as any of the stack
+            one = transposed(one) if layout.turned else one
+            assert isinstance(one, DeviceView)
+            found = Traffic(self.handle, None, []).found(one, layout)
+            return "packed on the device" if found is None else "used in place"
+
+        with ExitStack() as stack, self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+            seen = [a, b, c, out]
+            if not isinstance(out, DeviceView):
+                seen = stack.enter_context(lent(self.device, seen, layouts))
+            names = zip(("a", "b", "c", "out"), seen, layouts, strict=True)
+            return {name: told(x, layout) for name, x, layout in names if x is not None}
 
     def _may_be_torn(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> bool:
         """Whether a launch that fails may leave some of `out` written, and some not."""

@@ -19,16 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.base import PAGE, aligned
+from gemm.backends.base import LINE, PAGE, WRAPPED_FROM, aligned
 from gemm.backends.opencl_context import Handle, keep, unmapped
 from gemm.backends.opencl_in_place import Loan, fits
 from gemm.backends.opencl_layout import Layout
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand
-
-_LINE = 64  # bytes of a cache line
-WRAPPED_FROM = 1 << 18
-"""Bytes from which a user's array is wrapped: making a buffer takes longer than copying a few pages does."""
 
 
 class Mapped:
@@ -37,10 +33,12 @@ class Mapped:
     Raises cl.Error, or RuntimeError where the driver maps a buffer to another address each time.
     """
 
-    def __init__(self, handle: Handle, loan: Loan, nbytes: int) -> None:
+    def __init__(self, device: Device, loan: Loan, nbytes: int) -> None:
         import pyopencl as cl
 
-        self.handle, self.loan, self.nbytes = handle, loan, nbytes
+        self.device_key, handle = device.key, device.handle  # the first one for gemm.operands.place
+        self.handle: Handle = handle
+        self.loan, self.nbytes = loan, nbytes
         self.lock = threading.RLock()
         self.address = 0
         self._map: Any = None
@@ -147,7 +145,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
     loan = Loan(rows, cols, _padded(rows, 128), _padded(cols, grain))
     full = (*shape[:-2], loan.tall, loan.wide)
     try:
-        memory = Mapped(handle, loan, math.prod(full) * dtype.itemsize)
+        memory = Mapped(device, loan, math.prod(full) * dtype.itemsize)
     except (cl.Error, RuntimeError):
         return None
     whole = np.asarray(memory).view(dtype).reshape(full)
@@ -210,12 +208,12 @@ def _wrap(
         whole = whole[0]
     flat = next((x for x in (whole, whole.swapaxes(-1, -2)) if x.flags.c_contiguous), None)
     view = DeviceView(Loan(), None, 0, operand.shape, operand.strides, operand.dtype, device)
-    if flat is None or not device.unified or not fits(view, layout) or flat.nbytes % _LINE:
+    if flat is None or not device.unified or not fits(view, layout) or flat.nbytes % LINE:
         return operand
     known = wrapped.get((start, flat.nbytes))
     if known is not None:
         return replace(view, owner=known.owner, data=known.data)
-    alignment = _shared_from(handle)
+    alignment = shared_from(handle)
     if not alignment or start % alignment or not _claims.add(view.owner, start, flat.nbytes):
         return operand
     access = cl.mem_flags.READ_WRITE if written else cl.mem_flags.READ_ONLY
@@ -244,7 +242,7 @@ def _collect(handle: Handle, buffer: Any) -> None:
 _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary()
 
 
-def _shared_from(handle: Handle) -> int:
+def shared_from(handle: Handle) -> int:
     """The alignment from which the driver works in memory that it is given instead of copying it; 0 if it never does.
 
     Seen, not asked for: no query tells. What a command writes must show in the memory before anything is mapped.
@@ -253,7 +251,7 @@ def _shared_from(handle: Handle) -> int:
 
     if handle not in _alignments:
         _alignments[handle] = 0
-        for alignment in (PAGE, _LINE):
+        for alignment in (PAGE, LINE):
             block = aligned(PAGE + WRAPPED_FROM)[alignment % PAGE :][:WRAPPED_FROM]
             block[:] = 0
             try:

@@ -80,19 +80,11 @@ class Traffic:
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
         if isinstance(operand, DeviceView):
-            if isinstance(operand.owner, Kept):
-                return operand.owner.staged
-            itemsize = operand.dtype.itemsize
-            batch, row, col = (step // itemsize for step in operand.strides)
-            at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
-            if not copy and operand.size and layout.suits(operand.shape, at.offset, at.strides):
+            at = None if copy else self.found(operand, layout)
+            if at is not None:
+                if at.image and not isinstance(operand.owner, Kept):
+                    self.repeatable = False  # for an image over a buffer, no other buffer could stand
                 return at
-            shared = None if copy or not operand.size else in_place(self.handle, operand, layout)
-            if shared is not None:
-                if not layout.channels:
-                    return at
-                self.repeatable = False  # for an image over a buffer, no other buffer could stand
-                return Staged(shared[0], True, 0, (shared[1], 0, 0))
             place: Any = operand.offset
         else:
             place = operand.__array_interface__["data"][0]
@@ -108,6 +100,22 @@ class Traffic:
             self.repeatable = False
             self._fill(operand, memory, layout)
         return staged
+
+    def found(self, operand: DeviceView, layout: Layout) -> Staged | None:
+        """`operand` (batch, rows, cols) where it lies, if it can be read there in `layout`."""
+        if isinstance(operand.owner, Kept):
+            return operand.owner.staged
+        itemsize = operand.dtype.itemsize
+        batch, row, col = (step // itemsize for step in operand.strides)
+        at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
+        if not operand.size:
+            return None
+        if layout.suits(operand.shape, at.offset, at.strides):
+            return at
+        shared = in_place(self.handle, operand, layout)
+        if shared is None:
+            return None
+        return Staged(shared[0], True, 0, (shared[1], 0, 0)) if layout.channels else at
 
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool

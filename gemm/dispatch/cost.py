@@ -30,6 +30,7 @@ class Rates:
         flops: additions and multiplications a second on a large product.
         upload, download: bytes/s between host and device; 0 where nothing is moved.
         staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
+        wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
     """
 
     launch: float
@@ -37,6 +38,7 @@ class Rates:
     upload: float = 0.0
     download: float = 0.0
     staged: float = 0.0
+    wrapped: int = 0
 
 
 def guess(kernel: Kernel, device: Device) -> Rates:
@@ -60,19 +62,34 @@ def predict(
         work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
         rates = replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
         basis = "measured for such products"
-    bytes_in, bytes_out = problem.traffic if problem.device == "host" else (0, 0)
     transfer = 0.0
-    if rates.upload and rates.download:
+    if rates.upload and rates.download and problem.device == "host":
+        bytes_in, bytes_out = problem.traffic(_stay(kernel, device, problem, rates))
         transfer = bytes_in / rates.upload + bytes_out / rates.download
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
-    if problem.device != "host" and not _in_place(kernel, problem):
-        launch += rates.staged
+    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
+    if problem.device != "host" or any(mine):
+        launch += 0.0 if _in_place(kernel, problem, padded=any(mine)) else rates.staged
     return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis)
 
 
-def _in_place(kernel: Kernel, problem: Problem) -> bool:
-    """Whether device operands of `problem` may lie as the kernel reads them: whole tiles, in its order, no image."""
+def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
+    """Of a, b, c and out, in host memory: whether the device takes them from where they lie."""
+    fits = _in_place(kernel, problem)  # c and out do always
+    return [
+        place == device.key
+        or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))
+        for at, place in enumerate(problem.places or ("",) * 4)
+    ]
+
+
+def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
+    """Whether device operands of `problem` may lie as the kernel reads them: whole tiles, in its order, no image.
+
+    Args:
+        padded: they lie in memory that makes tiles whole.
+    """
     p, (m, n, k) = kernel.params, (problem.m, problem.n, problem.k)
     if not {"a_rows", "b_rows"} & p.keys():
         return True
@@ -80,10 +97,11 @@ def _in_place(kernel: Kernel, problem: Problem) -> bool:
         return False
     turned = bool(p.get("a_turned"))
     (rows, cols), a_lies = ((k, m), "T") if turned else ((m, k), "N")
-    a_fits = "a_rows" not in p or (
-        not rows % p["a_rows"] and not cols % p.get("a_cols", 1) and problem.layout[0] == a_lies
-    )
-    return a_fits and not k % p["b_rows"] and not n % p.get("b_cols", 1) and problem.layout[1] == "N"
+    whole = padded or (not k % p["b_rows"] and not n % p.get("b_cols", 1))
+    if "a_rows" in p:
+        whole = whole and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1)))
+        whole = whole and problem.layout[0] == a_lies
+    return whole and problem.layout[1] == "N"
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
@@ -113,4 +131,5 @@ def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:
     Finding devices takes seconds (once a machine), so that products which the CPU finishes within a millisecond, or
     sooner than any link moves their operands, never start it.
     """
-    return cpu_seconds > max(1e-3, 5e-5 + sum(problem.traffic) / FASTEST_LINK)
+    places = problem.places or ("",) * 4
+    return cpu_seconds > max(1e-3, 5e-5 + sum(problem.traffic([place != "" for place in places])) / FASTEST_LINK)
