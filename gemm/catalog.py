@@ -45,6 +45,8 @@ class Kernel:
         derived: parameters that follow from others, {name: expression}, such as a_rows from BM; they join `params`.
         chosen: the parameters that `tuned` has changed.
         legal: expressions over m n k batch, params and the device's limits; all must hold.
+        swap: an expression over m n a b (the letters of Problem.layout), which says where the transposed product, of b
+            transposed and a transposed, suits it better; "" for never. See `swaps`.
         ordered: offers reproducible=True, the ORDERED chain.
         ordered_needs: features that it needs for that.
         gflops: what one device (a CPU row: one core) may reach, a guess until it is measured.
@@ -65,6 +67,7 @@ class Kernel:
     derived: Mapping[str, str] = field(default_factory=dict, hash=False)
     chosen: Mapping[str, int] = field(default_factory=dict, hash=False)
     legal: tuple[str, ...] = ()
+    swap: str = ""
     ordered: bool = True
     ordered_needs: tuple[str, ...] = ()
     gflops: float = 1.0
@@ -102,10 +105,16 @@ class Kernel:
 
     @property
     def group(self) -> tuple[int, int]:
-        """Rows and columns of the result that a work-group of a device computes."""
+        """Rows and columns of the result (of the transposed one, if swapped) that a work-group of a device computes."""
         p = self.params
-        tall, wide = p.get("WGM") or p.get("GH", 1), p.get("WGN") or p.get("GW") or p.get("SG", 1)
+        tall = p.get("WGM") or p.get("GH") or p.get("BS", 1)
+        wide = p.get("WGN") or p.get("GW") or p.get("SG") or p.get("BS", 1)
         return p.get("BM") or p.get("TM", 1) * tall, p.get("BN") or p.get("TN", 1) * wide
+
+    def swaps(self, m: int, n: int, layout: str) -> bool:
+        """Whether its launches compute out' = b' a' for such operands: the m, n and operands of all else are those."""
+        names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
+        return bool(self.swap) and bool(eval(_compiled(self.swap), {"__builtins__": {}}, names))
 
     def groups(self, m: int, n: int, batch: int = 1) -> int:
         """Work-groups of so many m by n results."""
@@ -158,7 +167,8 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def _row(
     name: str, backend: str, source: str, about: str, *,
-    needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), space: Mapping[str, tuple[int, ...]] | None = None,
+    needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), swap: str = "",
+    space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
     precision: str = "highest",
     auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
@@ -168,7 +178,7 @@ def _row(
     dtype, inputs = _TYPES[op.removesuffix("gemm")]
     ordered = "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
-                  ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
+                  swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
                   precision=precision, auto=auto)  # fmt: skip
 
 
@@ -250,23 +260,40 @@ def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel
     )
 
 
-def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int) -> Kernel:
+def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, direct: int = 0,
+          swap: str = "") -> Kernel:  # fmt: skip
+    """Register tiles of padded operands, or `direct`: of any, as they lie."""
     size = 8 if op == "d" else 4
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
-    return _generic(op, f"tile_{bm}x{bn}", "tile", f"tiles in local memory, {tm}x{tn} outputs a work-item",
+    padded = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
+    where = "of operands as they lie" if direct else "in local memory"
+    return _generic(op, f"tile_{direct * 'direct_'}{bm}x{bn}", "tile",
+                    f"tiles {where}, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
-                           f"{2 * size} * BK * (BM + 4 + BN) <= local_memory"),
-                    auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
-                    derived={"a_cols": "BK", "b_rows": "BK"}, TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, split=split,
-                    a_rows=bm, a_cols=bk, b_rows=bk, b_cols=bn)  # fmt: skip
+                           f"{2 * size} * BK * (BM + 4 + BN + 4 * DIRECT) <= local_memory"),
+                    swap=swap, auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
+                    derived={} if direct else {"a_cols": "BK", "b_rows": "BK"},
+                    TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded)  # fmt: skip
 
 
 def _skinny(op: str, tm: int) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
+                    swap="m > n and a == 'T'",  # few columns, and the other operand's rows lie along n
                     auto=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
+
+
+def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int) -> Kernel:
+    size = 8 if op == "d" else 4
+    return _generic(op, f"dot_{bm}x{bn}", "dot", "few columns: one pass over A along k, by many work-items a row",
+                    legal=("BM * LANES <= TM * work_group",
+                           f"{size} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
+                           f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
+                    swap="m < n and b == 'T'",  # few rows, and b's columns lie along k
+                    auto=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
+                    BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, a_rows=1, a_cols=1)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
@@ -389,7 +416,15 @@ KERNELS: tuple[Kernel, ...] = (
     _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
     _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
+    *(_tile("h", size, size, tm=tm, tn=tn, bk=bk, split=split)
+      for size, tm, tn, bk, split in ((128, 16, 8, 8, 128), (64, 8, 4, 16, 384))),
+    *(_tile(op, 32, 32, tm=4, tn=4, bk=16, split=768, direct=1) for op in ("s", "d", "h", "s8s32")),
+    _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
+    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n"),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
+    _dot("s", 8, 1, tm=2, bk=512, split=4096),
+    *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),
+    _dot("s", 32, 16, tm=4, bk=256, split=1024),
     *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),
     *(_naive(op) for op in ("s", "d", "h", "s8s32")),

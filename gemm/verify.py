@@ -239,12 +239,16 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         upload = block.nbytes / best_of(lambda: _sent(backend, block, device))
         download = block.nbytes / best_of(lambda: backend.to_host(view))
 
-    def seconds(m: int, n: int, k: int, row: int = 1) -> float:
+    def seconds(m: int, n: int, k: int, row: int = 1, *, turned: bool = False) -> float:
         random = np.random.default_rng(n)
         a, b = (random_matrix(random, own, shape) for own, shape in zip(types, ((m, k), (k, n)), strict=True))
         launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
         arrays = [a, b, np.empty((m, n), dtype)]
-        given: list[Operand] = [backend.to_device(x, device) for x in arrays] if resident else [*arrays]
+        given: list[Operand] = [*arrays]
+        if turned:
+            given = [operands.transposed(backend.to_device(x.T, device)) for x in arrays]
+        elif resident:
+            given = [backend.to_device(x, device) for x in arrays]
         run = again(launch, *given)
         return best_of(lambda: finished(backend, device, run, row)) / row
 
@@ -257,8 +261,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         spent = seconds(n, n, n)
     work = 2.0 * n**3
     staged = 0.0
-    if resident and "b_rows" in kernel.params:
-        staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1, row=20) - first
+    if resident and {"a_rows", "b_rows"} & kernel.params.keys():
+        staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1, row=20, turned=True) - first
     return Rates(first, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0), backend.wraps(device))
 
 

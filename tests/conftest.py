@@ -108,8 +108,12 @@ REFERENCE = (
 
 
 def _sibling(row: Kernel) -> bool:
-    """Whether an earlier row has `row`'s source, so that they differ in parameters and types only."""
-    return row.backend == "opencl" and row is not next(other for other in KERNELS if other.source == row.source)
+    """Whether an earlier row has `row`'s source and form, so that they differ in parameters and types only."""
+
+    def form(other: Kernel) -> tuple[str, int]:
+        return other.source, other.params.get("DIRECT", 0)
+
+    return row.backend == "opencl" and row is not next(other for other in KERNELS if form(other) == form(row))
 
 
 EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive")

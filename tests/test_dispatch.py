@@ -180,8 +180,22 @@ def test_a_device_is_looked_for_sooner_where_nothing_is_moved():
     assert cost.a_device_could_win(replace(large, places=("64", "64", "", "opencl:0")), seconds)
 
 
+def test_the_model_swaps_operands_as_the_launcher_does():
+    rates = cost.Rates(launch=1e-5, flops=4e12, staged=3e-4)
+    dot, skinny = "sgemm_generic_dot_16x4", "sgemm_generic_skinny_4x4"
+    tall, flat = (4096, 4, 4096), (4, 4096, 4096)
+    assert weigh(dot, rates, *tall) == weigh(dot, rates, *flat, layout="NTN") < 1e-4
+    assert weigh(skinny, rates, *flat) == weigh(skinny, rates, *tall, layout="TNN") < 1e-4
+    # What does not lie along k is packed first; what is swapped for nothing fills few of its columns.
+    assert weigh(dot, rates, *tall, layout="TNN") > 3e-4
+    assert weigh(dot, rates, *flat) > weigh(dot, rates, *flat, layout="NTN")
+    assert weigh(skinny, rates, *flat, layout="NTN") > 3e-4
+
+
 @pytest.mark.parametrize("units", [1, 16, 132])
-@pytest.mark.parametrize("name", ["sgemm_generic_tile_128x128", "sgemm_generic_skinny_16x4", "sgemm_generic_naive"])
+@pytest.mark.parametrize(
+    "name", ["sgemm_generic_tile_128x128", "sgemm_generic_skinny_16x4", "sgemm_generic_dot_8x1", "sgemm_generic_naive"]
+)
 def test_shares_of_k_cover_it_and_fill_the_device(name, units):
     row = BY_NAME[name]
     for k in (0, 1, 63, 64, 200, 1000, 4096, 100_003):

@@ -556,7 +556,9 @@ def test_names_tell_the_model(name: str, version: str, known: str) -> None:
 
 
 @on_any_device
-@pytest.mark.parametrize("kernel", ["s8s32gemm_generic_naive", "s8s32gemm_generic_local_16x16"])
+@pytest.mark.parametrize(
+    "kernel", ["s8s32gemm_generic_naive", "s8s32gemm_generic_local_16x16", "s8s32gemm_generic_tile_direct_32x32"]
+)
 def test_resident_bytes_have_sums_of_32_bits(kernel: str) -> None:
     import pyopencl.array as cla
 

@@ -55,6 +55,25 @@ def test_repeats_take_new_buffers(queue, enqueued, kernel):
     assert len(enqueued) == 2  # one for each set of options
 
 
+@pytest.mark.parametrize(
+    ("kernel", "shape", "turned"),
+    [("sgemm_generic_dot_16x4", (3, 40, 900), "b"), ("sgemm_generic_dot_16x4", (40, 3, 900), ""),
+     (SPLIT, (40, 3, 900), "a"), ("sgemm_generic_tile_direct_128x16", (3, 40, 900), "")],
+)  # fmt: skip
+def test_transposed_products_read_operands_where_they_lie_and_repeat(queue, enqueued, kernel, shape, turned):
+    """out' = b' a': a row for few columns serves few rows, whose K is contiguous, and the other way round."""
+    m, n, k = shape
+    before = gemm.copied()
+    for seed in range(3):
+        a, b, c = arrays(queue, *((k, m) if turned == "a" else (m, k), (n, k) if turned == "b" else (k, n), (m, n)),
+                         seed=seed)  # fmt: skip
+        a, b = a.T if turned == "a" else a, b.T if turned == "b" else b
+        result = gemm.gemm(a, b, c, alpha=2, beta=-1, kernel=kernel)
+        assert np.array_equal(result.get(), 2 * (a.get() @ b.get()) - c.get())
+    assert len(enqueued) == 1
+    assert gemm.copied() == before
+
+
 def test_operands_that_are_one_array_or_two(queue, enqueued):
     a, b, out = arrays(queue, (8, 8), (8, 8), (8, 8))
     for left, right in ((a, a), (a, b), (b, b), (b, a)):

@@ -43,8 +43,8 @@ class Launcher:
         if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
             raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
         self.ordered = problem.reproducible
+        self.swaps = kernel.swaps(problem.m, problem.n, problem.layout)
         self.a, self.b = layouts(kernel.params, problem.reproducible)
-        self.item = kernel.params.get("TN", 1), kernel.params.get("TM", 1)
         # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
         fused = "fma" in device.features or self.dtype == np.float64
         defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
@@ -85,6 +85,10 @@ class Launcher:
             return Replay.of(self.handle, traffic, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+        # What is kept lies as a kernel reads its right operand.
+        if self.swaps and not (isinstance(b, DeviceView) and isinstance(b.owner, Kept)):
+            a, b, out = transposed(b), transposed(a), transposed(out)
+            c = None if c is None else transposed(c)
         self._last.wrote = False
         kept = None
         try:
@@ -233,17 +237,16 @@ class Launcher:
 
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""
-        items = -(-width // self.item[0]), -(-height // self.item[1])
+        params = self.kernel.params
         if self.fixed:
-            group = self.fixed
-        else:
-            params = self.kernel.params
-            # powers of two, for some compilers build a kernel anew for each size
-            x, y = (
-                min(params.get(name, 8), 1 << (count - 1).bit_length())
-                for name, count in zip(("WGN", "WGM"), items, strict=True)
-            )
-            while x * y > self.limit:
-                x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
-            group = x, y
-        return (-(-items[0] // group[0]) * group[0], -(-items[1] // group[1]) * group[1]), group
+            tall, wide = self.kernel.group
+            return (-(-width // wide) * self.fixed[0], -(-height // tall) * self.fixed[1]), self.fixed
+        items = -(-width // params.get("TN", 1)), -(-height // params.get("TM", 1))
+        # powers of two, for some compilers build a kernel anew for each size
+        x, y = (
+            min(params.get(name, 8), 1 << (count - 1).bit_length())
+            for name, count in zip(("WGN", "WGM"), items, strict=True)
+        )
+        while x * y > self.limit:
+            x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
+        return (-(-items[0] // x) * x, -(-items[1] // y) * y), (x, y)

@@ -41,6 +41,9 @@ class Rates:
     wrapped: int = 0
 
 
+_TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
+
+
 def guess(kernel: Kernel, device: Device) -> Rates:
     """Rates before anything was measured."""
     cores = device.limits.get("threads", 1)
@@ -91,17 +94,18 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
         padded: they lie in memory that makes tiles whole.
     """
     p, (m, n, k) = kernel.params, (problem.m, problem.n, problem.k)
+    a, b = problem.layout[0], problem.layout[1]
     if not {"a_rows", "b_rows"} & p.keys():
         return True
     if any(p.get(name) for name in ("a_channels", "b_channels", "b_panel")):
         return False
+    if kernel.swaps(m, n, problem.layout):
+        m, n, a, b = n, m, *(_TRANSPOSED[x] for x in (b, a))
     turned = bool(p.get("a_turned"))
     (rows, cols), a_lies = ((k, m), "T") if turned else ((m, k), "N")
-    whole = padded or (not k % p["b_rows"] and not n % p.get("b_cols", 1))
-    if "a_rows" in p:
-        whole = whole and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1)))
-        whole = whole and problem.layout[0] == a_lies
-    return whole and problem.layout[1] == "N"
+    a_fits = "a_rows" not in p or (a == a_lies and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1))))
+    b_fits = "b_rows" not in p or (b == "N" and (padded or not (k % p["b_rows"] or n % p.get("b_cols", 1))))
+    return a_fits and b_fits
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
@@ -115,6 +119,8 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
     if device.kind == "cpu" or "compute_units" not in device.limits:
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
+    if kernel.swaps(m, n, problem.layout):
+        m, n = n, m
     rows, columns = kernel.group
     work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
     units = device.limits["compute_units"]

@@ -13,6 +13,9 @@
  *
  * a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition leaves every sum unchanged
  * by, a sum of -0.0 too. out and c are not padded.
+ *
+ * DIRECT, nothing is padded and any strides will do: the work-items read four neighbours along whichever axis has unit
+ * stride, a vector where it is whole and aligned, and pad on the way. `k` is the product's own.
  */
 
 #include "gemm.clh"
@@ -32,6 +35,9 @@
 #ifndef TN        /* columns */
 #define TN 4
 #endif
+#ifndef DIRECT    /* 1: a and b as they lie */
+#define DIRECT 0
+#endif
 #define GX (BN / TN)        /* work-items of a group along n */
 #define GY (BM / TM)        /* and along m */
 #define ITEMS (GX * GY)
@@ -46,14 +52,12 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
     local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32))); /* 4: or turned stores meet in few banks */
-    local accum b_tile[2][BK][BN] __attribute__((aligned(32)));
+    local accum b_tile[2][BK][BN + 4 * DIRECT] __attribute__((aligned(32)));
 
     const uint x = get_local_id(0), y = get_local_id(1), id = y * GX + x;
     const int row0 = get_group_id(1) * BM, col0 = get_group_id(0) * BN;
-    const int a_row = a_at.s1, b_row = b_at.s1;
     a = AT(a, z, row0, k0);
     b = AT(b, z, k0, col0);
-
 #define ROW(r) (row0 + (r) / 4 * (4 * GY) + 4 * y + (r) % 4)
 #define COL(v) (col0 + (v) * (4 * GX) + 4 * x)
     accum4 sum[TM][TN / 4];
@@ -63,38 +67,61 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < TN / 4; ++v) sum[r][v] = START4(z, ROW(r), COL(v));
     }
 
-    accum4 a_next[A_LOADS], b_next[B_LOADS];
-#define BRING                                                                                           \
-    _Pragma("unroll") for (int u = 0; u < A_LOADS; ++u) {                                               \
+    /* A tile is brought by fours along k, as a's, or (not `deep`) across, as b's: four number t begins at (Q, P). */
+#if DIRECT
+#define WHOLE(at, unit, pitch) ((unit) == 1 && !((at.s0 | (pitch) | at.s3) & 3))
+    const long a_row = a_at.s1, a_step = a_at.s2, b_row = b_at.s1, b_step = b_at.s2;
+    const int a_deep = a_row != 1, b_deep = b_row == 1 && b_step != 1;
+    const int a_whole = row0 + BM <= m && WHOLE(a_at, a_deep ? a_step : a_row, a_deep ? a_row : a_step);
+    const int b_whole = col0 + BN <= n && WHOLE(b_at, b_deep ? b_row : b_step, b_deep ? b_step : b_row);
+#define FOUR(from, whole, step, left, pad) (whole && depth >= BK ? LOAD4(from) : four(from, step, left, pad))
+#else
+    const int a_row = a_at.s1, a_step = 1, b_row = b_at.s1, b_step = 1;
+    enum { a_deep = 1, b_deep = 0 };
+#define FOUR(from, whole, step, left, pad) LOAD4(from)
+#endif
+#define Q(width, deep) ((deep) ? t / (BK / 4) : t % (width / 4) * 4)
+#define P(width, deep) ((deep) ? t % (BK / 4) * 4 : t / (width / 4))
+#define FETCH(x, loads, width, across, along, room, pad)                                                \
+    _Pragma("unroll") for (int u = 0; u < loads; ++u) {                                                 \
         const uint t = id + u * ITEMS;                                                                  \
-        a_next[u] = LOAD4(a + t / (BK / 4) * a_row + t % (BK / 4) * 4);                                 \
+        const int q = Q(width, x##_deep), p = P(width, x##_deep);                                       \
+        x##_next[u] = FOUR(x + q * across + p * along, x##_whole, x##_deep ? along : across,            \
+                           x##_deep ? (q < room ? depth - p : 0) : (p < depth ? room - q : 0), pad);    \
     }                                                                                                   \
-    _Pragma("unroll") for (int u = 0; u < B_LOADS; ++u) {                                               \
+    x += (long)BK * along;
+#define STORE(x, loads, width, which)                                                                   \
+    _Pragma("unroll") for (int u = 0; u < loads; ++u) {                                                 \
         const uint t = id + u * ITEMS;                                                                  \
-        b_next[u] = LOAD4(b + t / (BN / 4) * b_row + t % (BN / 4) * 4);                                 \
-    }                                                                                                   \
-    a += BK, b += (long)BK * b_row;
-#define PLACE(which)                                                                                    \
-    _Pragma("unroll") for (int u = 0; u < A_LOADS; ++u) {                                               \
-        const uint t = id + u * ITEMS, p = t % (BK / 4) * 4, r = t / (BK / 4);                          \
-        a_tile[which][p][r] = a_next[u].x, a_tile[which][p + 1][r] = a_next[u].y;                       \
-        a_tile[which][p + 2][r] = a_next[u].z, a_tile[which][p + 3][r] = a_next[u].w;                   \
-    }                                                                                                   \
-    _Pragma("unroll") for (int u = 0; u < B_LOADS; ++u) {                                               \
-        const uint t = id + u * ITEMS;                                                                  \
-        *(local accum4 *)&b_tile[which][t / (BN / 4)][t % (BN / 4) * 4] = b_next[u];                    \
+        const int q = Q(width, x##_deep), p = P(width, x##_deep);                                       \
+        if (x##_deep) {                                                                                 \
+            x##_tile[which][p][q] = x##_next[u].s0, x##_tile[which][p + 1][q] = x##_next[u].s1;          \
+            x##_tile[which][p + 2][q] = x##_next[u].s2, x##_tile[which][p + 3][q] = x##_next[u].s3;      \
+        } else {                                                                                        \
+            *(local accum4 *)&x##_tile[which][p][q] = x##_next[u];                                      \
+        }                                                                                               \
     }
+    accum4 a_next[A_LOADS], b_next[B_LOADS];
+#define BRING(p0)                                                                                       \
+    {                                                                                                   \
+        const int depth = k - (p0);                                                                     \
+        FETCH(a, A_LOADS, BM, a_row, a_step, m - row0, -(accum)0)                                       \
+        FETCH(b, B_LOADS, BN, b_step, b_row, n - col0, (accum)0)                                        \
+    }
+#define PLACE(which)                                                                                    \
+    STORE(a, A_LOADS, BM, which)                                                                        \
+    STORE(b, B_LOADS, BN, which)
 #define TILE4(tile, p, at) (*(local const accum4 *)&tile[p][at])
 
     if (k > 0) {
-        BRING
+        BRING(0)
         PLACE(0)
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int p0 = 0, now = 0; p0 < k; p0 += BK, now ^= 1) {
         const int more = p0 + BK < k;
         if (more) {
-            BRING
+            BRING(p0 + BK)
         }
 #pragma unroll
         for (int p = 0; p < BK; ++p) {
