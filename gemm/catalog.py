@@ -246,7 +246,7 @@ def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
                 a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
 
 
-def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
+def _generic(op: str, form: str, source: str, about: str, features: tuple[str, ...] = (), **rest: Any) -> Kernel:
     """An OpenCL row of a source that serves several types."""
     single, double = op in ("s", "h"), op == "d"
     return _row(
@@ -254,7 +254,7 @@ def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel
         "opencl",
         f"kernels/opencl/generic/gemm_generic_{source}.cl",
         about,
-        needs=("fp64",) if double else (),
+        needs=(*features, *(("fp64",) if double else ())),
         ordered_needs=("denorms",) if single else (),
         **rest,
     )
@@ -265,7 +265,7 @@ def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, d
     """Register tiles of padded operands, or `direct`: of any, as they lie."""
     size = 8 if op == "d" else 4
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
-    padded = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
+    padded: dict[str, Any] = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
     where = "of operands as they lie" if direct else "in local memory"
     return _generic(op, f"tile_{direct * 'direct_'}{bm}x{bn}", "tile",
                     f"tiles {where}, {tm}x{tn} outputs a work-item",
@@ -301,6 +301,15 @@ def _panel(op: str, vec: int) -> Kernel:
                     auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
                     derived={"TN": "NV * VEC", "b_panel": "NV * VEC"},
                     TM=4, NV=3, VEC=vec, a_rows=1, a_cols=1, b_rows=1)  # fmt: skip
+
+
+def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
+    whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"  # work-items bring as many blocks each
+    return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
+                    features=("integer_dot_product",),
+                    legal=("BM * BN <= TM * TN * work_group", whole, "BK * (BM + BN + 8) <= local_memory"),
+                    auto=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
+                    BM=bm, BN=bn, BK=64, TM=tm, TN=tn, split=512)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
@@ -426,6 +435,7 @@ KERNELS: tuple[Kernel, ...] = (
     *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),
     _dot("s", 32, 16, tm=4, bk=256, split=1024),
     *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
+    _packed(64, 64, tm=8, tn=4),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),
     *(_naive(op) for op in ("s", "d", "h", "s8s32")),
     # CUDA, compiled by NVRTC at run time.

@@ -219,12 +219,12 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
     def call(*operands: Any, **more: Any) -> Any:
         return gemm.gemm(*operands, **options, **more)
 
+    if spec.variant == "pyopencl":
+        call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
     if spec.inputs:
         call = narrowed(call, spec.inputs, spec.dtype)
     if spec.variant == "unsigned":
         call = unsigned(call, dtype)
-    if spec.variant == "pyopencl":
-        call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
     elif spec.variant == "repeated":
         call = repeated(call)
     elif spec.variant == "cupy":

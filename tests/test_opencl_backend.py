@@ -580,3 +580,34 @@ def test_resident_bytes_have_sums_of_32_bits(kernel: str) -> None:
         gemm.gemm(a, cla.to_device(queue, y.astype(np.float32)))
     with pytest.raises(TypeError, match="int8"):
         gemm.gemm(a, b, kernel=kernel)
+
+
+WRITTEN_OUT = """
+int written_out(uint a, uint b)
+{
+    const int4 products = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
+    return products.s0 + products.s1 + products.s2 + products.s3;
+}
+#define dot_4x8packed_ss_int written_out
+"""
+
+
+@on_any_device
+def test_packed_bytes_with_the_instruction_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the kernel but the instruction, which few devices have: conformance has it whole on one that does."""
+    read = sources.read
+    monkeypatch.setattr(sources, "read", lambda source: WRITTEN_OUT + read(source))
+    row, device = replace(BY_NAME["s8s32gemm_generic_packed_64x64"], needs=()), DEVICES[0]
+    rng = np.random.default_rng(0)
+    for m, n, k, batch in ((1, 1, 1, 1), (65, 70, 131, 1), (64, 64, 128, 2), (5, 33, 515, 1)):
+        x, y = (rng.integers(-128, 128, (batch, *shape)).astype(np.int8) for shape in ((m, k), (k, n)))
+        c = rng.integers(-9, 9, (batch, m, n)).astype(np.int32)
+        exact = 2 * (x.astype(np.int32) @ y.astype(np.int32)) - c
+        for turned in range(4):
+            a = x.swapaxes(1, 2).copy().swapaxes(1, 2) if turned & 1 else x
+            b = y.swapaxes(1, 2).copy().swapaxes(1, 2) if turned & 2 else y
+            result = np.full_like(c, -7)
+            problem = Problem("int32", m, n, k, batch, inputs=("int8", "int8"))
+            sent = [resident(row, device, operand) for operand in (a, b, c)]
+            BACKEND.launcher(row, device, problem)(*sent, out := resident(row, device, result), 2, -1)
+            assert np.array_equal(BACKEND.to_host(out), exact)

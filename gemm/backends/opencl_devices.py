@@ -70,6 +70,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
         "fp64": "cl_khr_fp64",
         "fp16": "cl_khr_fp16",
         "subgroups": "cl_khr_subgroups",
+        "integer_dot_product": "cl_khr_integer_dot_product",
         "intel_subgroups": "cl_intel_subgroups",
         "intel_required_subgroup_size": "cl_intel_required_subgroup_size",
     }.items():

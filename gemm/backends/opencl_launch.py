@@ -52,10 +52,14 @@ class Launcher:
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
         # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
         # build with: NaN and Inf must propagate, -0 and denormals must survive.
-        self.options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *self._standard()])
         self.source = sources.read(kernel)
         with self.handle.reported(f"{kernel.name} on {device.name}"):
             self.limit, self.fixed = self._groups()
+
+    def _standard(self) -> list[str]:
+        """The version of OpenCL C where the default will not do: compilers know some features only from 3.0 on."""
+        return ["-cl-std=CL3.0"] if "integer_dot_product" in self.kernel.needs else []
 
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
         """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
