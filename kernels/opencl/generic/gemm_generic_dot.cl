@@ -119,7 +119,7 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
 #pragma unroll
         for (int j = 0; j < BN; ++j) b_tile[(team * BN + j) * (LANES + 1) + lane] = sum[r][j];
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int t = id; t < TEAMS * BN; t += ITEMS) {
+        for (uint t = id; t < TEAMS * BN; t += ITEMS) {
             const int i = (get_group_id(1) * TEAMS + t / BN) * TM + r, j = j0 + t % BN;
             accum total = START(z, i, j);
             for (int l = 0; l < LANES; ++l) total += b_tile[t * (LANES + 1) + l];
