@@ -3,20 +3,22 @@
     python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM]
     python benchmarks/intel_static.py --table FILE.json [--check]
 
-Compiles every float32 and float16 row for such GPUs with `ocloc`, the compiler's command line (Debian:
-apt-get install intel-opencl-icd), and reads the assembly. Of a kernel's main loop: how many of its instructions
-multiply and add. Whatever an instruction does, it takes a turn: the share is an upper bound of the share of the peak.
-It says nothing of waiting for memory. Registers that did not fit (spills) are looked for in both programs of a row for
-Intel, with and without PIECES. Takes a minute a core. The JSON document ("gemm-intel-static/1"):
+Compiles every row for such GPUs, and every row that `auto` may choose there, with `ocloc`, the compiler's command line
+(Debian: apt-get install intel-opencl-icd), and reads the assembly: as the catalog has it, and with the values that
+gemm/tuned has for the generation. Of a kernel's main loop: how many of its instructions multiply and add. Whatever an
+instruction does, it takes a turn: the share is an upper bound of the share of the peak. It says nothing of waiting for
+memory. Registers that did not fit (spills) are looked for in each program that the host builds of a row: the plain one,
+with PIECES, and with SPLIT where K may be shared. Takes some minutes. The JSON document ("gemm-intel-static/2"):
 
     date, commit, compiler, generations {device: name}
-    rows    [{kernel, device, simd, instructions, loop, mads, sends, share, registers, spilled, spilled_pieces, fits}]
+    rows    [{kernel, chosen, device, simd, instructions, loop, mads, sends, share, registers, spilled, auto}]
 
-simd: work-items of a thread; instructions, loop: of the whole kernel and of its main loop; sends: messages in it;
-registers: of 128; spilled: bytes a thread; fits: whether its tile is made for such a device.
+chosen: the values that are not the catalog's; simd: work-items of a thread; instructions, loop: of the whole kernel and
+of its main loop; sends: messages in it; registers: of 128; spilled: bytes a thread, of the program with the most; auto:
+whether it may be chosen there though nobody named it.
 
 --table writes the table of such a document into docs/intel.md, or checks that it is there. Exits 1 where a row that
-fits spills, or where the best of a generation has a share below 0.85.
+may be chosen spills, or where the best of a generation has a share below 0.85 in float32.
 """
 
 from __future__ import annotations
@@ -41,13 +43,21 @@ from intel import assembly
 
 from gemm import sources
 from gemm.catalog import KERNELS, Kernel
+from gemm.dispatch import tuning
+from gemm.problem import Device
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "intel.md"
 GENERATIONS = {"bdw": "Gen8", "skl": "Gen9", "icllp": "Gen11", "tgllp": "Gen12", "dg2": "Xe-HPG"}
-"""The compiler's name of a device, and its generation. All of them have sub-groups of 8, 16 and 32."""
-NARROWEST = 8
-NEEDS = {"image", "intel_subgroups", "intel_required_subgroup_size", "fp16"}
+"""The compiler's name of a device, and its generation."""
+NAMES = {"bdw": "HD Graphics 5500", "skl": "HD Graphics 530", "icllp": "Iris(R) Plus Graphics [0x8a52]",
+         "tgllp": "Iris(R) Xe Graphics [0x9a49]", "dg2": "Arc(TM) A770 Graphics [0x56a0]"}  # fmt: skip
+"""One of each, as drivers name it, after "Intel(R) "."""
+FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_subgroups", "intel_required_subgroup_size",
+                      "subgroup_size_8", "subgroup_size_16", "subgroup_size_32"})  # fmt: skip
+"""What all of them offer; most have no fp64."""
+PROGRAMS = ("", "PIECES", "SPLIT")
+BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32: of int8 operands
 GOAL = 0.85
 MARKS = "<!-- table: python benchmarks/intel_static.py --table FILE.json -->", "<!-- end of table -->"
 
@@ -56,22 +66,31 @@ class Failed(Exception):
     """A program is absent or failed; the text is for the user."""
 
 
-def runs_there(row: Kernel) -> bool:
-    """Whether the GPUs of GENERATIONS offer what `row` needs (most have no fp64), and it is for Intel's or for any."""
-    needs = {need for need in row.needs if not need.startswith("subgroup_size_")}
-    chosen = row.target == "intel" or (row.target == "generic" and "gpu" in row.auto)
-    return row.backend == "opencl" and chosen and row.dtype in ("float32", "float16") and needs <= NEEDS
+def gpu(device: str) -> Device:
+    """A GPU of the generation that the compiler calls `device`, as dispatch sees it."""
+    limits = {"local_memory": 64 << 10, "work_group": 256, "compute_units": 16, "image_width": 16384}
+    return Device("opencl", f"opencl:{device}", f"Intel(R) {NAMES[device]}", "Intel(R) OpenCL HD Graphics", kind="gpu",
+                  features=FEATURES, limits=limits)  # fmt: skip
 
 
-def meant(row: Kernel) -> bool:
-    """Those for Intel's, but for sub-groups wider than the narrowest: they are for registers of twice the lanes."""
-    return row.target == "intel" and row.params.get("SG", NARROWEST) == NARROWEST
+def automatic(row: Kernel) -> bool:
+    """Whether `auto` may choose it on those GPUs."""
+    return row.backend == "opencl" and FEATURES.issuperset(row.needs) and row.chosen_on("gpu", FEATURES)
 
 
-def compile_row(row: Kernel, device: str, pieces: int, ocloc: str) -> tuple[int, assembly.Listing]:
-    """Work-items of a thread, and the assembly."""
+def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
+    """Rows whose name has `word` in it, each with the values that are shipped for the device, too."""
+    for row in KERNELS:
+        if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):
+            for device in GENERATIONS:
+                yield row, device
+                yield from ((tuned, device) for tuned in tuning.variants(row, gpu(device)))
+
+
+def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int, assembly.Listing]:
+    """Work-items of a thread, and the assembly; `program` is one of PROGRAMS."""
     defines = {name: value for name, value in row.params.items() if name.isupper()}
-    defines |= {"PRECISION": {"float32": 32, "float16": 16}[row.dtype], "PIECES": pieces}
+    defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cl")
         file.write_text(sources.read(row), encoding="utf-8")
@@ -89,31 +108,30 @@ def compile_row(row: Kernel, device: str, pieces: int, ocloc: str) -> tuple[int,
 
 def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
     """A row of the document."""
-    simd, listing = compile_row(row, device, 0, ocloc)
-    if listing.loop is None:
-        raise Failed(f"{row.name} for {device}: no loop multiplies and adds")
-    loop = listing.loop
-    pieces = compile_row(row, device, 1, ocloc)[1].spilled if row.target == "intel" else 0
+    programs = [program for program in PROGRAMS if program != "SPLIT" or "split" in row.params]
+    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in programs)
+    loop = listing.loop or assembly.Loop(())
+    if not loop.mads and row.dtype == "float32":
+        raise Failed(f"{row.label} for {device}: no loop multiplies and adds")
     return {
-        "kernel": row.name, "device": device, "simd": simd, "instructions": listing.instructions,
-        "loop": len(loop.instructions), "mads": loop.mads, "sends": loop.sends, "share": round(loop.share, 3),
-        "registers": listing.registers, "spilled": listing.spilled, "spilled_pieces": pieces, "fits": meant(row),
+        "kernel": row.name, "chosen": dict(row.chosen), "device": device, "simd": simd,
+        "instructions": listing.instructions, "loop": len(loop.instructions), "mads": loop.mads, "sends": loop.sends,
+        "share": round(loop.share, 3), "registers": listing.registers,
+        "spilled": max(each.spilled for each in (listing, *(other for _, other in others))), "auto": automatic(row),
     }  # fmt: skip
 
 
 def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
     """Of kernels whose name has `word` in it."""
-    jobs = [(row, device) for row in KERNELS if runs_there(row) and word in row.name for device in GENERATIONS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lambda job: measure(*job, ocloc), jobs)
+        yield from pool.map(lambda job: measure(*job, ocloc), list(jobs(word)))
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
     """What falls short of the goals."""
-    found = [f"{row['kernel']} spills on {row['device']}" for row in rows
-             if row["fits"] and (row["spilled"] or row["spilled_pieces"])]  # fmt: skip
+    found = [f"{row['kernel']} spills on {row['device']}" for row in rows if row["auto"] and row["spilled"]]
     for device in {row["device"]: 0 for row in rows}:
-        best = max(row["share"] for row in rows if row["device"] == device)
+        best = max((row["share"] for row in rows if row["device"] == device and row["kernel"][0] == "s"), default=GOAL)
         if best < GOAL:
             found.append(f"no kernel reaches {GOAL} on {device}: {best} is the best")
     return found
@@ -126,19 +144,22 @@ def table(document: dict[str, Any]) -> str:
     lines += ["| kernel | " + " | ".join(devices.values()) + " | SIMD | mads a message |"]
     lines += ["|---|" + "---|" * (len(devices) + 2)]
     for kernel in dict.fromkeys(row["kernel"] for row in document["rows"]):
+        # The last of a device are its shipped values.
         rows = {row["device"]: row for row in document["rows"] if row["kernel"] == kernel}
         cells = [_cell(rows[device]) for device in devices]
         simd = "/".join(str(width) for width in sorted({row["simd"] for row in rows.values()}))
         dense = [round(row["mads"] / max(1, row["sends"])) for row in rows.values()]
         between = str(dense[0]) if len(set(dense)) == 1 else f"{min(dense)}–{max(dense)}"
-        lines.append(f"| {kernel} | " + " | ".join(cells) + f" | {simd} | {between} |")
+        name = kernel if any(row["auto"] for row in rows.values()) else f"{kernel} *"
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {simd} | {between} |")
     return "\n".join(lines)
 
 
 def _cell(row: dict[str, Any]) -> str:
-    spilled = max(row["spilled"], row["spilled_pieces"])
-    note = f" (spills {spilled} B)" if spilled else ""
-    return f"{row['share']:.2f}{note}"
+    notes = [f"{name}={value}" for name, value in row["chosen"].items()]
+    notes += [f"spills {row['spilled']} B"] if row["spilled"] else []
+    share = f"{row['share']:.2f}" if row["mads"] else "–"
+    return f"{share} ({', '.join(notes)})" if notes else share
 
 
 def update(document: dict[str, Any], check: bool) -> int:
@@ -170,18 +191,19 @@ def main() -> int:
     if not shutil.which(options.ocloc):
         print(f"error: {options.ocloc} is not installed: apt-get install intel-opencl-icd", file=sys.stderr)
         return 2
-    print(f"{'kernel':36}{'device':8}{'SIMD':>5}{'loop':>6}{'mads':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}")
+    print(f"{'kernel':44}{'device':8}{'SIMD':>5}{'loop':>6}{'mads':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}")
     rows = []
     try:
         for row in all_rows(options.kernels, options.ocloc):
             rows.append(row)
-            print("{kernel:36}{device:8}{simd:5}{loop:6}{mads:6}{sends:6}{share:7.3f}{registers:5}"
-                  "{spilled:5}/{spilled_pieces}".format(**row), flush=True)  # fmt: skip
+            label = row["kernel"] + "".join(f" {name}={value}" for name, value in row["chosen"].items())
+            print("{label:44}{device:8}{simd:5}{loop:6}{mads:6}{sends:6}{share:7.3f}{registers:5}{spilled:9}"
+                  .format(label=label, **row), flush=True)  # fmt: skip
     except Failed as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     if options.json:
-        document = {"format": "gemm-intel-static/1", "date": date.today().isoformat(), "commit": _commit(),
+        document = {"format": "gemm-intel-static/2", "date": date.today().isoformat(), "commit": _commit(),
                     "compiler": _compiler(), "generations": GENERATIONS, "rows": rows}  # fmt: skip
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     short = faults(rows)

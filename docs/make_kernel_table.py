@@ -76,7 +76,9 @@ def recorded(rows: tuple[Any, ...]) -> str:
             figures[kernel].append(f"{rate:.3g} TFLOP/s at {shape} on {document['device']['name']}")
     for document in _newest("intel_static.json")[-1:]:
         for kernel in dict.fromkeys(row["kernel"] for row in document["rows"]):
-            shares = [row["share"] for row in document["rows"] if row["kernel"] == kernel and row["fits"]]
+            shares = [
+                row["share"] for row in document["rows"] if row["kernel"] == kernel and row["auto"] and row["mads"]
+            ]
             if shares:
                 figures[kernel].append(f"{min(shares):.2f}–{max(shares):.2f} of the loop on Intel's GPUs")
     for document in _newest("adreno_static.json")[-1:]:

@@ -7,7 +7,7 @@ table of the docs is generated from them. This module imports nothing of the pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import CodeType
@@ -54,6 +54,8 @@ class Kernel:
         precision: the strictest that it offers; see `gemm.gemm`.
         auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
             when they are named: a form that another one beats is not worth every user's wait for the probe.
+        beaten: features of devices on which it is chosen by name only, too: other rows are always better there, or its
+            outputs do not fit into their registers.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Kernel:
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
     auto: tuple[str, ...] = ("cpu", "gpu")
+    beaten: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
@@ -97,6 +100,10 @@ class Kernel:
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
         """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
+
+    def chosen_on(self, kind: str, features: Set[str]) -> bool:
+        """Whether it may be chosen on a device of that kind with those features though nobody named it."""
+        return kind in self.auto and features.isdisjoint(self.beaten)
 
     @property
     def entry(self) -> str:
@@ -171,7 +178,7 @@ def _row(
     space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
     precision: str = "highest",
-    auto: tuple[str, ...] = ("cpu", "gpu"), **params: int,
+    auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
@@ -179,7 +186,7 @@ def _row(
     ordered = "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
                   swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, about=about, inputs=inputs,
-                  precision=precision, auto=auto)  # fmt: skip
+                  precision=precision, auto=auto, beaten=beaten)  # fmt: skip
 
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",
@@ -195,6 +202,10 @@ def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "hi
                   gflops=gflops, about=about, inputs=inputs, precision=precision)  # fmt: skip
 
 
+_SHUFFLING = ("intel_required_subgroup_size",)
+"""What tells the GPUs that the rows for Intel are for."""
+
+
 def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images: str = "", turned: int = 0,
             half: int = 0) -> Kernel:  # fmt: skip
     """An Adreno row: which operands are images ("a", "b", "ab"), whether a lies turned, whether sums are halves."""
@@ -202,7 +213,7 @@ def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images
     rows, cols = (bk, tm) if turned else (tm, bk)
     return _row(f"{op}gemm_adreno_{form}_{tm}x{tn}", "opencl", "kernels/opencl/adreno/gemm_adreno.cl", about,
                 needs=("image",) * bool(images) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest", auto=("gpu",),
+                precision="medium" if half else "highest", auto=("gpu",), beaten=_SHUFFLING,
                 space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
                 TM=tm, TN=tn, BK=bk, A_TURNED=turned, A_IMAGE=int(a_image), B_IMAGE=int(b_image), HALF_SUMS=half,
                 WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=turned, a_channels=4 * a_image,
@@ -221,13 +232,19 @@ def _intel_block_read(tm: int, tn: int) -> Kernel:
                 b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
-def _intel_simd(tm: int, tn: int, gh: int, sg: int = 8, barrier: int = 0) -> Kernel:
-    kv = 32 // tm if sg == 8 else 1  # as many registers as the sums leave
-    return _row(f"sgemm_intel_L3_SIMD_{tm}x{tn}_{gh}x{sg}{barrier * '_barrier'}", "opencl",
-                "kernels/opencl/intel/sgemm_intel_L3_SIMD.cl",
-                f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item" + barrier * ", in step",
-                needs=_shuffles(sg), ordered_needs=("denorms",), auto=("gpu",),
-                TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier,
+def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
+    """An Intel row that shares A by shuffles; `half`: its sums are halves."""
+    kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # as many registers as the sums leave
+    form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
+    return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",
+                f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
+                + ", in step" * barrier + ", sums in half: twice as fast" * half,
+                needs=_shuffles(sg) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
+                precision="medium" if half else "highest",
+                auto=() if half else ("gpu",),  # Gen8 computes with halves only by converting them, and does not say so
+                beaten=("subgroup_size_8",) if sg > 8 else (),
+                space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
+                TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
                 a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
@@ -261,7 +278,7 @@ def _generic(op: str, form: str, source: str, about: str, features: tuple[str, .
 
 
 def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, direct: int = 0,
-          swap: str = "") -> Kernel:  # fmt: skip
+          **rest: Any) -> Kernel:  # fmt: skip
     """Register tiles of padded operands, or `direct`: of any, as they lie."""
     size = 8 if op == "d" else 4
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
@@ -271,9 +288,9 @@ def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, d
                     f"tiles {where}, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
                            f"{2 * size} * BK * (BM + 4 + BN + 4 * DIRECT) <= local_memory"),
-                    swap=swap, auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
+                    auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
                     derived={} if direct else {"a_cols": "BK", "b_rows": "BK"},
-                    TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded)  # fmt: skip
+                    TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded, **rest)  # fmt: skip
 
 
 def _skinny(op: str, tm: int) -> Kernel:
@@ -418,10 +435,12 @@ KERNELS: tuple[Kernel, ...] = (
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
     *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
     _intel_simd(8, 4, 8, barrier=1),
-    _intel_simd(8, 4, 8, sg=16),  # for GPUs without sub-groups of 8
+    *(_intel_simd(tm, tn, gh, "h") for tm, tn, gh in ((32, 2, 1), (8, 4, 8))),
+    *(_intel_simd(8, 4, 8, op, sg=16) for op in "sh"),  # for GPUs without sub-groups of 8
+    _intel_simd(8, 4, 8, "h", sg=16, half=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128),
+    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128, beaten=_SHUFFLING),  # they have 128 registers in all
     _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
     _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),

@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from gemm.catalog import Kernel
+from gemm.dispatch import choice, probe
+from gemm.problem import Problem
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = {"family", "dtype", "threads", "m", "n", "k", "batch", "layout", "kernel", "ratios", "spreads", "best_peer",
           "ratio", "seconds", "gflops", "cores", "settling", "repeats", "worst_error", "samples"}  # fmt: skip
@@ -178,17 +182,76 @@ def test_intel_multiply_adds_are_those_of_floats(intel: Any, text: str, counts: 
 
 
 def test_intel_faults_are_told(intel: Any) -> None:
-    row = {"kernel": "x", "device": "bdw", "share": 0.9, "spilled": 0, "spilled_pieces": 0, "fits": True}
+    row = {"kernel": "sgemm_x", "device": "bdw", "share": 0.9, "spilled": 0, "auto": True}
     assert intel.faults([row]) == []
     assert len(intel.faults([row | {"spilled": 32}])) == 1
-    assert len(intel.faults([row | {"spilled_pieces": 32}])) == 1
-    assert intel.faults([row | {"spilled": 32, "fits": False}]) == []
+    assert intel.faults([row | {"spilled": 32, "auto": False}]) == []
     assert len(intel.faults([row | {"share": 0.84}])) == 1
+    assert intel.faults([row, row | {"kernel": "hgemm_x", "share": 0.1}]) == []
 
 
-def test_intel_table_is_that_of_the_record() -> None:
+def _intel_record() -> tuple[Path, dict[str, Any]]:
     records = sorted((ROOT / "benchmarks" / "results").glob("*-intel-static/intel_static.json"))
     if not records:
         pytest.skip("source distributions carry no recorded runs")
-    done = run("benchmarks/intel_static.py", "--table", str(records[-1]), "--check")
+    return records[-1], json.loads(records[-1].read_text(encoding="utf-8"))
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["kernel"], row["device"], tuple(sorted(row["chosen"].items()))
+
+
+def _wanted(row: Kernel, device: str) -> tuple[Any, ...]:
+    return row.name, device, tuple(sorted(row.chosen.items()))
+
+
+def test_intel_record_has_every_row_that_may_be_chosen_and_none_spills(intel: Any) -> None:
+    """Of the catalog and of gemm/tuned as they are now: a new row or value has to be compiled and recorded."""
+    _, record = _intel_record()
+    found = {_identity(row): row for row in record["rows"]}
+    wanted = {_wanted(row, device): intel.automatic(row) for row, device in intel.jobs("")}
+    assert {key: row["auto"] for key, row in found.items()} == wanted
+    assert intel.faults(record["rows"]) == []
+
+
+def test_intel_values_that_are_shipped_are_better_by_the_record(intel: Any) -> None:
+    _, record = _intel_record()
+    tuned = [row for row in record["rows"] if row["chosen"]]
+    plain = {_identity(row): row for row in record["rows"]}
+    assert {row["device"] for row in tuned} == {"bdw"}
+    for row in tuned:
+        assert row["share"] > plain[row["kernel"], row["device"], ()]["share"], row
+
+
+@pytest.mark.parametrize(("dtype", "goal"), [("float32", 0.85), ("float16", 0.75)])
+@pytest.mark.parametrize("device", ["bdw", "skl", "icllp", "tgllp", "dg2"])
+def test_auto_takes_the_best_row_on_intel_gpus(
+    intel: Any, monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, goal: float
+) -> None:
+    """With all rows verified, and as fast as their loops' shares of multiply-adds say."""
+    _, record = _intel_record()
+    gpu = intel.gpu(device)
+    rows = [row for row in record["rows"] if row["device"] == device and row["auto"]]
+    labels = {_wanted(kernel, at): kernel.label for kernel, at in intel.jobs("") if at == device}
+    facts = probe.Facts([
+        {"step": "device", "device": gpu.key, "backend": "opencl", "name": gpu.name, "driver": gpu.driver},
+        *({"step": "kernel", "kernel": labels[_identity(row)], "device": gpu.key, "ok": True, "error": "",
+           "launch": 1e-5, "flops": 4e11 * row["share"] + 1e9} for row in rows),
+    ])  # fmt: skip
+    monkeypatch.setattr(probe, "facts", lambda run: facts)
+    problem = Problem(dtype, 1024, 1024, 1024, device=gpu.key)
+    chosen = min((c for c in choice.candidates(problem, "opencl", held_by=gpu) if c.seconds), key=lambda c: c.seconds)
+    best = max((row for row in rows if row["kernel"].startswith("s" if dtype == "float32" else "h")),
+               key=lambda row: row["share"])  # fmt: skip
+    assert chosen.kernel.label == labels[_identity(best)]
+    assert best["share"] >= goal
+    if dtype == "float32":
+        found = choice.candidates(problem, "opencl", "sgemm_intel_L3_SIMD_8x4_1x8", held_by=gpu)[0]
+        wanted = (2, "predicted for this architecture") if device == "bdw" else (4, "predicted for this vendor")
+        assert (found.kernel.params["KV"], found.origin) == wanted
+
+
+def test_intel_table_is_that_of_the_record() -> None:
+    path, _ = _intel_record()
+    done = run("benchmarks/intel_static.py", "--table", str(path), "--check")
     assert done.returncode == 0, done.stderr

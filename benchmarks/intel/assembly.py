@@ -53,7 +53,7 @@ class Loop:
     @property
     def share(self) -> float:
         """Of all instructions, those that multiply and add floats."""
-        return self.mads / len(self.instructions)
+        return self.mads / max(1, len(self.instructions))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
     """What is to be tuned on `device`, named or chosen there: nothing where no kernel has a space."""
-    rows = check_kernels(args.kernel) or [row for row in KERNELS if device.kind in row.auto and row.dtype != "*"]
+    known = [row for row in KERNELS if row.dtype != "*"]
+    rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
     rows = [row for row in rows if row.backend == device.backend and not dispatch.unavailable(row, device)]
     if not any(row.space for row in rows):
         return []

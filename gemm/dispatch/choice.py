@@ -167,7 +167,9 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
         _unfit(row, problem)
         or unavailable(row, device, reproducible=problem.reproducible)
         or trust.failed(row, device)
-        or (None if trusting or device.kind in row.auto else f"chosen on a {device.kind} only by name")
+        or (
+            "" if trusting or row.chosen_on(device.kind, device.features) else f"chosen on a {device.kind} only by name"
+        )
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)

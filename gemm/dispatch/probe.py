@@ -216,7 +216,7 @@ def explore(request: Line) -> Iterator[Line]:
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
     """The rows that can run on `device`, each as the catalog has it and with other parameters."""
     for row in KERNELS:
-        if row.backend != backend or row.dtype == "*" or device.kind not in row.auto:
+        if row.backend != backend or row.dtype == "*" or not row.chosen_on(device.kind, device.features):
             continue
         if not set(row.needs) - device.features:
             yield row

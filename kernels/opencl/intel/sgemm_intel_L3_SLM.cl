@@ -40,7 +40,7 @@
 #error "the work-items must share the float4 of a's tile evenly"
 #endif
 
-/* Of bytes, from a 64-bit position over the kernel's argument: one addition a load (see sgemm_intel_L3_SIMD). */
+/* Of bytes, from a 64-bit position over the kernel's argument: one addition a load (see gemm_intel_L3_SIMD). */
 #define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)

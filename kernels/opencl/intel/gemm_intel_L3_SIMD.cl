@@ -29,49 +29,62 @@
 #ifndef GH        /* work-items of a group along m */
 #define GH 8
 #endif
-#ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4. TM KV = 32 fills 32 registers */
+#ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, as registers allow */
 #define KV 4
 #endif
 #ifndef BARRIER
 #define BARRIER 0
 #endif
+#ifndef HALF_SUMS /* 1: sums over k in half, with PRECISION 16: twice as fast and less exact */
+#define HALF_SUMS 0
+#endif
+
+/* num: of products and sums. NUMS(n, p): n neighbours, from multiples of n. */
+#if HALF_SUMS
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define num half
+#define NUM_MAC(x, y, sum) ((x) * (y) + (sum))
+#define NUMS(n, p) (*(global const JOIN(half, n) *)(p))
+#else
+#define num accum
+#define NUM_MAC(x, y, sum) MAC(x, y, sum)
+#define NUMS(n, p) JOIN(LOAD, n)(p)
+#endif
 
 #if KV == 1
-typedef float run;
-#define RUN(p) *(p)
+#define run num
+#define RUN(p) NUMS(, p)
 #define ELEMENT(x, e) (x)
 #elif KV == 2
-typedef float2 run;
-#define RUN(p) vload2(0, p)
+#define run JOIN(num, 2)
+#define RUN(p) NUMS(2, p)
 #define ELEMENT(x, e) ((e) == 0 ? (x).s0 : (x).s1)
 #elif KV == 4
-typedef float4 run;
-#define RUN(p) vload4(0, p)
+#define run JOIN(num, 4)
+#define RUN(p) NUMS(4, p)
 #define ELEMENT(x, e) ((e) == 0 ? (x).s0 : (e) == 1 ? (x).s1 : (e) == 2 ? (x).s2 : (x).s3)
 #else
 #error "KV must be 1, 2 or 4"
 #endif
 #if TN == 2
-typedef float2 vec;
-#define VLOAD(p) vload2(0, p)
 #define EACH_COLUMN(DO, r) DO(r, 0) DO(r, 1)
 #elif TN == 4
-typedef float4 vec;
-#define VLOAD(p) vload4(0, p)
 #define EACH_COLUMN(DO, r) DO(r, 0) DO(r, 1) DO(r, 2) DO(r, 3)
 #else
 #error "TN must be 2 or 4"
 #endif
+#define vec JOIN(num, TN)
+#define COLUMNS(p) NUMS(TN, p)
 #define STEP (SG * KV)
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
 /* Of bytes: what a device adds anyway. The bases stay the kernel's arguments and their positions 64-bit numbers,
  * rows of a step 32-bit ones: the compiler then makes one addition a load of it, on every generation. */
-#define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
+#define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
 __attribute__((intel_reqd_sub_group_size(SG)))
-kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
+kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
     const int lane = get_sub_group_local_id();
@@ -79,18 +92,18 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     int i0 = get_global_id(1) * TM, j0 = left + lane * TN;
     a = AT(a, z, i0, 0);
     b = AT(b, z, 0, left);
-    const int a_row = 4 * (int)a_at.s1, b_row = 4 * (int)b_at.s1;
+    const int size_of = sizeof(real), a_row = size_of * (int)a_at.s1, b_row = size_of * (int)b_at.s1;
 
     vec sum[TM];
-#define BEGIN(r, e) sum[r].s##e = START(z, i0 + r, j0 + e);
+#define BEGIN(r, e) sum[r].s##e = (num)START(z, i0 + r, j0 + e);
 #pragma unroll
     for (int r = 0; r < TM; ++r) {
         EACH_COLUMN(BEGIN, r)
     }
 
-    ulong a_pos = 4 * KV * lane, b_pos = 4 * TN * lane;
+    ulong a_pos = size_of * KV * lane, b_pos = size_of * TN * lane;
     int p0 = 0;
-    for (; p0 < k; p0 += STEP, a_pos += 4 * STEP, b_pos += STEP * (long)b_row) {
+    for (; p0 < k; p0 += STEP, a_pos += size_of * STEP, b_pos += STEP * (long)b_row) {
         global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
         /* In registers for the whole step: what takes fewer of them. */
 #if TM < SG * TN
@@ -99,19 +112,19 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
         for (int r = 0; r < TM; ++r) mine[r] = RUN(ROW(a_from, r, a_row));
 #pragma unroll
         for (int p = 0; p < STEP; ++p) {
-            const vec columns = VLOAD(ROW(b_from, p, b_row));
+            const vec columns = COLUMNS(ROW(b_from, p, b_row));
 #pragma unroll
-            for (int r = 0; r < TM; ++r) sum[r] = MAC(TO_ALL(mine[r], p), columns, sum[r]);
+            for (int r = 0; r < TM; ++r) sum[r] = NUM_MAC(TO_ALL(mine[r], p), columns, sum[r]);
         }
 #else
         vec columns[STEP];
 #pragma unroll
-        for (int p = 0; p < STEP; ++p) columns[p] = VLOAD(ROW(b_from, p, b_row));
+        for (int p = 0; p < STEP; ++p) columns[p] = COLUMNS(ROW(b_from, p, b_row));
 #pragma unroll
         for (int r = 0; r < TM; ++r) {
             const run mine = RUN(ROW(a_from, r, a_row));
 #pragma unroll
-            for (int p = 0; p < STEP; ++p) sum[r] = MAC(TO_ALL(mine, p), columns[p], sum[r]);
+            for (int p = 0; p < STEP; ++p) sum[r] = NUM_MAC(TO_ALL(mine, p), columns[p], sum[r]);
         }
 #endif
 #if BARRIER
@@ -121,7 +134,7 @@ kernel void sgemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 
     /* p0 is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
     i0 += p0 - k, j0 += p0 - k;
-#define STORE(r, e) FINISH(sum[r].s##e, z, i0 + r, j0 + e)
+#define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll
     for (int r = 0; r < TM; ++r) {
         EACH_COLUMN(STORE, r)
