@@ -163,13 +163,12 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
 
 def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | None, *, trusting: bool) -> Candidate:
     names = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch, **device.limits}
+    choosable = trusting or row.chosen_on(device.kind, device.features)
     why_not = (
         _unfit(row, problem)
         or unavailable(row, device, reproducible=problem.reproducible)
         or trust.failed(row, device)
-        or (
-            "" if trusting or row.chosen_on(device.kind, device.features) else f"chosen on a {device.kind} only by name"
-        )
+        or (None if choosable else f"chosen on a {device.kind} only by name")
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)
