@@ -6,11 +6,12 @@ python docs/make_adreno_table.py --check    exit 1 if it is not what would be wr
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import generated
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "adreno.md"
@@ -73,18 +74,6 @@ def document(file: Path) -> str:
     return "\n".join(parts)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
-    args = parser.parse_args(argv)
-    text = document(max((ROOT / "benchmarks" / "results").glob("*-adreno-static/adreno_static.json")))
-    if not args.check:
-        TARGET.write_text(text, encoding="utf-8")
-    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text:
-        print("docs/adreno.md is out of date: run python docs/make_adreno_table.py", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    newest = max((ROOT / "benchmarks" / "results").glob("*-adreno-static/adreno_static.json"))
+    sys.exit(generated.main(None, __doc__, TARGET, lambda: document(newest)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import operator
 from contextlib import suppress
+from itertools import count, takewhile
 from typing import Any
 
 from gemm import threads
@@ -26,6 +27,13 @@ def engine() -> Any:
         built = error.name != "gemm._cpu"
         cause = f"cannot be loaded ({error})" if built else "is not built"
         raise BackendUnavailable("cpu", f"the C extension gemm._cpu {cause}", REMEDY) from error
+
+
+def features() -> frozenset[str]:
+    """What the CPU can do, whatever GEMM_CPU_ISA lets the backend use of it. Raises BackendUnavailable."""
+    ffi, lib = engine().ffi, engine().lib
+    names = takewhile(lambda name: name != ffi.NULL, map(lib.gemm_feature_names.__getitem__, count()))
+    return frozenset(ffi.string(name).decode() for bit, name in enumerate(names) if lib.gemm_features() >> bit & 1)
 
 
 def get_num_threads() -> int:

@@ -13,23 +13,17 @@ import numpy as np
 from gemm import threads
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import KERNELS, Kernel
-from gemm.engine import REMEDY, engine
+from gemm.engine import REMEDY, engine, features
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem, same_stack
 
 
 def _features() -> frozenset[str]:
     """What the CPU can run, cut down to the target that GEMM_CPU_ISA names."""
-    ffi, lib = engine().ffi, engine().lib
-    found: set[str] = set()
-    mask, bit = lib.gemm_features(), 0
-    while lib.gemm_feature_names[bit] != ffi.NULL:
-        if mask >> bit & 1:
-            found.add(ffi.string(lib.gemm_feature_names[bit]).decode())
-        bit += 1
+    found = features()
     wish = os.environ.get("GEMM_CPU_ISA")
     if not wish:
-        return frozenset(found)
+        return found
     needs: dict[str, list[set[str]]] = {}
     for row in KERNELS:
         if row.backend == "cpu":
@@ -38,7 +32,7 @@ def _features() -> frozenset[str]:
         raise BackendUnavailable(
             "cpu", f"GEMM_CPU_ISA={wish} names no target", f"Set it to one of {', '.join(sorted(needs))} or unset it"
         )
-    able = [features for features in needs[wish] if features <= found]
+    able = [needed for needed in needs[wish] if needed <= found]
     if not able:
         missing = min(needs[wish], key=len) - found
         raise BackendUnavailable(
@@ -69,10 +63,10 @@ class CpuBackend(Backend):
         """One device, cpu:0. Raises BackendUnavailable without the extension or for a bad GEMM_CPU_ISA, ValueError
         for a bad GEMM_NUM_THREADS."""
         if self._devices is None:
-            features = _features()
+            able = _features()
             architecture = engine().ffi.string(engine().lib.gemm_architecture).decode()
             limits = {"threads": threads.granted(), "cores": threads.cores()}
-            device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=features, limits=limits)
+            device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=able, limits=limits)
             self._devices = (device,)
         return self._devices
 

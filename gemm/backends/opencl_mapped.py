@@ -176,7 +176,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
     memories = sorted({memory for memory in found if memory is not None}, key=id)  # one order: no deadlock
-    lent = list(operands)
+    views = list(operands)
     with ExitStack() as stack:
         for memory in memories:
             stack.enter_context(memory.lock)
@@ -184,15 +184,15 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             if memory.handle is handle:
                 memory.lend(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
-        for at in reversed(range(len(lent))):  # what is written first: c may be the same memory
-            operand, mine = lent[at], found[at]
+        for at in reversed(range(len(views))):  # what is written first: c may be the same memory
+            operand, mine = views[at], found[at]
             if not isinstance(operand, np.ndarray):
                 continue
             if mine is not None and mine.handle is handle:
-                lent[at] = mine.view(operand, device)
+                views[at] = mine.view(operand, device)
             elif mine is None and operand.nbytes >= WRAPPED_FROM:
-                lent[at] = _wrap(device, operand, layouts[at], wrapped, stack, written=at == len(lent) - 1)
-        yield lent
+                views[at] = _wrap(device, operand, layouts[at], wrapped, stack, written=at == len(views) - 1)
+        yield views
 
 
 def _wrap(

@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 
 from gemm.catalog import KERNELS, Kernel
 from gemm.dispatch import registry
+from gemm.engine import features
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
 
@@ -68,7 +68,7 @@ def _cpu(dtype: str) -> Peak | None:
         engine: Any = import_module("gemm._cpu")
     except (BackendUnavailable, ImportError):
         return None
-    has = _features(engine)
+    has = features()
     able = [
         row for row in KERNELS
         if row.backend == "cpu" and row.dtype == dtype and has.issuperset(row.needs) and hasattr(engine.lib, row.name)
@@ -79,16 +79,6 @@ def _cpu(dtype: str) -> Peak | None:
     threads = device.limits.get("threads", 1)
     basis = f"measured: the inner loop of {name} in the L1 cache, {rate:.1f} GFLOP/s a core, × {threads}"
     return Peak(rate * threads, basis) if rate else None
-
-
-def _features(engine: Any) -> set[str]:
-    """What the CPU can do, whatever GEMM_CPU_ISA lets the backend use of it."""
-    mask, names = engine.lib.gemm_features(), engine.lib.gemm_feature_names
-    return {
-        engine.ffi.string(names[bit]).decode()
-        for bit in takewhile(lambda bit: names[bit] != engine.ffi.NULL, count())
-        if mask >> bit & 1
-    }
 
 
 def _loop_rate(engine: Any, row: Kernel, rounds: int = 30, calls: int = 400) -> float:

@@ -1,0 +1,22 @@
+"""The command line of the scripts beside this file that write a document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def main(argv: Sequence[str] | None, about: str | None, target: Path, document: Callable[[], str]) -> int:
+    """Write document() to `target`, or with --check compare the two; returns the exit status."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
+    args = parser.parse_args(argv)
+    text = document()
+    if not args.check:
+        target.write_text(text, encoding="utf-8")
+    elif not target.exists() or target.read_text(encoding="utf-8") != text:
+        print(f"docs/{target.name} is out of date: run python docs/{Path(sys.argv[0]).name}", file=sys.stderr)
+        return 1
+    return 0
