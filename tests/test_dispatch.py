@@ -20,8 +20,8 @@ from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.dispatch import child, cost, probe, registry, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
+from gemm.measure import measure
 from gemm.problem import Device, Problem
-from gemm.verify import measure
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5)

@@ -184,7 +184,8 @@ def explore(request: Line) -> Iterator[Line]:
     """The child's answer: every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable, KernelFailed
-    from gemm.verify import Mismatch, measure, quick
+    from gemm.measure import measure
+    from gemm.verify import Mismatch, quick
 
     skip = request["skip"]
     for name in BACKENDS:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import verify
+from gemm import measure, verify
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import BY_NAME, Kernel
 from gemm.dispatch import registry
@@ -108,11 +108,11 @@ class Stage:
     def repeated(self, launch: Launch) -> Callable[[int], float]:
         """What takes the seconds of a product by `launch`: the mean of so many in a row."""
         a, b = self.fractions
-        run = verify.again(launch, a, b, self.out)
+        run = measure.again(launch, a, b, self.out)
 
         def sample(times: int) -> float:
             start = time.perf_counter()
-            verify.finished(self.backend, self.device, run, times)
+            measure.finished(self.backend, self.device, run, times)
             return (time.perf_counter() - start) / times
 
         return sample
