@@ -35,8 +35,16 @@ loop, as Mesa's ir3 compiler makes it; Qualcomm's own has the same instructions 
 - *memory*: memory instructions for each multiply-add.
 - *waves*: those that the registers leave room for; more of them hide more of the loads' latency.
 
+Two things of the source decide the waves: how a step holds its vectors, and how the end works out addresses. Written as
+one macro an element, the end made the compiler keep the addresses of all TM × TN elements at once, and took the room of
+half of the waves where the loop has few registers; along pointers that walk it is half as long, and the loop's own
+registers decide.
+
 CLBlast is tuned as its database says for the GPU; both peers are compiled as they build themselves there. Extensions of
-cl_qcom_* are not used: no compiler at hand knows them, so nothing of them could be shown to be right.
+cl_qcom_* are not used. No compiler at hand knows `qcom_reqd_sub_group_size`, and whether half or full waves are faster
+only a device can tell. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a whole context: they raise
+clocks, and so heat, or put a program before others, whatever it multiplies. That is the application's to decide, and
+gemm multiplies in an application's own context, made with such hints, when given its arrays.
 """
 
 

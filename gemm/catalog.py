@@ -428,10 +428,11 @@ KERNELS: tuple[Kernel, ...] = (
     *(_adreno(op, "images", 8, 4, 4, "A and B images; halves are widened on the way", images="ab") for op in "sh"),
     _adreno("s", "turned", 12, 4, 4, "A turned: a vector is 4 rows for one k", turned=1),
     _adreno("s", "turned", 8, 8, 2, "A turned; fewest loads, half the waves", turned=1),
+    _adreno("s", "turned", 8, 4, 2, "A turned; fewest registers, most waves", turned=1),
     _adreno("s", "turned_image", 12, 4, 4, "A turned, B an image", images="b", turned=1),
     _adreno("h", "turned_images", 8, 8, 1, "A turned; both images", images="ab", turned=1),
     *(_adreno("h", "half", tm, 8, bk, "A turned, sums in half: twice as fast", turned=1, half=1)
-      for tm, bk in ((8, 4), (12, 2))),
+      for tm, bk in ((8, 2), (12, 2), (16, 2))),
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
     *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
     _intel_simd(8, 4, 8, barrier=1),

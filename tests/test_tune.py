@@ -426,6 +426,52 @@ class TestShipped:
                     assert set(each.params) == set(row.space), f"{file.name}: {each.kernel}"
                     assert each.layout == "NN" or each.seconds
 
+    @pytest.mark.parametrize(
+        ("name", "level", "wide"),
+        [
+            ("QUALCOMM Adreno(TM) 540", "vendor", 16),
+            ("QUALCOMM Adreno(TM) 660", "vendor", 16),
+            ("QUALCOMM Adreno(TM) 740", "architecture", 32),
+            ("Adreno 830", "architecture", 32),
+            ("Qualcomm(R) Adreno(TM) X1-85 GPU", "architecture", 32),
+        ],
+    )
+    def test_every_family_of_adreno_has_predictions(self, monkeypatch, name, level, wide):
+        monkeypatch.undo()
+        tuning._shipped.cache_clear()
+        device = Device(
+            "opencl", "opencl:0", name, "QUALCOMM Snapdragon(TM)", kind="gpu", features=frozenset({"adreno"})
+        )
+        row = BY_NAME["sgemm_adreno_image_8x4"]
+        levels = [found for found, _ in tuning.shipped(row.name, device)]
+        assert levels[0] == level
+        assert next(kernel.params["WGN"] for kernel in tuning.variants(row, device)) == wide
+
+    @pytest.mark.parametrize(
+        ("name", "kv"),
+        [
+            ("Intel(R) HD Graphics 5500", 2),
+            ("Intel(R) HD Graphics 6000", 2),
+            ("Intel(R) Iris(TM) Pro Graphics 6200", 2),
+            ("Intel(R) Gen8 HD Graphics NEO", 2),
+            ("Intel(R) HD Graphics 530", 4),
+            ("Intel(R) UHD Graphics 630", 4),
+            ("Intel(R) UHD Graphics 600", 4),
+            ("Intel(R) Iris(R) Plus Graphics [0x8a52]", 4),
+            ("Intel(R) Iris(R) Xe Graphics [0x9a49]", 4),
+            ("Intel(R) Arc(TM) A770 Graphics [0x56a0]", 4),
+        ],
+    )
+    def test_every_generation_of_intel_has_predictions(self, monkeypatch, name, kv):
+        monkeypatch.undo()
+        tuning._shipped.cache_clear()
+        features = frozenset({"intel_required_subgroup_size", "subgroup_size_8"})
+        device = Device("opencl", "opencl:0", name, "Intel(R) OpenCL HD Graphics", kind="gpu", features=features)
+        (_, records), *_ = tuning.shipped("sgemm_intel_L3_SIMD_8x4_8x8", device)
+        assert [each.params for each in records] == [{"KV": kv}]
+        runtime = Device("opencl", "opencl:1", "a CPU", "Intel(R) OpenCL", kind="cpu", features=features)
+        assert not list(tuning.shipped("sgemm_intel_L3_SIMD_8x4_8x8", runtime))
+
 
 class TestDocuments:
     def test_round_trip(self):

@@ -163,12 +163,11 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
 
 def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | None, *, trusting: bool) -> Candidate:
     names = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch, **device.limits}
-    choosable = trusting or row.chosen_on(device.kind, device.features)
     why_not = (
         _unfit(row, problem)
         or unavailable(row, device, reproducible=problem.reproducible)
         or trust.failed(row, device)
-        or (None if choosable else f"chosen on a {device.kind} only by name")
+        or (None if trusting or row.chosen_on(device.kind, device.features) else _by_name(device))
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)
@@ -184,6 +183,10 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
             found = cost.predict(kernel, device, problem, rates, choice.record)
             return replace(found, origin=choice.origin if row.space else "")
     return Candidate(row, device, why_not=why_not or "")
+
+
+def _by_name(device: Device) -> str:
+    return f"chosen on a {device.kind} only by name"
 
 
 def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:

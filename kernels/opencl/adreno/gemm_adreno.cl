@@ -158,6 +158,7 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
         }
     }
 
+#if PIECES
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
@@ -165,4 +166,30 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
             FINISH4(FROM_SUM(sum[i][v]), z, i0 + i, j0 + 4 * v)
         }
     }
+#else
+    /* As FINISH4, but along pointers that walk, and in a loop at the edges: compilers work out the addresses of all
+     * TM x TN elements together otherwise, in so many registers that half of the waves have no room. */
+    const int vectors = out_at.s2 == 1 && (beta == 0 || c_at.s2 == 1);
+    global result *to = AT(out, z, i0, j0);
+    global const result *from = AT(c, z, i0, j0);
+#pragma unroll
+    for (int i = 0; i < TM; ++i, to += out_at.s1, from += c_at.s1) {
+        const int left = i0 + i < m ? n - j0 : 0;
+#pragma unroll
+        for (int v = 0; v < NV; ++v) {
+            const sum4 four = sum[i][v];
+            if (vectors && 4 * v + 4 <= left) {
+                PUT4(EPILOGUE(accum4, FROM_SUM(four), GET4(from + 4 * v)), to + 4 * v);
+            } else if (4 * v < left) {
+                global result *put = to + 4 * v * out_at.s2;
+                global const result *get = from + 4 * v * c_at.s2;
+#pragma unroll 1
+                for (int e = 0; e < min(4, left - 4 * v); ++e, put += out_at.s2, get += c_at.s2) {
+                    const accum one = e == 0 ? four.s0 : e == 1 ? four.s1 : e == 2 ? four.s2 : four.s3;
+                    PUT(EPILOGUE(accum, one, GET(get)), put);
+                }
+            }
+        }
+    }
+#endif
 }

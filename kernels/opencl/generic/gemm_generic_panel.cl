@@ -25,7 +25,9 @@
 #ifndef NV        /* vectors of a row of out a work-item */
 #define NV 3
 #endif
+#ifndef TN        /* columns of out a work-item, whole vectors */
 #define TN (NV * VEC)
+#endif
 #define vec JOIN(accum, VEC)
 #define LOAD_VEC JOIN(LOAD, VEC)
 #define STORE_VEC JOIN(vstore, VEC)
