@@ -447,7 +447,8 @@ KERNELS: tuple[Kernel, ...] = (
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
     *(_tile("h", size, size, tm=tm, tn=tn, bk=bk, split=split)
       for size, tm, tn, bk, split in ((128, 16, 8, 8, 128), (64, 8, 4, 16, 384))),
-    *(_tile(op, 32, 32, tm=4, tn=4, bk=16, split=768, direct=1) for op in ("s", "d", "h", "s8s32")),
+    *(_tile(op, 32, 32, tm=4, tn=4, bk=16 if op == "d" else 32, split=768, direct=1)  # small products wait for memory
+      for op in ("s", "d", "h", "s8s32")),
     _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
     _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n"),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),

@@ -17,6 +17,9 @@ from gemm.problem import Device, Problem
 CALL = 2e-6
 """Seconds of a call that only enters native code."""
 
+FEW = 8
+"""Rows or columns of a product that takes a device no longer than reading its larger operand."""
+
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
 
@@ -72,8 +75,11 @@ def predict(
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
     mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
-    if problem.device != "host" or any(mine):
-        launch += 0.0 if _in_place(kernel, problem, padded=any(mine)) else rates.staged
+    if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
+        # Packing is two more passes over an operand: as many times what a product of few rows or columns takes, which
+        # is such a pass, and the less of a larger one's time the more arithmetic each element meets.
+        launch += rates.staged
+        compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
     return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis)
 
 

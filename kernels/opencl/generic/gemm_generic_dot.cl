@@ -89,9 +89,9 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
     }
 
     for (int p0 = 0; p0 < k; p0 += BK) {
-        const int depth = min(BK, k - p0);
+        const int depth = min(BK, k - p0), filled = (depth + STEP - 1) / STEP * STEP;
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (uint t = id; t < BN * BK; t += ITEMS) {
+        for (uint t = id; t < BN * (turned ? BK : filled); t += ITEMS) {
             const int j = turned ? t / BK : t % BN, p = turned ? t % BK : t / BN;
             b_tile[j * PITCH + p] = j0 + j < n && p < depth ? LOAD(b + (p0 + p) * b_at.s1 + j * b_at.s2) : (accum)0;
         }
