@@ -25,8 +25,8 @@
 #ifndef NV        /* vectors of a row of out a work-item */
 #define NV 3
 #endif
-#ifndef TN        /* columns of out a work-item, whole vectors */
-#define TN (NV * VEC)
+#ifndef TN        /* columns of out a work-item: NV * VEC */
+#define TN 24
 #endif
 #define vec JOIN(accum, VEC)
 #define LOAD_VEC JOIN(LOAD, VEC)
