@@ -510,8 +510,8 @@ def test_cached_binaries(damage: str, private_cache: Path, monkeypatch: pytest.M
 @each(ROWS[:1])
 def test_staging_memory_is_reused_and_bounded(row: Kernel, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    allocate = Handle._allocate
-    monkeypatch.setattr(Handle, "_allocate", lambda self, need: made.append(need) or allocate(self, need))
+    allocate = Handle.allocate
+    monkeypatch.setattr(Handle, "allocate", lambda self, need: made.append(need) or allocate(self, need))
     run = BACKEND.launcher(row, device, Problem(row.dtype, 50, 60, 70))
     a, b, out = random(row, 50, 70), random(row, 70, 60), np.zeros((50, 60), row.dtype)
     run(a, b, None, out, 1.0, 0.0)
