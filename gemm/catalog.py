@@ -302,7 +302,7 @@ def _skinny(op: str, tm: int) -> Kernel:
                     TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
 
 
-def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int) -> Kernel:
+def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, f"dot_{bm}x{bn}", "dot", "few columns: one pass over A along k, by many work-items a row",
                     legal=("BM * LANES <= TM * work_group",
@@ -310,7 +310,7 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int) -> Kernel:
                            f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
                     swap="m < n and b == 'T'",  # few rows, and b's columns lie along k
                     auto=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
-                    BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, a_rows=1, a_cols=1)  # fmt: skip
+                    BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, a_rows=1, a_cols=1, **rest)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
@@ -445,16 +445,16 @@ KERNELS: tuple[Kernel, ...] = (
     _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
     _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
-    *(_tile("h", size, size, tm=tm, tn=tn, bk=bk, split=split)
-      for size, tm, tn, bk, split in ((128, 16, 8, 8, 128), (64, 8, 4, 16, 384))),
-    *(_tile(op, 32, 32, tm=4, tn=4, bk=16 if op == "d" else 32, split=768, direct=1)  # small products wait for memory
-      for op in ("s", "d", "h", "s8s32")),
+    _tile("h", 128, 128, tm=16, tn=8, bk=8, split=128, beaten=_SHUFFLING),
+    _tile("h", 64, 64, tm=8, tn=4, bk=16, split=384),
+    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1)  # small products wait for memory
+      for op, bk in (("s", 32), ("d", 16), ("h", 16), ("s8s32", 32))),
     _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
-    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n"),
+    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n", beaten=_SHUFFLING),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
     _dot("s", 8, 1, tm=2, bk=512, split=4096),
     *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),
-    _dot("s", 32, 16, tm=4, bk=256, split=1024),
+    _dot("s", 32, 16, tm=4, bk=256, split=1024, beaten=_SHUFFLING),
     *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
     _packed(64, 64, tm=8, tn=4),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),
