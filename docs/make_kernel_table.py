@@ -65,7 +65,7 @@ def recorded(rows: tuple[Any, ...]) -> str:
             if outcome["device"] in names and outcome["passed"] == outcome["total"]:
                 verified[outcome["kernel"]].add(names[outcome["device"]])
     figures: dict[str, list[str]] = defaultdict(list)
-    for document in _newest("opencl_vs_peers.json"):
+    for document in _newest("opencl_vs_peers*.json"):
         best: dict[str, Any] = {}
         for result in document["results"]:
             rival = best.get(result["kernel"])
