@@ -84,7 +84,9 @@ def python(code: str, **environment: str) -> str:
 
 
 def with_faults(layer: Path, code: str) -> str:
-    return python(START + textwrap.dedent(code), OPENCL_LAYERS=str(layer), GEMM_CACHE_DIR=os.devnull)
+    # With one thread, so that the products are long enough for devices to be looked for.
+    environment = {"OPENCL_LAYERS": str(layer), "GEMM_CACHE_DIR": os.devnull, "GEMM_NUM_THREADS": "1"}
+    return python(START + textwrap.dedent(code), **environment)
 
 
 @builds
