@@ -5,4 +5,4 @@ conformance_venv
 venv "$CI_WORK/intel" intel-opencl-rt intel-cmplr-lib-rt
 # The .icd file of the package names a folder of the machine that built it, so the loader gets the library itself.
 export OCL_ICD_VENDORS=$CI_WORK/intel/lib/libintelocl.so LD_LIBRARY_PATH=$CI_WORK/intel/lib
-conformance intel -n 2 --thin --every-row -k "$(kernels 'row.backend == "opencl"')" --require=opencl,intel
+conformance intel 'row.backend == "opencl"' -n 2 --thin --every-row --require=opencl,intel

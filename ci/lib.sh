@@ -80,9 +80,12 @@ conformance_venv() { # the editable install that the OpenCL jobs share: $SOURCE,
     touch "$CI_WORK/conformance/done"
 }
 
-conformance() { # NAME ARGUMENT...: hashes, then the suite; their reports are NAME's
+conformance() { # NAME CONDITION ARGUMENT...: hashes of the CPU's kernels and of the rows that fulfil it, the suite over these
+    local rows hashed
     cd "$SOURCE"
+    rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
-    "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json"
-    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q "${@:2}"
+    # shellcheck disable=SC2046 # words, none with blanks or stars
+    "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(tr -d '()' <<<"$hashed" | sed 's/ or / /g; s/[^ ]* */--kernel &/g')
+    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
 }
