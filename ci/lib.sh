@@ -65,6 +65,10 @@ kernels() { # CONDITION on `row`: the catalog's rows that fulfil it, as an expre
 print("(" + " or ".join(row.name for row in rows if eval(sys.argv[2])) + ")")' "$ROOT/gemm/catalog.py" "$1"
 }
 
+named() { # EXPRESSION of `kernels`: the same for gemm verify, as words
+    tr -d '()' <<<"$1" | sed 's/ or / /g; s/[^ ]* */--kernel &/g'
+}
+
 readme() { # TAG: the command in README.md's block marked "sh TAG"
     awk -v fence="\`\`\`sh $1" '$0 == fence {inside = 1; next} inside {print; found = 1; exit} END {exit !found}' "$ROOT/README.md" ||
         die "README.md has no block marked 'sh $1'"
@@ -85,7 +89,7 @@ conformance() { # NAME CONDITION ARGUMENT...: hashes of the CPU's kernels and of
     cd "$SOURCE"
     rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
-    # shellcheck disable=SC2046 # words, none with blanks or stars
-    "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(tr -d '()' <<<"$hashed" | sed 's/ or / /g; s/[^ ]* */--kernel &/g')
+    # shellcheck disable=SC2046 # words
+    "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(named "$hashed")
     "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
 }
