@@ -9,7 +9,6 @@ import pytest
 
 import gemm
 from gemm import repeat
-from gemm.backends import opencl_context
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 
@@ -201,17 +200,27 @@ def test_packed_operands_are_packed_again(queue, enqueued, kernel):
 
 
 def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatch):
+    kernel = "sgemm_generic_tile_64x64"
     handle = registry.backend("opencl").devices()[0].handle
-    held = handle._granted
+    held = handle.held
     a, b = arrays(queue, (33, 70), (70, 45))
     for _ in range(2):
-        gemm.gemm(a, b, kernel="sgemm_generic_tile_64x64")
+        gemm.gemm(a, b, kernel=kernel)
     assert len(enqueued) == 1
-    assert handle._granted > held
+    one = handle.held - held
+    assert one > 0
     repeat.replays.clear()
-    assert handle._granted == held
-    monkeypatch.setattr(opencl_context, "_KEPT", held)
+    assert handle.held == held
+    monkeypatch.setattr(type(handle), "room", one + one // 2)
+    others = [b, *arrays(queue, (70, 44), (70, 43))]
+    for turn, right in enumerate((*others, *others)):  # each one takes the memory of the one before
+        for _ in range(2):
+            assert np.array_equal(gemm.gemm(a, right, kernel=kernel).get(), a.get() @ right.get())
+        assert len(enqueued) == 2 + turn
+        assert handle.held <= one + one // 2
+    monkeypatch.setattr(type(handle), "room", one // 2)
+    repeat.replays.clear()
     for _ in range(2):
-        assert np.array_equal(gemm.gemm(a, b, kernel="sgemm_generic_tile_64x64").get(), a.get() @ b.get())
-    assert len(enqueued) == 3
-    assert handle._granted == held
+        assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
+    assert len(enqueued) == 9
+    assert handle.held == 0

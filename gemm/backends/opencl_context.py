@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import numpy as np
 from gemm import sources
 from gemm.errors import KernelFailed
 
-_KEPT = 256 << 20  # bytes of staging memory that a device keeps between calls, spare, and as much for repeated products
+_KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
 _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
@@ -84,7 +85,7 @@ class Handle:
         self._spare: list[Memory] = []
         self._lock = threading.RLock()
         self._own = threading.local()
-        self._granted = 0
+        self._holders: list[tuple[weakref.ref[Any], int]] = []
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -229,14 +230,25 @@ class Handle:
         need.data = self.allocate(need)
         return need
 
-    def grant(self, nbytes: int) -> bool:
-        """Whether so many more bytes (fewer, if negative) may be held for good; if so, they count."""
+    @property
+    def room(self) -> int:
+        """Bytes that repeated products may hold together."""
+        return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
+
+    @property
+    def held(self) -> int:
+        """Bytes that they do hold."""
+        return sum(nbytes for holder, nbytes in self._holders if holder() is not None)
+
+    def hold(self, holder: Any, nbytes: int) -> None:
+        """Count `nbytes`, at most `room`, as held by `holder`; those who hold the longest `drop` theirs for it."""
         with self._lock:
-            granted = self._granted + nbytes
-            if granted > _KEPT:
-                return False
-            self._granted = granted
-            return True
+            self._holders = [each for each in self._holders if each[0]() is not None]
+            while self._holders and self.held + nbytes > self.room:
+                oldest = self._holders.pop(0)[0]()
+                if oldest is not None:
+                    oldest.drop()
+            self._holders.append((weakref.ref(holder), nbytes))
 
     def allocate(self, need: Memory) -> Any:
         """A new buffer or image of the kind and size. Raises cl.Error."""

@@ -7,7 +7,6 @@ same ones, with other buffers.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from gemm.backends.opencl_context import Handle
@@ -40,11 +39,12 @@ class Replay:
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
         # Arguments keep no memory alive. (Prepared matrices keep theirs, and the replays of their products.)
-        self._own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
+        own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
+        self._own: dict[int, Any] | None = own
         for command in traffic.commands:
             kernel = handle.fresh(*command.program)
             for at, arg in enumerate(command.args):
-                kernel.set_arg(at, self._own.get(id(arg), arg))
+                kernel.set_arg(at, own.get(id(arg), arg))
                 which = next(
                     (i for i, buffer in enumerate(self._buffers) if buffer is not None and buffer is arg), None
                 )
@@ -54,22 +54,26 @@ class Replay:
 
     @classmethod
     def of(cls, handle: Handle, traffic: Traffic, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
-        """A replay, unless too many hold too much memory already, or commands cannot be repeated."""
+        """A replay, unless it would need too much memory, or commands cannot be repeated."""
         nbytes = sum(memory.nbytes for memory in traffic.reserved)
-        if not traffic.repeatable or len(traffic.commands) > MOST or not handle.grant(nbytes):
+        if not traffic.repeatable or len(traffic.commands) > MOST or nbytes > handle.room:
             return None
-        try:
-            made = cls(handle, traffic, arrays)
-        except BaseException:
-            handle.grant(-nbytes)
-            raise
-        weakref.finalize(made, handle.grant, -nbytes)
+        made = cls(handle, traffic, arrays)
+        if nbytes:
+            handle.hold(made, nbytes)
         return made
 
+    def drop(self) -> None:
+        """Give its memory up, and with that the rest of its life."""
+        self._own = None
+
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
-        """`out`, or for None a new Array, which the commands just enqueued will write; None if the driver refuses."""
+        """`out`, or for None a new Array, which the commands just enqueued will write; None: the long way it is."""
         import pyopencl as cl
 
+        own = self._own  # alive until the commands are enqueued, whoever drops it meanwhile
+        if own is None:
+            return None
         try:
             return self._enqueue(a, b, c, out)
         except (cl.Error, MemoryError):
