@@ -24,7 +24,7 @@ from gemm import sources
 from gemm.backends import opencl_context
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_context import Handle
-from gemm.backends.opencl_devices import _name
+from gemm.backends.opencl_devices import _name, discover
 from gemm.backends.opencl_layout import PACKED, Layout, tile
 from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
@@ -536,7 +536,7 @@ def test_without_a_platform(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenCLBackend().devices()
     assert "gemm[opencl-cpu]" in caught.value.remedy
     monkeypatch.setattr(cl, "get_platforms", list)
-    with pytest.raises(BackendUnavailable, match="no platform has a device"):
+    with pytest.raises(BackendUnavailable, match="no platform has a usable device"):
         OpenCLBackend().devices()
     monkeypatch.setitem(__import__("sys").modules, "pyopencl", None)
     with pytest.raises(BackendUnavailable, match="cannot be imported"):
@@ -611,3 +611,26 @@ def test_packed_bytes_with_the_instruction_written_out(monkeypatch: pytest.Monke
             sent = [resident(row, device, operand) for operand in (a, b, c)]
             BACKEND.launcher(row, device, problem)(*sent, out := resident(row, device, result), 2, -1)
             assert np.array_equal(BACKEND.to_host(out), exact)
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [
+        ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic", False),
+        ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-haswell", True),
+        ("OpenCL 3.0 PoCL HSTR: pthread-aarch64-unknown-linux-gnu-generic", True),
+        ("OpenCL 3.0 (Build 0)", True),
+    ],
+)
+def test_a_device_whose_compiler_does_not_know_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, version: str, usable: bool
+) -> None:
+    cl = pytest.importorskip("pyopencl")
+    device = SimpleNamespace(name="a CPU", version=version, type=cl.device_type.CPU)
+    platform = SimpleNamespace(version="PoCL", get_devices=lambda: [device])
+    monkeypatch.setattr(cl, "get_platforms", lambda: [platform])
+    if usable:
+        assert discover() == [device]
+    else:
+        with pytest.raises(BackendUnavailable, match="a CPU .*newer than PoCL's compiler"):
+            discover()

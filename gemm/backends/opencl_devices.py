@@ -29,17 +29,34 @@ def discover() -> list[Any]:
     except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
     found: list[Any] = []
+    left_out: list[str] = []
     try:
         for platform in cl.get_platforms():
             try:
-                found += platform.get_devices()
+                for device in platform.get_devices():
+                    if cause := _builds_nothing(device.version):
+                        left_out.append(f"{device.name} ({platform.version}): {cause}")
+                    else:
+                        found.append(device)
             except cl.Error:  # a platform without devices; the others may have some
                 continue
     except cl.Error as error:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
     if not found:
-        raise BackendUnavailable("opencl", "; ".join(["no platform has a device", *broken()]), _REMEDY)
+        causes = [*left_out, *broken()]
+        raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), _REMEDY)
     return sorted(found, key=_rank)
+
+
+def _builds_nothing(version: str) -> str:
+    """Why the device of that CL_DEVICE_VERSION compiles no kernel at all, or "".
+
+    PoCL names the CPU that it compiles for there. To one that is newer than its LLVM it says "generic", which Clang
+    knows of other architectures only: each build ends in "unknown target CPU 'generic'".
+    """
+    if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
+        return "this CPU is newer than PoCL's compiler, which builds nothing for it"
+    return ""
 
 
 def broken() -> list[str]:
