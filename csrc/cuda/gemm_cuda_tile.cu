@@ -18,14 +18,11 @@
 //
 // ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1 from +0, then alpha * acc, then fma(beta, c, .), each
 // rounded on its own and no denormal flushed. The intrinsics say so: no compiler flag can contract or split them.
+// Narrow floats are widened on the way into shared memory, once for the 32 products that they take part in.
 //
-// Grid: x over the tiles of one product, n fastest (x may count 2^31 - 1 blocks, y and z only 65535); y over the
-// batch. Block: (BN, BM). Strides count elements and may be negative or zero. c is null exactly when beta is 0, so
-// that a C full of NaN is never read; it may be out itself. With k = 0 nothing is read from a or b: they may be null.
+// Grid: x over the tiles of one product (x may count 2^31 - 1 blocks, y and z only 65535); y over the batch.
+// Block: BM * BN threads. Any strides. k is never cut.
 
-#ifndef REAL
-#define REAL float // or double
-#endif
 #ifndef BM
 #define BM 32 // rows of C a block
 #endif
@@ -36,70 +33,51 @@
 #define BK 32 // steps along k between two barriers
 #endif
 
-static __device__ __forceinline__ REAL fma_rn(REAL x, REAL y, REAL z) {
-    return sizeof(REAL) == sizeof(float) ? (REAL)__fmaf_rn(x, y, z) : (REAL)__fma_rn(x, y, z);
-}
+#include "gemm.cuh"
 
-static __device__ __forceinline__ REAL mul_rn(REAL x, REAL y) {
-    return sizeof(REAL) == sizeof(float) ? (REAL)__fmul_rn(x, y) : (REAL)__dmul_rn(x, y);
-}
-
-static __device__ __forceinline__ long long magnitude(long long stride) {
+INLINE long long magnitude(long long stride) {
     return stride < 0 ? -stride : stride;
 }
 
 // How much of a tile of `size` exists when `left` rows or columns do.
-static __device__ __forceinline__ int clip(long long left, int size) {
+INLINE int clip(long long left, int size) {
     return left < size ? (int)left : size;
 }
 
 // Copies the tile at `from`, of which `rows` x `cols` exist, consecutive threads along the shorter stride. Past the
 // edge the last row or column comes again: memory that may be read, and it feeds no output that is stored.
-template <int ROWS, int COLS>
-static __device__ __forceinline__ void fetch(REAL (&tile)[ROWS][COLS + 1], const REAL *from, int rows, int cols,
-                                             long long row, long long col) {
+template <int ROWS, int COLS, class T>
+INLINE void fetch(SUM (&tile)[ROWS][COLS + 1], const T *from, int rows, int cols, long long row, long long col) {
     const bool by_rows = magnitude(col) <= magnitude(row);
 #pragma unroll
     for (int first = 0; first < ROWS * COLS; first += BM * BN) { // one word a thread when all tiles are equal
-        const int i = first + threadIdx.y * BN + threadIdx.x;
+        const int i = first + threadIdx.x;
         const int r = by_rows ? i / COLS : i % ROWS;
         const int c = by_rows ? i % COLS : i / ROWS;
-        if (r < ROWS && c < COLS) tile[r][c] = from[min(r, rows - 1) * row + min(c, cols - 1) * col];
+        if (r < ROWS && c < COLS) tile[r][c] = (SUM)widen(from[min(r, rows - 1) * row + min(c, cols - 1) * col]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BM *BN)
-    gemm_cuda_tile(const REAL *a, const REAL *b, const REAL *c, REAL *out, long long m, long long n, long long k,
-                   long long a_row, long long a_col, long long a_batch, long long b_row, long long b_col,
-                   long long b_batch, long long c_row, long long c_col, long long c_batch, long long out_row,
-                   long long out_col, long long out_batch, REAL alpha, REAL beta) {
-    __shared__ REAL a_tile[BM][BK + 1], b_tile[BK][BN + 1];
+extern "C" __global__ void __launch_bounds__(BM *BN) gemm_cuda_tile(ARGUMENT Gemm g) {
+    __shared__ SUM a_tile[BM][BK + 1], b_tile[BK][BN + 1];
 
-    const unsigned across = (unsigned)((n + BN - 1) / BN);
-    const long long top = (long long)(blockIdx.x / across) * BM, left = (long long)(blockIdx.x % across) * BN;
-    const int rows = clip(m - top, BM), cols = clip(n - left, BN);
-    const int x = threadIdx.x, y = threadIdx.y;
+    const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
+    const int rows = clip(g.m - tile.top, BM), cols = clip(g.n - tile.left, BN);
+    const int x = threadIdx.x % BN, y = threadIdx.x / BN;
+    const A_TYPE *a = g.a + blockIdx.y * g.a_batch + tile.top * g.a_row;
+    const B_TYPE *b = g.b + blockIdx.y * g.b_batch + tile.left * g.b_col;
 
-    a += blockIdx.y * a_batch + top * a_row;
-    b += blockIdx.y * b_batch + left * b_col;
-
-    REAL acc = 0;
-    for (long long todo = k; todo > 0; todo -= BK) {
+    SUM acc[1] = {};
+    for (long long todo = g.k; todo > 0; todo -= BK) {
         const int steps = clip(todo, BK);
-        fetch<BM, BK>(a_tile, a, rows, steps, a_row, a_col);
-        fetch<BK, BN>(b_tile, b, steps, cols, b_row, b_col);
-        a += BK * a_col;
-        b += BK * b_row;
+        fetch<BM, BK>(a_tile, a, rows, steps, g.a_row, g.a_col);
+        fetch<BK, BN>(b_tile, b, steps, cols, g.b_row, g.b_col);
+        a += BK * g.a_col;
+        b += BK * g.b_row;
         __syncthreads();
-#pragma unroll(sizeof(REAL) == sizeof(float) ? 8 : 2) // more would spill on sm_53: 1024 threads have 32 registers each
-        for (int p = 0; p < steps; ++p) acc = fma_rn(a_tile[y][p], b_tile[p][x], acc);
+#pragma unroll(sizeof(SUM) == 4 ? 8 : 2) // more would spill on sm_53: 1024 threads have 32 registers each
+        for (int p = 0; p < steps; ++p) acc[0] = multiply_add(a_tile[y][p], b_tile[p][x], acc[0]);
         __syncthreads();
     }
-
-    if (y < rows && x < cols) {
-        const long long i = top + y, j = left + x;
-        const REAL t = mul_rn(alpha, acc);
-        out += blockIdx.y * out_batch + i * out_row + j * out_col;
-        *out = c ? fma_rn(beta, c[blockIdx.y * c_batch + i * c_row + j * c_col], t) : t;
-    }
+    Output<1>(g, blockIdx.y).put(tile.top + y, tile.left + x, acc);
 }
