@@ -1,0 +1,236 @@
+// The PTX of Hopper (sm_90, and setmaxnreg of sm_90a): barriers in shared memory, TMA, clusters. See ptx.cuh.
+
+#pragma once
+
+// ---- mbarrier: 8 bytes in shared memory. A phase ends when its arrivals and its expected bytes have all come; its
+// parity is 0 in the first phase, 1 in the second, and so on. barrier_wait(bar, p) waits for the end of a phase p.
+
+PTX void barrier_init(unsigned bar, unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+PTX void barrier_init_fence() { // by the thread that initialised, before the block's or cluster's barrier
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+PTX void barrier_arrive(unsigned bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+PTX void barrier_expect(unsigned bar, unsigned bytes) { // arrives, too
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+PTX void barrier_arrive_remote(unsigned bar, unsigned cta) { // at the same barrier of another block of the cluster
+    asm volatile("{\n\t.reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(bar),
+                 "r"(cta)
+                 : "memory");
+}
+
+PTX bool barrier_try(unsigned bar, unsigned parity) { // may sleep a while
+    unsigned done;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.b32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+PTX void barrier_wait(unsigned bar, unsigned parity) {
+    while (!barrier_try(bar, parity)) {}
+}
+
+// The same after remote arrivals whose earlier loads and stores this thread must come after.
+PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
+    unsigned done;
+    do {
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.b32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+// ---- TMA: boxes of a tensor in global memory, by one thread; x counts along the contiguous axis. A load's bytes are
+// counted at `bar` (zeros beyond the tensor count too); a multicast load writes to the same address, and counts at the
+// same barrier, in each block of the cluster whose bit is set in `mask`.
+
+struct alignas(64) TensorMap { // a __grid_constant__ parameter; cuTensorMapEncodeTiled fills it
+    unsigned char opaque[128];
+};
+
+PTX void tma_prefetch(const TensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+PTX void tma_load_2d(unsigned to, const TensorMap *map, unsigned bar, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y)
+                 : "memory");
+}
+
+PTX void tma_load_3d(unsigned to, const TensorMap *map, unsigned bar, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+PTX void tma_load_2d_multicast(unsigned to, const TensorMap *map, unsigned bar, int x, int y, unsigned short mask) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "h"(mask)
+                 : "memory");
+}
+
+PTX void tma_load_3d_multicast(unsigned to, const TensorMap *map, unsigned bar, int x, int y, int z,
+                               unsigned short mask) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask)
+                 : "memory");
+}
+
+PTX void tma_store_2d(const TensorMap *map, unsigned from, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(from), "r"(x), "r"(y)
+                 : "memory");
+}
+
+PTX void tma_store_3d(const TensorMap *map, unsigned from, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                 "r"(from), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+PTX void bulk_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <int PENDING> PTX void bulk_wait() { // until at most PENDING of this thread's groups are not yet written
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+template <int PENDING> PTX void bulk_wait_read() { // ... have not yet read shared memory, which may then be reused
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// By each thread that wrote shared memory with ordinary stores, before the barrier after which TMA or wgmma reads it.
+PTX void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+PTX bool elect_one() { // true in one lane of the (converged) warp
+    unsigned chosen;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+                 : "=r"(chosen)::"memory");
+    return chosen;
+}
+
+// ---- Clusters.
+
+PTX unsigned cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+PTX unsigned cluster_size() {
+    unsigned size;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+PTX void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+PTX void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+PTX void cluster_sync() {
+    cluster_arrive();
+    cluster_wait();
+}
+
+// What lies in the block `rank` of the cluster where `mine` lies in this one.
+#define PTX_REMOTE_LOAD(type, suffix, constraint)                                             \
+    PTX type remote_load(const type *mine, unsigned rank) {                                   \
+        type value;                                                                           \
+        asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %1, %2;\n\t" \
+                     "ld.shared::cluster." suffix " %0, [remote];\n\t}"                       \
+                     : constraint(value)                                                      \
+                     : "r"(shared_address(mine)), "r"(rank)                                   \
+                     : "memory");                                                             \
+        return value;                                                                         \
+    }
+
+PTX_REMOTE_LOAD(float, "f32", "=f")
+PTX_REMOTE_LOAD(double, "f64", "=d")
+PTX_REMOTE_LOAD(int, "s32", "=r")
+PTX_REMOTE_LOAD(long long, "s64", "=l")
+
+PTX float4 remote_load(const float4 *mine, unsigned rank) {
+    float4 value;
+    asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %4, %5;\n\t"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n\t}"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(shared_address(mine)), "r"(rank)
+                 : "memory");
+    return value;
+}
+
+// ---- More by one warp: stmatrix, the inverse of ldmatrix, and longer f64 products (d += a * b).
+
+PTX void stmatrix_x4(unsigned row, const unsigned (&from)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
+                 "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+}
+
+PTX void stmatrix_x4_trans(unsigned row, const unsigned (&from)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
+                 "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+}
+
+#define PTX_D4 "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+
+PTX void mma_f64(double (&d)[4], const double (&a)[2], const double (&b)[1]) { // m16n8k4
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : PTX_D4
+                 : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+}
+
+PTX void mma_f64(double (&d)[4], const double (&a)[4], const double (&b)[2]) { // m16n8k8
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : PTX_D4
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+
+PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { // m16n8k16
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
+                 : PTX_D4
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]),
+                   "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// ---- Registers of a warpgroup, all four warps of which ask: sm_90a, N a multiple of 8 in 24..256.
+
+template <int N> PTX void registers_up() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> PTX void registers_down() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
