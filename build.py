@@ -44,8 +44,12 @@ def rows() -> list[Any]:
     """The catalog's CPU rows for the target architecture, read without importing the package (it needs NumPy)."""
     machine = os.environ.get("GEMM_BUILD_MACHINE") or platform.machine()
     targets = {"scalar"} | TARGETS.get(machine.lower(), set())
-    catalog = runpy.run_path(str(ROOT / "gemm" / "catalog.py"))
-    return [row for row in catalog["KERNELS"] if row.backend == "cpu" and row.target in targets]
+    sys.path.insert(0, str(ROOT / "gemm"))
+    try:
+        from catalog import KERNELS
+    finally:
+        sys.path.pop(0)
+    return [row for row in KERNELS if row.backend == "cpu" and row.target in targets]
 
 
 def declarations(header: str) -> str:

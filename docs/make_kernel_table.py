@@ -1,4 +1,4 @@
-"""Writes docs/kernels.md, the tables of kernels, from gemm/catalog.py and from what is recorded of them.
+"""Writes docs/kernels.md, the tables of kernels, from gemm/catalog and from what is recorded of them.
 
 python docs/make_kernel_table.py            write it
 python docs/make_kernel_table.py --check    exit 1 if it is not what would be written
@@ -7,7 +7,6 @@ python docs/make_kernel_table.py --check    exit 1 if it is not what would be wr
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -15,12 +14,15 @@ from typing import Any
 
 import generated
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gemm"))
+from catalog import BACKENDS, KERNELS  # alone: the package needs NumPy
+
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "kernels.md"
 
 INTRODUCTION = """# Kernels
 
-<!-- Made by docs/make_kernel_table.py from gemm/catalog.py and benchmarks/results: change those. -->
+<!-- Made by docs/make_kernel_table.py from gemm/catalog and benchmarks/results: change those. -->
 
 A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
 can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
@@ -104,11 +106,10 @@ def _newest(name: str) -> list[Any]:
 
 
 def document() -> str:
-    """The text of docs/kernels.md. The catalog is run by its path, so that no dependency has to be installed."""
-    catalog = runpy.run_path(str(ROOT / "gemm" / "catalog.py"))
+    """The text of docs/kernels.md. The catalog is imported alone, so that no dependency has to be installed."""
     parts = [INTRODUCTION]
-    parts += [f"## {backend}\n\n{table(catalog['KERNELS'], backend)}\n" for backend in catalog["BACKENDS"]]
-    parts.append(f"{RECORDED}\n{recorded(catalog['KERNELS'])}\n")
+    parts += [f"## {backend}\n\n{table(KERNELS, backend)}\n" for backend in BACKENDS]
+    parts.append(f"{RECORDED}\n{recorded(KERNELS)}\n")
     return "\n".join(parts)
 
 

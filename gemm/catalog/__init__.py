@@ -1,0 +1,37 @@
+"""The ONLY hand-edited lists of the package: its backends and its kernels, a module a backend.
+
+A kernel is one source file and one row here. build.py compiles the rows of the machine's architecture,
+dispatch chooses among the legal ones, the tests run the conformance suite over each, and the kernel
+table of the docs is generated from them. This package imports nothing of the one around it, and its own modules by
+relative names, so that build.py and others can import it alone, from the folder gemm, without any dependency.
+"""
+
+from __future__ import annotations
+
+from .cpu import CPU
+from .cuda import CUDA
+from .kernel import BUSY, Kernel
+from .opencl import OPENCL
+
+__all__ = ["BACKENDS", "BUSY", "BY_NAME", "INPUTS", "KERNELS", "TARGETS", "Kernel"]
+
+BACKENDS: dict[str, str] = {
+    "cpu": "gemm.backends.cpu:CpuBackend",
+    "opencl": "gemm.backends.opencl:OpenCLBackend",
+    "cuda": "gemm.backends.cuda:CudaBackend",
+    "numpy": "gemm.backends.numpy:NumpyBackend",
+}
+"""name → module:class. Ties in predicted time go to the first."""
+
+KERNELS: tuple[Kernel, ...] = (
+    *CPU,
+    *OPENCL,
+    *CUDA,
+    Kernel("gemm_numpy_reference", "numpy", "reference", "*", "gemm/backends/numpy.py", ordered=False,
+           gflops=20, about="numpy.matmul and the epilogue; every dtype"),
+)  # fmt: skip
+
+INPUTS: frozenset[tuple[str, ...]] = frozenset(row.inputs for row in KERNELS if row.inputs)
+"""Pairs of operand types that some kernel takes though the result's is wider."""
+BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
+TARGETS: frozenset[str] = frozenset(row.target for row in KERNELS)
