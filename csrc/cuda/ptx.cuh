@@ -5,7 +5,8 @@
 // shared memory is in "memory" clobbers: no function here may be moved over a load or store, nor be merged or dropped.
 // wgmma is in wgmma.cuh.
 
-#pragma once
+#ifndef GEMM_CUDA_PTX
+#define GEMM_CUDA_PTX
 
 #define PTX static __device__ __forceinline__
 
@@ -166,4 +167,6 @@ PTX unsigned e5m2x2_to_f16x2(unsigned short bits) {
 #endif // sm_89
 #if __CUDA_ARCH__ >= 900
 #include "ptx_sm90.cuh"
+#endif
+
 #endif

@@ -1,6 +1,7 @@
 // The PTX of Hopper (sm_90, and setmaxnreg of sm_90a): barriers in shared memory, TMA, clusters. See ptx.cuh.
 
-#pragma once
+#ifndef GEMM_CUDA_PTX_SM90
+#define GEMM_CUDA_PTX_SM90
 
 // ---- mbarrier: 8 bytes in shared memory. A phase ends when its arrivals and its expected bytes have all come; its
 // parity is 0 in the first phase, 1 in the second, and so on. barrier_wait(bar, p) waits for the end of a phase p.
@@ -234,3 +235,5 @@ template <int N> PTX void registers_up() {
 template <int N> PTX void registers_down() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
+
+#endif

@@ -10,7 +10,8 @@
 // Lane l of warp w holds in d[4j + 2h + i] the element of row 16w + l/4 + 8h, column 8j + 2(l%4) + i; a in registers has
 // the fragments of mma.sync (16 rows a warp).
 
-#pragma once
+#ifndef GEMM_CUDA_WGMMA
+#define GEMM_CUDA_WGMMA
 
 // A matrix in shared memory, from address `shared` on. `swizzle` permutes chunks of 16 bytes by the bits of their
 // address, over 128 bytes (1), 64 (2), 32 (3) or not at all (0); TMA writes tiles so. `leading_bytes`, `stride_bytes`:
@@ -155,3 +156,5 @@ WGMMA_EACH(WGMMA_OTHER, wgmma_s8_s8, "k32.s32.s8.s8", int, WGMMA_INT, "")
 WGMMA_EACH(WGMMA_OTHER, wgmma_s8_u8, "k32.s32.s8.u8", int, WGMMA_INT, "")
 WGMMA_EACH(WGMMA_OTHER, wgmma_u8_s8, "k32.s32.u8.s8", int, WGMMA_INT, "")
 WGMMA_EACH(WGMMA_OTHER, wgmma_u8_u8, "k32.s32.u8.u8", int, WGMMA_INT, "")
+
+#endif
