@@ -1,0 +1,112 @@
+// The parts of a k that was cut, summed: each part's block holds COUNT sums a thread of the same tile.
+//
+// On sm_90 and newer the parts of a tile are one cluster. Each block lays its sums into its own shared memory, the cluster
+// meets, and block r stores the r-th slice of them, which it gathers from all blocks: nothing goes through memory but
+// the result. Before that, each block writes its sums to g.memory and counts itself at the tile's g.arrivals; the one
+// that comes last sums them all and resets the count. Both add in the order of the parts, so that the bits of a result
+// never depend on which block came first.
+//
+// A sum is exchanged between the threads of the same number, so that any layout will do as long as all parts have it.
+#ifndef GEMM_CUDA_JOIN
+#define GEMM_CUDA_JOIN
+
+#include "gemm.cuh"
+#include "ptx.cuh"
+
+#ifndef JOIN_BARRIER
+#define JOIN_BARRIER 1 // a number of bar.sync that the kernel does not use elsewhere
+#endif
+
+enum { RUN = 16 / sizeof(SUM) }; // sums that are exchanged at once
+
+union Run {
+    float4 words;
+    SUM at[RUN];
+};
+
+// Bytes at `shared` that join needs where parts are clusters.
+#define JOIN_BYTES(COUNT, MEMBERS) ((COUNT) * (MEMBERS) * sizeof(SUM))
+
+#if __CUDA_ARCH__ >= 900
+INLINE Run gather(const Run *mine, int part) {
+    Run run;
+    run.words = remote_load(&mine->words, part);
+    return run;
+}
+#endif
+
+// Sums of runs `first` to `last - 1`, where from(part, run) is what a part has.
+template <class FROM, class STORE> INLINE void add_up(int parts, int first, int last, FROM from, STORE store) {
+    constexpr int TOGETHER = 4; // enough loads on their way to cover a remote load's latency
+    for (int run = first; run < last; run += TOGETHER) {
+        Run sums[TOGETHER] = {};
+#pragma unroll 2
+        for (int part = 0; part < parts; ++part) {
+#pragma unroll
+            for (int x = 0; x < TOGETHER; ++x) {
+                const Run more = from(part, min(run + x, last - 1));
+#pragma unroll
+                for (int y = 0; y < RUN; ++y) sums[x].at[y] = add(sums[x].at[y], more.at[y]);
+            }
+        }
+#pragma unroll
+        for (int x = 0; x < TOGETHER; ++x) {
+            if (run + x < last) store((run + x) * RUN, sums[x].at);
+        }
+    }
+}
+
+// Calls store(i, sums) for the sums i to i + RUN - 1 of this thread, once in some part of the tile, for i = 0, RUN, ...
+//
+// MEMBERS threads of the block come here, `thread` of 0 to MEMBERS - 1, with nothing on its way to shared memory; the
+// others have left the kernel. With parts = 1 the sums never leave the registers and `i` is a constant after unrolling.
+//   tile     number of this block's tile, over the batch too
+//   shared   JOIN_BYTES(COUNT, MEMBERS), aligned to 16, that no thread needs any more
+template <int COUNT, int MEMBERS, class STORE>
+INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM (&sums)[COUNT], void *shared,
+                 STORE store) {
+    constexpr int RUNS = COUNT / RUN;
+    static_assert(COUNT % RUN == 0, "sums are exchanged in runs");
+    if (g.parts == 1) {
+#pragma unroll
+        for (int i = 0; i < RUNS; ++i) {
+            Run run;
+#pragma unroll
+            for (int x = 0; x < RUN; ++x) run.at[x] = sums[i * RUN + x];
+            store(i * RUN, run.at);
+        }
+        return;
+    }
+    Run *const runs = (g.memory ? (Run *)g.memory + (tile * g.parts + part) * RUNS * MEMBERS : (Run *)shared) + thread;
+    bar_sync(JOIN_BARRIER, MEMBERS); // all have read from `shared` what they need
+#pragma unroll
+    for (int i = 0; i < RUNS; ++i) {
+        Run run;
+#pragma unroll
+        for (int x = 0; x < RUN; ++x) run.at[x] = sums[i * RUN + x];
+        runs[i * MEMBERS] = run;
+    }
+    if (g.memory) {
+        unsigned *const last = (unsigned *)shared;
+        __threadfence();
+        bar_sync(JOIN_BARRIER, MEMBERS);
+        if (thread == 0) *last = atomicAdd(g.arrivals + tile, 1u) + 1 == (unsigned)g.parts;
+        bar_sync(JOIN_BARRIER, MEMBERS);
+        if (!*last) return;
+        __threadfence();
+        const Run *const all = (const Run *)g.memory + tile * g.parts * RUNS * MEMBERS + thread;
+        add_up(g.parts, 0, RUNS, [&](int p, int i) { return all[((long long)p * RUNS + i) * MEMBERS]; }, store);
+        if (thread == 0) g.arrivals[tile] = 0;
+        return;
+    }
+#if __CUDA_ARCH__ >= 900
+    cluster_sync();
+    const int slice = (RUNS + g.parts - 1) / g.parts;
+    add_up(
+        g.parts, part * slice, min(part * slice + slice, RUNS),
+        [&](int p, int i) { return gather(runs + i * MEMBERS, p); }, store);
+    cluster_sync(); // before a block leaves, whose sums others may still read
+#endif
+}
+
+#endif
