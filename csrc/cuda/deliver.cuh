@@ -1,0 +1,176 @@
+// The end of a tile that wgmma has summed: from the fragments of a warp to neighbouring elements of out.
+//
+// A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i.
+// They pass through shared memory, from where lanes read runs of 16 bytes of out: along its rows, or down its columns
+// where out is contiguous so. No block waits for another and no warp for another, but where parts of k are joined.
+#ifndef GEMM_CUDA_DELIVER
+#define GEMM_CUDA_DELIVER
+
+#include "gemm.cuh"
+#include "ptx.cuh"
+
+enum {
+    STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
+    STAGED = 32,                                                     // columns of a warp's sums that pass at once
+    PITCH = STAGED + 8,      // elements between rows there: no conflict of banks
+    STAGING = 16 * PITCH * 4 // bytes a warp
+};
+
+INLINE unsigned halves(bfloat16, float low, float high) {
+    return floats_to_bf16x2(low, high);
+}
+INLINE unsigned halves(float16, float low, float high) {
+    return floats_to_f16x2(low, high);
+}
+template <class T> INLINE unsigned halves(T, float, float) {
+    return 0;
+}
+
+// Columns FIRST .. FIRST + WIDE - 1 of the sums to rows `pitch` apart.
+template <int FIRST, int WIDE, class T, int COUNT> INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
+    const int lane = threadIdx.x % 32;
+    to += lane / 4 * pitch + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < WIDE / 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = FIRST / 2 + 4 * j + 2 * half;
+            *(Vector<T, 2> *)(to + 8 * half * pitch + 8 * j) = {{sums[i], sums[i + 1]}};
+        }
+}
+
+// The block of STAGED columns that has number `block`: registers have no run-time index.
+template <int WIDE, class T, int COUNT> INLINE void put_block(int block, T *to, const T (&sums)[COUNT]) {
+    if constexpr (WIDE > STAGED) {
+        if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED>(block, to, sums);
+    }
+    put<WIDE - STAGED, STAGED>(to, PITCH, sums);
+}
+
+// STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
+template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
+    if (parts == 1) {
+        if (step == 1) {
+#pragma unroll
+            for (int x = 0; x < STRETCH; x += 4) *(Vector<T, 4> *)(sums + x) = *(const Vector<T, 4> *)(mine + x);
+        } else {
+#pragma unroll
+            for (int x = 0; x < STRETCH; ++x) sums[x] = mine[x * step];
+        }
+        return;
+    }
+    const unsigned pair = blockIdx.x % SHARING;
+#pragma unroll
+    for (int x = 0; x < STRETCH; ++x) sums[x] = remote_load(mine + x * step, pair);
+    for (int part = 1; part < parts; ++part)
+#pragma unroll
+        for (int x = 0; x < STRETCH; ++x) sums[x] = add(sums[x], remote_load(mine + x * step, part * SHARING + pair));
+}
+
+// The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): with parts, of this
+// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums.
+template <int WIDE, int SHARING, class T>
+INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z) {
+    const Output<STRETCH> output(g, z);
+    const int lane = threadIdx.x % 32, runs = 16 * WIDE / STRETCH, part = blockIdx.x / SHARING % g.parts;
+#pragma unroll 1
+    for (int run = runs * part / g.parts + lane; run < runs * (part + 1) / g.parts; run += 32) {
+        const int row = down ? run % (16 / STRETCH) * STRETCH : run / (WIDE / STRETCH);
+        const int col = down ? run / (16 / STRETCH) : run % (WIDE / STRETCH) * STRETCH;
+        SUM sums[STRETCH];
+        T taken[STRETCH];
+        take<SHARING>(taken, from + row * pitch + col, down ? pitch : 1, g.parts);
+#pragma unroll
+        for (int x = 0; x < STRETCH; ++x) sums[x] = (SUM)taken[x];
+        if (down)
+            output.put(left + col, top + row, sums);
+        else
+            output.put(top + row, left + col, sums);
+    }
+}
+
+// 16-bit results without c: rounded in registers, then turned by stmatrix into rows, WIDE columns at a time.
+template <int WIDE, class T, int COUNT>
+INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
+                          long long top, long long left) {
+    enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
+    const int lane = threadIdx.x % 32;
+    // Row r of 16-byte chunks keeps chunk j in place j ^ swapped(r), so that 8 lanes meet 32 banks both ways.
+    const auto place = [=](int row, int chunk) {
+        const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
+        return staging + (row * CHUNKS + (chunk ^ swapped)) * 16;
+    };
+#pragma unroll
+    for (int first = 0; first < WIDE; first += BLOCK) {
+        __syncwarp(); // the last block is read
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j += 2) {
+            unsigned four[4];
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                const int i = first / 2 + 4 * j + 2 * x;
+                four[x] = halves(OUT_TYPE{}, multiply(g.alpha, sums[i]), multiply(g.alpha, sums[i + 1]));
+            }
+            stmatrix_x4(shared_address(place(lane % 16, j + lane / 16)), four);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int pass = 0; pass < 16 / ROWS; ++pass) {
+            const int row = pass * ROWS + lane / CHUNKS, chunk = lane % CHUNKS;
+            const long long i = top + row, j = left + first + chunk * 8;
+            if (i >= g.m || j >= g.n) continue;
+            const Vector<OUT_TYPE, 8> run = *(const Vector<OUT_TYPE, 8> *)place(row, chunk);
+            OUT_TYPE *to = output.out + i * g.out_row + j;
+            if (j + 8 <= g.n)
+                *(Vector<OUT_TYPE, 8> *)to = run;
+            else
+#pragma unroll
+                for (int x = 0; x < 7; ++x)
+                    if (j + x < g.n) to[x] = run.at[x];
+        }
+    }
+}
+
+// Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
+// GROUPS warpgroups at once. `staging`: STAGING bytes a warp; `ring`: shared memory for all sums, used with parts.
+template <int WIDE, int GROUPS, int SHARING, class T, int COUNT>
+INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, Tile tile,
+                    long long z) {
+    const int warp = threadIdx.x / 32;
+    const long long top = tile.top + 16 * warp, left = tile.left;
+    staging += warp * STAGING;
+    if (sizeof(OUT_TYPE) == 2 && !EPILOGUE && !g.c && g.parts == 1) {
+        const Output<8> output(g, z);
+        if (output.vectors) {
+            finish_halves<WIDE>(g, output, sums, staging, top, left);
+            return;
+        }
+    }
+    Gemm turned = g;
+    const bool down = g.out_row == 1 && g.out_col != 1;
+    if (down) {
+        turned.m = g.n, turned.n = g.m;
+        turned.out_row = g.out_col, turned.out_col = g.out_row;
+        turned.c_row = g.c_col, turned.c_col = g.c_row;
+        turned.bias_row = g.bias_col, turned.bias_col = g.bias_row;
+    }
+    if (g.parts > 1) {
+        bar_sync(1, GROUPS * 128); // the other warpgroup may still multiply from the ring
+        T *mine = (T *)ring + warp * 16 * (WIDE + 8);
+        put<0, WIDE>(mine, WIDE + 8, sums);
+        cluster_sync();
+        finish<WIDE, SHARING>(turned, down, mine, WIDE + 8, top, left, z);
+        fence_async(); // TMA writes next to what was read here
+        cluster_sync();
+        return;
+    }
+#pragma unroll 1
+    for (int block = 0; block < WIDE / STAGED; ++block) { // one copy of the epilogue's code
+        __syncwarp();
+        put_block<WIDE>(block, (T *)staging, sums);
+        __syncwarp();
+        finish<STAGED, SHARING>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z);
+    }
+}
+
+#endif

@@ -1,0 +1,111 @@
+// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, sums in float32; see hopper.cuh for who does what.
+//
+//                           BN                 A warpgroup multiplies 64 rows of a's tile by all of b's, BK / 16 wgmma a
+//                     +-----------+            stage, one after the other. It leaves the stage before when the products
+//                  BK | b         |            of this one are under way, so that the tensor cores never wait.
+//            BK       +-----------+
+//         +-------+   +-----------+
+//      BM | a     |   | 64 rows   |  warpgroup 0     Either operand may be contiguous along k or along m (n): wgmma reads
+//         |       |   | 64 rows   |  warpgroup 1     16-bit types both ways, TMA brings boxes that suit (struct Operand).
+//         +-------+   +-----------+
+//
+// Grid: x over clusters of MULTICAST * parts blocks, persistent. Strides of a and b are their maps'; c, bias and out may
+// lie in any strides. The sums' order is that of the tensor cores: fixed for a form of the launch, not ORDERED.
+
+#ifndef A_TYPE
+#define A_TYPE bfloat16 // or float16, as B_TYPE
+#endif
+#ifndef B_TYPE
+#define B_TYPE bfloat16
+#endif
+#ifndef OUT_TYPE
+#define OUT_TYPE bfloat16 // or float
+#endif
+#ifndef A_TURNED
+#define A_TURNED 0 // 1: a is contiguous along m
+#endif
+#ifndef B_TURNED
+#define B_TURNED 0 // 1: b is contiguous along k
+#endif
+#ifndef BM
+#define BM 128 // rows of out a block, 64 for each warpgroup
+#endif
+#ifndef BN
+#define BN 256 // columns of out a block
+#endif
+#ifndef BK
+#define BK 64 // of k a stage
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef MULTICAST
+#define MULTICAST 2 // blocks of a cluster that share b
+#endif
+#ifndef B_WIDTH
+#define B_WIDTH 128 // bytes of b's swizzle
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1 // blocks of a multiprocessor that registers must suffice for
+#endif
+#ifndef THREADS
+#define THREADS 384 // BM / 64 warpgroups, and the one that loads
+#endif
+
+#include "hopper.cuh"
+#include "deliver.cuh"
+
+#define CONSUMERS (BM / 64)
+static_assert(THREADS == CONSUMERS * 128 + 128, "a warpgroup for each 64 rows, and the loading one");
+
+typedef Operand<A_TYPE, BM, BK, !A_TURNED> A;
+typedef Operand<B_TYPE, BN, BK, B_TURNED, B_WIDTH, BN / MULTICAST> B;
+typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
+
+template <class D> INLINE void product(bfloat16, D &sums, unsigned long long a, unsigned long long b) {
+    wgmma_bf16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, 1);
+}
+template <class D> INLINE void product(float16, D &sums, unsigned long long a, unsigned long long b) {
+    wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, 1);
+}
+
+INLINE void consume(const Gemm &g, Stages ring) {
+    const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64; // of this warpgroup; uniform, says the shuffle
+    for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
+        float sums[BN / 2] = {};
+        const int steps = share_of<BK>(g, walk.part).steps;
+        Stages before = ring;
+        for (int step = 0; step < steps; ++step, ring.next()) {
+            barrier_wait(ring.full(), ring.parity);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < BK / 16; ++k)
+                product(A_TYPE{}, sums, A::at(ring.tiles(), rows, k), B::at(ring.tiles() + A::BYTES, 0, k));
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (step) before.leave<MULTICAST>(walk.first());
+            before = ring;
+        }
+        wgmma_wait<0>();
+        wgmma_hold(sums);
+        if (steps) before.leave<MULTICAST>(walk.first());
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(), ring.memory, walk.tile(), walk.z);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    gemm_cuda_wgmma(const __grid_constant__ Gemm g, const __grid_constant__ TensorMap a_map,
+                    const __grid_constant__ TensorMap b_map) {
+    extern __shared__ unsigned char shared[];
+    const bool cluster = MULTICAST * g.parts > 1;
+    Stages ring(shared);
+    ring.start(4 * CONSUMERS * MULTICAST, cluster);
+    if (threadIdx.x >= CONSUMERS * 128) {
+        registers_down<LOADER_REGISTERS>();
+        produce<A, B, BM, BN, BK, MULTICAST, 1>(g, ring, &a_map, &b_map);
+    } else {
+        registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
+        consume(g, ring);
+    }
+    if (cluster) cluster_sync(); // others may yet arrive at barriers of this block, or write to its ring
+}

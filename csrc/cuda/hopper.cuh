@@ -1,0 +1,195 @@
+// What the kernels for Hopper (sm_90a) share whose operands come by TMA and are multiplied by wgmma.
+//
+//     GROUPS warpgroups    each multiplies its 64 rows of a's tile by all of b's, and holds the sums in registers
+//     ring of stages       in shared memory, each with a tile of a and one of b and two barriers, full and empty
+//     one warpgroup more   of which one lane loads: waits until a stage is empty, expects its bytes, starts its boxes.
+//                          A warpgroup, for only these can hand their registers to others
+//
+// The grid is persistent: blocks walk tiles and the batch, and the next tile's loads run during a tile's epilogue.
+// SHARING blocks of a cluster have tiles below each other and share those of b: each loads its boxes of them into the
+// shared memory of all, so that a stage is empty when the consumers of all have left it. With parts of k, the parts of
+// a tile are a cluster (SHARING * parts blocks, which lie side by side in the grid), and sum up through distributed
+// shared memory, in their order.
+#ifndef GEMM_CUDA_HOPPER
+#define GEMM_CUDA_HOPPER
+
+#include "gemm.cuh"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+// The tile of an operand: ROWS of m or n by DEEP of k, in slabs whose rows are WIDTH bytes (of the swizzle, 32 to 128).
+//
+//     ALONG_K (k contiguous):   a slab is WIDTH bytes of k x ROWS; a box of its map is BOX rows of a slab
+//     else (m or n is, 16-bit): a slab is WIDTH bytes of m or n x DEEP; a box is a slab
+template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = ROWS> struct Operand {
+    enum {
+        ACROSS = WIDTH / sizeof(T), // elements of a slab's row
+        SLAB = WIDTH * (ALONG_K ? ROWS : DEEP),
+        BYTES = ROWS * DEEP * (int)sizeof(T),
+        STEP = 32 / sizeof(T), // of k, that a wgmma multiplies
+        BOXES = ALONG_K ? DEEP / ACROSS * (ROWS / BOX) : ROWS / ACROSS,
+        TRANSPOSED = !ALONG_K
+    };
+    static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
+    static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
+
+    // Starts box `i` of the tile at (row, k) of matrix z.
+    static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
+                                                int k, int z, unsigned short blocks) {
+        const int down = ALONG_K ? i % (ROWS / BOX) * BOX : 0, slab = ALONG_K ? i / (ROWS / BOX) : i;
+        const int x = (ALONG_K ? k : row) + slab * ACROSS, y = ALONG_K ? row + down : k;
+        const unsigned to = tile + slab * SLAB + down * WIDTH;
+        if (blocks)
+            tma_load_3d_multicast(to, map, full, x, y, z, blocks);
+        else
+            tma_load_3d(to, map, full, x, y, z);
+    }
+
+    // What a wgmma reads from `row` on and, counted in STEPs, from `step` of k on.
+    static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
+        const int k = step * STEP;
+        const int offset =
+            ALONG_K ? k / ACROSS * SLAB + row * WIDTH + k % ACROSS * (int)sizeof(T) : row / ACROSS * SLAB + k * WIDTH;
+        return descriptor(tile + offset, ALONG_K ? 16 : SLAB, 8 * WIDTH, WIDTH == 128 ? 1 : WIDTH == 64 ? 2 : 3);
+    }
+};
+
+// The stages, walked in circles by producer and consumers, each with its own copy of this.
+template <int DEPTH, int BYTES> struct Ring {
+    static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
+    unsigned char *memory; // of the stages, then the barriers
+    int stage = 0;
+    unsigned parity = 0;
+
+    // `base`: dynamic shared memory, of which up to 1024 bytes are lost to alignment.
+    __device__ __forceinline__ explicit Ring(unsigned char *base) {
+        memory = base + (1024 - shared_address(base) % 1024) % 1024;
+    }
+    __device__ __forceinline__ unsigned char *behind() const { // of the barriers, aligned to 16
+        return memory + DEPTH * (BYTES + 16);
+    }
+    __device__ __forceinline__ unsigned tiles() const {
+        return shared_address(memory) + stage * BYTES;
+    }
+    __device__ __forceinline__ unsigned full() const {
+        return shared_address(memory) + DEPTH * BYTES + stage * 16;
+    }
+    __device__ __forceinline__ unsigned empty() const {
+        return full() + 8;
+    }
+    __device__ __forceinline__ void next() {
+        if (++stage == DEPTH) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+
+    // By all threads, before any use. `leaving`: arrivals that empty a stage.
+    __device__ __forceinline__ void start(int leaving, bool cluster) {
+        if (threadIdx.x == 0) {
+            Ring each = *this;
+            for (int i = 0; i < DEPTH; ++i, each.next()) {
+                barrier_init(each.full(), 1);
+                barrier_init(each.empty(), leaving);
+            }
+            barrier_init_fence();
+        }
+        if (cluster)
+            cluster_sync();
+        else
+            __syncthreads();
+    }
+
+    // By all lanes of a warp that has read the stage: one arrives, at this block's barrier or at each of the cluster's
+    // blocks first .. first + SHARING - 1. Only for reads by wgmma, the wait for which is the whole warp's.
+    template <int SHARING> __device__ __forceinline__ void leave(int first) const {
+        const int lane = threadIdx.x % 32;
+        if (SHARING == 1) {
+            if (lane == 0) barrier_arrive(empty());
+        } else if (lane < SHARING) {
+            barrier_arrive_remote(empty(), first + lane);
+        }
+    }
+};
+
+// The tiles of this block: in a persistent grid, every so many of all tiles of all products.
+template <int HIGH, int WIDE, int SHARING> struct Walk {
+    const Gemm &g;
+    int pair, part; // number of this block among those that share b, and its part of k
+    unsigned tiles, rest, step;
+    long long z;
+
+    __device__ __forceinline__ explicit Walk(const Gemm &g) : g(g) {
+        const unsigned blocks = SHARING * g.parts, index = blockIdx.x / blocks;
+        pair = blockIdx.x % SHARING;
+        part = blockIdx.x / SHARING % g.parts;
+        tiles = tiles_of<HIGH * SHARING, WIDE>(g);
+        step = gridDim.x / blocks;
+        z = index / tiles;
+        rest = index % tiles;
+    }
+    __device__ __forceinline__ bool more() const {
+        return z < g.batch;
+    }
+    __device__ __forceinline__ void next() {
+        for (rest += step; rest >= tiles; rest -= tiles) ++z;
+    }
+    __device__ __forceinline__ Tile tile() const {
+        Tile tile = tile_of<HIGH * SHARING, WIDE>(g, rest);
+        tile.top += pair * HIGH;
+        return tile;
+    }
+    __device__ __forceinline__ int first() const { // of the cluster's blocks that share b with this one
+        return part * SHARING;
+    }
+};
+
+// Registers of the loading warpgroup and of the others, of BLOCKS blocks of so many warpgroups that multiply.
+enum { LOADER_REGISTERS = 40 };
+template <int GROUPS, int BLOCKS> struct Registers {
+    enum {
+        ALL = 512 / BLOCKS, // of the four warps that share a quarter of a multiprocessor
+        FITTING = (ALL - LOADER_REGISTERS) / GROUPS / 8 * 8,
+        EACH = FITTING < 240 ? FITTING : 240
+    };
+};
+
+// The loading warpgroup: fills stages with the tiles of a and b of this block, PLANES of each one after the other.
+template <class A, class B, int HIGH, int WIDE, int DEEP, int SHARING, int PLANES, class R>
+INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorMap *b_map) {
+    for (Walk<HIGH, WIDE, SHARING> walk(g); walk.more(); walk.next()) {
+        if (threadIdx.x % 128 == 0) {
+            const Tile tile = walk.tile();
+            const Share share = share_of<DEEP>(g, walk.part);
+            const int a_z = (g.a_batch ? (int)walk.z : 0) * PLANES, b_z = (g.b_batch ? (int)walk.z : 0) * PLANES;
+            const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
+            for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {
+                if (SHARING > 1)
+                    barrier_wait_cluster(ring.empty(), ring.parity ^ 1);
+                else
+                    barrier_wait(ring.empty(), ring.parity ^ 1);
+                barrier_expect(ring.full(), PLANES * (A::BYTES + B::BYTES));
+                const int k = step * DEEP;
+#pragma unroll
+                for (int plane = 0; plane < PLANES; ++plane) {
+                    const unsigned a = ring.tiles() + plane * A::BYTES;
+                    const unsigned b = ring.tiles() + PLANES * A::BYTES + plane * B::BYTES;
+#pragma unroll
+                    for (int i = 0; i < A::BOXES; ++i)
+                        A::load(i, a, a_map, ring.full(), (int)tile.top, k, a_z + plane, 0);
+#pragma unroll
+                    for (int i = 0; i < B::BOXES; ++i)
+                        if (i % SHARING == walk.pair)
+                            B::load(i, b, b_map, ring.full(), (int)tile.left, k, b_z + plane, blocks);
+                }
+            }
+        }
+        __syncwarp();
+        if (g.parts > 1) { // the consumers meet in `deliver`: the ring is theirs until then
+            cluster_sync();
+            cluster_sync();
+        }
+    }
+}
+
+#endif
