@@ -115,7 +115,7 @@ def test_catalog_files_and_names_agree(row):
     generalised = "gemm" + row.name.partition("gemm")[2]
     whole = {row.name, generalised}
     families = (name.startswith(f"{stem}_") for name in whole)
-    assert stem in whole or (row.backend == "opencl" and any(families)) or row.backend == "numpy"
+    assert stem in whole or (row.backend in ("opencl", "cuda") and any(families)) or row.backend == "numpy"
     if row.backend != "numpy":
         assert row.name.split("_")[1] == row.target
 
