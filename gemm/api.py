@@ -22,8 +22,9 @@ def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
     trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    bias: Any = None, activation: str | None = None,
 ) -> Any:  # fmt: skip
-    """alpha · op(a) · op(b) + beta · c, computed by the best device of the machine.
+    """activation(alpha · op(a) · op(b) + beta · c + bias), computed by the best device of the machine.
 
     Args:
         a: (..., m, k) array, or (..., k, m) with trans_a; (k,) is a row that is dropped from the result.
@@ -44,6 +45,12 @@ def gemm(
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
+        bias: (n,) or (1, n): added to each row of the result; (m, 1): to each column ((m,) where b is a column). It is
+            rounded to the result's dtype and the same for all of a batch.
+        activation: None; "relu", max(x, 0); "gelu", x·Φ(x) by the error function; "gelu_tanh", its approximation by
+            tanh. Of real results. CUDA's kernels apply bias and activation as they store, for others they are a pass
+            over the result, in host memory only. Each step is rounded to the result's dtype; of float16 and bfloat16
+            results it is float32's, and they are rounded once, at the end.
 
     Returns:
         `out`, or a new array of the operands' library on their device.
@@ -54,33 +61,37 @@ def gemm(
         MemoryError: no device had room for the product.
     """
     options = (
-        alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel,
+        alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
         alpha.__class__, beta.__class__, trans_a.__class__, trans_b.__class__,  # 1 is not 1+0j, nor True
     )  # fmt: skip
-    try:
-        memo = repeat.memos.get(options)
-    except TypeError:  # an option without a hash: the long way says what is wrong with it
-        memo = None
-    if memo is not None:
-        result = memo.run(a, b, c, out)
-        if result is not None:
+    if bias is None:
+        try:
+            memo = repeat.memos.get(options)
+        except TypeError:  # an option without a hash: the long way says what is wrong with it
+            memo = None
+        if memo is not None:
+            result = memo.run(a, b, c, out)
+            if result is not None:
+                return result
+        if repeat.replays and (result := repeat.again(options, a, b, c, out)) is not None:
             return result
-    if repeat.replays and (result := repeat.again(options, a, b, c, out)) is not None:
-        return result
     if b.__class__ is Prepared:
         return b.product(a, c, out, {
             "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
             "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
+            "bias": bias, "activation": activation,
         })  # fmt: skip
     call = normalise(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
-        precision=precision, reproducible=reproducible,
+        precision=precision, reproducible=reproducible, bias=bias, activation=activation,
     )  # fmt: skip
     if not call.out.size:
         dispatch.check_names(backend, kernel)
         return call.finish()
-    chosen = dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
-    if chosen is not None:
+    chosen = dispatch.run(
+        call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
+    )
+    if chosen is not None and bias is None:
         repeat.remember(options, chosen, call, a, b, c, out)
     return call.finish()
 
@@ -128,23 +139,25 @@ class GemmPlan:
     def candidates(self) -> list[Candidate]:
         return dispatch.candidates(self._problem, self._backend, self._asked, self._held_by)
 
-    def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
+    def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
         for known in (self._memo, self._replays):
-            result = None if known is None else known.run(a, b, c, out)
+            result = None if known is None or bias is not None else known.run(a, b, c, out)
             if result is not None:
                 return result
-        call = normalise(a, b, c, out=out, **self._options)
+        call = normalise(a, b, c, out=out, bias=bias, **self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         delivered = dispatch.run(
             call.problem, self._backend, self._asked, call.a, call.b, call.c, call.out, call.alpha, call.beta,
-            first=(self._plan, self._launch),
+            call.bias, first=(self._plan, self._launch),
         )  # fmt: skip
         if delivered is None:  # there was no room for this one where the next ones may find some
             return call.finish()
         if delivered is not self._plan:
             self._take(delivered)
+        if bias is not None:
+            return call.finish()
         if hasattr(self._launch, "replay"):
             self._replays.learn(self._launch, call, a, b, c, out)
         elif self._memo is not None:
@@ -159,15 +172,16 @@ def plan(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
     trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    bias: Any = None, activation: str | None = None,
 ) -> GemmPlan:  # fmt: skip
     """A handle for repeated products like this one; arguments and errors as for `gemm`. Computes nothing yet."""
     if isinstance(b, Prepared):
         raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
     options: dict[str, Any] = {
         "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
-        "precision": precision, "reproducible": reproducible,
+        "precision": precision, "reproducible": reproducible, "activation": activation,
     }  # fmt: skip
-    call = normalise(a, b, c, out=out, **options)
+    call = normalise(a, b, c, out=out, bias=bias, **options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
     return GemmPlan(options, call, backend, kernel)

@@ -15,7 +15,7 @@ from gemm import operands
 from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
 from gemm.errors import delivering
-from gemm.problem import PRECISIONS, DeviceView, Operand, Problem
+from gemm.problem import ACTIVATIONS, NARROW, PRECISIONS, DeviceView, Operand, Problem
 
 Scalar = complex | float | int
 
@@ -28,6 +28,7 @@ class Call:
         a, b, c, out: (*batch, rows, columns) operands of one dtype, but for a and b of problem.inputs; c is None when
             beta = 0.
         alpha, beta: rounded to the dtype.
+        bias: (1, n) or (m, 1), of the dtype; or None.
         problem: the key for dispatch.
         shape: of the result as the caller sees it.
         direct: the kernel reads what the caller gave, not conjugates of it, and writes where the caller reads: to
@@ -45,11 +46,13 @@ class Call:
     shape: tuple[int, ...]
     direct: bool
     finish: Callable[[], Any]
+    bias: Operand | None = None
 
 
 def normalise(
     a: Any, b: Any, c: Any, *, alpha: Scalar, beta: Scalar, trans_a: bool | str, trans_b: bool | str,
-    out: Any, dtype: DTypeLike | None, precision: str, reproducible: bool,
+    out: Any, dtype: DTypeLike | None, precision: str, reproducible: bool, bias: Any = None,
+    activation: str | None = None,
 ) -> Call:  # fmt: skip
     """Check every argument and build the Call. Nothing is written; errors name the argument."""
     if precision not in PRECISIONS:
@@ -57,7 +60,8 @@ def normalise(
     x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
     z = None if c is None else operands.wrap(c, "c")
     given = None if out is None else operands.wrap_output(out)
-    device = _one_place({"a": x, "b": y, "c": z, "out": given})
+    added = None if bias is None else operands.wrap(bias, "bias")
+    device = _one_place({"a": x, "b": y, "c": z, "out": given, "bias": added})
     kind = _dtype({"a": x, "b": y, "c": z}, dtype, given)
     inputs = _inputs(x, y, kind)
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
@@ -65,6 +69,7 @@ def normalise(
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
     types = [np.dtype(name) for name in inputs] or [kind, kind]
     alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
+    applied = _activation(activation, kind, reproducible)
     if z is None and beta_ != 0:
         raise ValueError(f"beta = {beta} scales c, but c is None; pass c (c=out to update out in place)")
 
@@ -97,6 +102,8 @@ def normalise(
         raise ValueError(f"out has shape {given.shape}; the result's is {shape}")
     if beta_ == 0:
         z = None
+    if added is not None:
+        added = _bias(added, m, n, kind, column=drop_column)
 
     empty = math.prod(full) == 0
     if k == 0 or alpha_ == 0:
@@ -112,16 +119,16 @@ def normalise(
     if isinstance(z, np.ndarray) and not empty:
         z = operands.kernel_ready(z, kind)
 
-    target, direct, finish = _target(x, y, z, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
+    target, direct, finish = _target(x, y, z, added, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
     x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
     places = tuple(map(operands.place, (x, y, z, target)))
     problem = Problem(
         dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
         layout="".join(map(operands.layout, (x, y, target))),
         alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
-        device=device, inputs=inputs, places=places if any(places) else (),
+        device=device, inputs=inputs, places=places if any(places) else (), bias=added is not None, activation=applied,
     )  # fmt: skip
-    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct and not conjugated, finish)
+    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct and not conjugated, finish, added)
 
 
 def _one_place(given: dict[str, Operand | None]) -> str:
@@ -199,6 +206,34 @@ def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
         raise ValueError(f"{name} = {value} does not fit {kind}: {error}") from None
 
 
+def _activation(name: str | None, kind: np.dtype[Any], reproducible: bool) -> str:
+    """`activation` as a Problem has it."""
+    if name is None:
+        return ""
+    if name not in ACTIVATIONS[1:]:
+        raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {name!r}")
+    if kind.kind != "f" and kind.name not in NARROW:
+        raise TypeError(f"activation={name!r} is for real numbers, not for {kind}")
+    if reproducible and name != "relu":
+        raise ValueError(f"activation={name!r} has not the same bits on every device; reproducible=True allows relu")
+    return name
+
+
+def _bias(bias: Operand, m: int, n: int, kind: np.dtype[Any], *, column: bool) -> Operand:
+    """`bias` as a matrix of one row or one column; `column`: the result has dropped its columns."""
+    if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
+        raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
+    if bias.ndim == 1:
+        bias = operands.expanded(bias, -1 if column else 0)
+    if bias.shape not in ((1, n), (m, 1)):
+        raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
+    if isinstance(bias, np.ndarray):
+        return operands.kernel_ready(bias, kind)
+    if bias.dtype != kind:
+        raise TypeError(f"bias has dtype {bias.dtype}, the product {kind}; convert it on the device first")
+    return bias
+
+
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
     """`operand` transposed as asked and of two or more axes; whether an axis was added at `axis`."""
     if isinstance(trans, str):
@@ -230,7 +265,7 @@ def _class(value: Any) -> str:
 
 
 def _target(
-    x: Operand, y: Operand, z: Operand | None, given: Operand | None, shape: Sequence[int],
+    x: Operand, y: Operand, z: Operand | None, bias: Operand | None, given: Operand | None, shape: Sequence[int],
     as_matrices: Callable[[Operand], Operand], kind: np.dtype[Any], *, like: Sequence[Any], returned: Any,
 ) -> tuple[Operand, bool, Callable[[], Any]]:  # fmt: skip
     """Where the kernel writes, whether the caller reads there, and how the caller gets its result.
@@ -244,6 +279,7 @@ def _target(
         and operands.distinct(given)
         and not operands.overlap(given, x)
         and not operands.overlap(given, y)
+        and (bias is None or not operands.overlap(given, bias))
         and (z is None or not operands.overlap(given, z) or operands.identical(as_matrices(given), z))
         and (isinstance(given, DeviceView) or operands.kernel_ready(given, kind) is given)
     )

@@ -20,8 +20,9 @@ from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
 from gemm.dispatch import registry, trust
 from gemm.engine import engine
+from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.problem import DeviceView, Operand
+from gemm.problem import NARROW, DeviceView, Operand
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
@@ -81,9 +82,12 @@ class Prepared:
             raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
         if options["dtype"] is None:
             options["dtype"] = self.dtype
+        bias = options.pop("bias")
         known: object = tuple((key, value, value.__class__) for key, value in options.items())
+        if bias is not None:  # repeated the long way
+            known = None
         try:
-            memo = self._memos.get(known)
+            memo = None if known is None else self._memos.get(known)
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
@@ -92,15 +96,20 @@ class Prepared:
                 return result
         x = operands.wrap(a, "a")
         there = isinstance(x, DeviceView) and self._kept is not None
-        call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, **options)
+        call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, bias=bias, **options)
         if call.problem.dtype != self.dtype.name:
             raise TypeError(
                 f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
             )
+        if call.problem.fused and (there or self.dtype.name in NARROW):
+            what = "an array of a device" if there else f"a {self.dtype} result"
+            raise TypeError(f"bias and activation of {what} are not offered with a prepared b; pass the matrix itself")
         if not call.out.size:
             return call.finish()
         if call.problem.k == 0:  # alpha = 0: b is not read
-            dispatch.run(call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta)
+            dispatch.run(
+                call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
+            )
             return call.finish()
         if self._kept is not None:
             launch = self._on_device(call)
@@ -108,7 +117,9 @@ class Prepared:
                 self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
             return call.finish()
         native = CpuLaunch(engine(), row, call.problem, self._packed)
-        native(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+        _complete(native, call, call.b)
+        if call.problem.fused:
+            return call.finish()
         if known is not None and (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
             repeat.learn_native(memo, native, call, a, self._packed, c, out)
         return call.finish()
@@ -121,12 +132,12 @@ class Prepared:
             raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
         if cause := trust.failed(made.kernel, made.device):
             raise BackendUnavailable(made.kernel.name, cause)
-        problem = replace(call.problem, reproducible=made.problem.reproducible)
+        problem = replace(call.problem.unfused, reproducible=made.problem.reproducible)
         with delivering(made.kernel.name):
             try:
                 launch = dispatch.launcher(replace(made, problem=problem))
                 b = operands.broadcast(self._kept, call.b.shape)
-                launch(call.a, b, call.c, call.out, call.alpha, call.beta)
+                _complete(launch, call, b)
             except KernelFailed as error:
                 trust.demote(made.kernel, made.device, error)
                 raise
@@ -139,6 +150,14 @@ class Prepared:
                 self._memos.clear()
             self._memos[known] = new()
         return self._memos[known]
+
+
+def _complete(launch: Launch, call: Call, b: Operand) -> None:
+    """Compute `call` with `b` by the launch of its unfused problem."""
+    if call.problem.fused:
+        finishing(launch, call.problem)(call.a, b, call.c, call.out, call.alpha, call.beta, call.bias)
+    else:
+        launch(call.a, b, call.c, call.out, call.alpha, call.beta)
 
 
 def prepare(

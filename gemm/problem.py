@@ -12,6 +12,12 @@ import numpy as np
 PRECISIONS = ("highest", "high", "medium")
 """What `gemm` may be asked to keep, strictest first."""
 
+ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
+"""What `gemm` may apply to results; "" is none."""
+
+NARROW = ("float16", "bfloat16")
+"""Types whose sums and epilogue are float32's."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -144,6 +150,7 @@ class Problem:
         places: of a, b, c and out in host memory that a device may use where it lies: the key of the device whose
             memory it is (`gemm.empty`), else the bytes that its address is a multiple of, "4096" or "64", else "".
             () where all are "".
+        bias: one is added. activation: one of ACTIVATIONS, applied last.
     """
 
     dtype: str
@@ -159,10 +166,30 @@ class Problem:
     device: str = "host"
     inputs: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    bias: bool = False
+    activation: str = ""
 
     @property
     def itemsize(self) -> int:
         return np.dtype(self.dtype).itemsize
+
+    @property
+    def fused(self) -> bool:
+        """Whether there is more to do than alpha·a·b + beta·c."""
+        return self.bias or self.activation != ""
+
+    @property
+    def unfused(self) -> Problem:
+        """What a kernel computes that adds no bias and applies no activation, as the operands of those passes.
+
+        Narrow floats stay float32 until the end, so that results are rounded once, whoever computes them.
+        """
+        if not self.fused:
+            return self
+        plain = replace(self, bias=False, activation="")
+        if self.dtype not in NARROW:
+            return plain
+        return replace(plain, dtype="float32", inputs=self.inputs or (self.dtype, self.dtype))
 
     @property
     def flops(self) -> float:

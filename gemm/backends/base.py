@@ -25,26 +25,30 @@ def aligned(nbytes: int) -> np.ndarray:
     return block[start : start + nbytes]
 
 
-Launch = Callable[[Operand, Operand, Operand | None, Operand, float, float], None]
-"""launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c.
+Launch = Callable[..., None]
+"""launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c, of operands, an operand or None, an operand and numbers.
 
 a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n); c is None exactly when beta = 0. All have the
 kernel's dtype, any strides (negative and zero ones too; out never has zero strides over axes longer than 1),
 m, n and batch ≥ 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or the very same elements.
 Host operands (ndarray) are complete in out when it returns; with device operands the work is enqueued in
 order on the operands' queue. Raises KernelFailed, leaving out undefined but the inputs untouched.
+
+Of a `problem.fused`, which only rows that fuse are given: launch(a, b, c, out, alpha, beta, bias) adds the bias, an
+operand of the result's type, (1, n) or (m, 1), or None where problem.bias is false, and applies problem.activation:
+activation(alpha·a·b + beta·c + bias), each step rounded as gemm.epilogue says. bias overlaps out nowhere.
 """
 
 
 def converting(launch: Launch, dtype: str) -> Launch:
     """`launch` for a and b of narrower types than its `dtype`."""
 
-    def converted(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
+    def converted(a: Any, b: Any, *rest: Any) -> None:
         try:
             a, b = a.astype(dtype), b.astype(dtype)
         except MemoryError as error:
             raise KernelFailed(f"no memory for the operands as {dtype}", memory=True) from error
-        launch(a, b, c, out, alpha, beta)
+        launch(a, b, *rest)
 
     return converted
 

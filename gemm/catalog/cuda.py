@@ -12,7 +12,7 @@ SM_80, SM_90A = ("sm_80",), ("sm_90a",)
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
     """A row of a source that serves several types: <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu."""
-    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, **rest)
+    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True, **rest)
 
 
 FFMA: tuple[Kernel, ...] = ()

@@ -12,6 +12,7 @@ from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import Candidate, Plan
+from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import PRECISIONS, Device, DeviceView, Operand, Problem
 
@@ -139,8 +140,14 @@ def types(x: Kernel | Problem) -> str:
 
 def _unfit(row: Kernel, problem: Problem) -> str:
     """Why `row` can never compute `problem`, whatever the device; or ""."""
-    if not row.multiplies(problem.dtype, problem.inputs):
-        return f"multiplies {types(row)}, not {types(problem)}"
+    computed = problem if row.fuses else problem.unfused
+    if not row.multiplies(computed.dtype, computed.inputs):
+        before = ", which a bias and an activation need" if computed != problem and computed.inputs else ""
+        return f"multiplies {types(row)}, not {types(computed)}{before}"
+    if problem.device != "host" and row.inputs != computed.inputs:
+        return f"multiplies {types(row)}, not {types(computed)} as these lie on {problem.device}"
+    if problem.device != "host" and computed != problem:
+        return "adds no bias and applies no activation in a device's memory"
     if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
         return f"offers precision={row.precision!r}, not {problem.precision!r}"
     exact = problem.dtype == "bool" or "int" in problem.dtype
@@ -171,6 +178,7 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
     )
     if why_not:
         return Candidate(row, device, why_not=why_not)
+    problem = problem if row.fuses else problem.unfused
     for choice in tuning.choices(row, device, problem):
         kernel = choice.kernel
         why_not = kernel.illegal(names) or (
@@ -210,11 +218,13 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
-    problem = plan.problem
+    problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
     backend = registry.backend(plan.kernel.backend)
     if problem.inputs == plan.kernel.inputs:
-        return backend.launcher(plan.kernel, plan.device, problem)
-    return converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
+        launch = backend.launcher(plan.kernel, plan.device, problem)
+    else:
+        launch = converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
+    return launch if problem == plan.problem else finishing(launch, plan.problem)
 
 
 trust.forgetful.append(_choose.cache_clear)
@@ -260,7 +270,7 @@ def deliver(
 
 def run(
     problem: Problem, backend: str, kernel: str | None,
-    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float,
+    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float, bias: Operand | None = None,
     first: tuple[Plan, Launch] | None = None,
 ) -> Plan | None:  # fmt: skip
     """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
@@ -268,10 +278,12 @@ def run(
     Inputs (and an `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
     """
 
+    operands = (a, b, c, out, alpha, beta, *((bias,) if problem.fused else ()))
+
     def attempt(plan: Plan) -> None:
         launch = first[1] if first and plan is first[0] else launcher(plan)
         try:
-            launch(a, b, c, out, alpha, beta)
+            launch(*operands)
         except KernelFailed as error:
             if error.memory:
                 given = {"a": a, "b": b, "c": c, "out": out}
