@@ -1,0 +1,89 @@
+/* gemm_copy: strided elements from one array to another, by the threads of the pool. */
+#include "driver.h"
+#include "pool.h"
+
+#include <string.h>
+
+enum {
+    MOST_AXES = 64,        /* NumPy's */
+    JOB_BYTES = 128 * 1024 /* a core's share of its second cache */
+};
+
+/* Lines of `length` elements, line by line or piece by piece; `axes` outer axes count the lines. */
+typedef struct copying {
+    char *to;
+    const char *from;
+    int axes, whole; /* whole: elements of a line are adjacent in both */
+    int64_t shape[MOST_AXES], to_strides[MOST_AXES], from_strides[MOST_AXES]; /* outermost first */
+    int64_t lines, length, to_step, from_step, size;
+    int64_t lines_a_job, pieces, piece; /* of a line */
+} copying;
+
+#define STEPS(bytes)                                                                                    \
+    case bytes:                                                                                         \
+        for (int64_t i = 0; i < length; i++, to += to_step, from += from_step) memcpy(to, from, bytes); \
+        return;
+
+static void copy_line(char *to, const char *from, int64_t length, int64_t to_step, int64_t from_step, int64_t size) {
+    switch (size) {
+        STEPS(1)
+        STEPS(2)
+        STEPS(4)
+        STEPS(8)
+        STEPS(16)
+    }
+    for (int64_t i = 0; i < length; i++, to += to_step, from += from_step) memcpy(to, from, (size_t)size);
+}
+
+static void copy_job(void *context, int64_t index, int slot) {
+    const copying *all = (const copying *)context;
+    const int64_t first = index / all->pieces * all->lines_a_job, start = index % all->pieces * all->piece;
+    const int64_t last = min64(first + all->lines_a_job, all->lines), length = min64(all->piece, all->length - start);
+    (void)slot;
+    for (int64_t line = first; line < last; line++) {
+        int64_t to = start * all->to_step, from = start * all->from_step, left = line;
+        for (int axis = all->axes - 1; axis >= 0; axis--) {
+            const int64_t at = left % all->shape[axis];
+            to += at * all->to_strides[axis], from += at * all->from_strides[axis];
+            left /= all->shape[axis];
+        }
+        if (all->whole)
+            memcpy(all->to + to, all->from + from, (size_t)(length * all->size));
+        else
+            copy_line(all->to + to, all->from + from, length, all->to_step, all->from_step, all->size);
+    }
+}
+
+void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
+               const int64_t *from_strides, int64_t size) {
+    const double ns_per_byte = 0.1; /* 10 GB/s, a core's */
+    copying all = {(char *)to, (const char *)from, 0, 0, {0}, {0}, {0}, 1, 1, size, size, size, 1, 1, 1};
+    for (int axis = 0; axis < ndim; axis++) { /* axes that both walk evenly become one */
+        const int64_t length = shape[axis], step = to_strides[axis], other = from_strides[axis];
+        const int before = all.axes - 1;
+        if (length == 0) return;
+        if (length == 1) continue;
+        if (before >= 0 && all.to_strides[before] == step * length && all.from_strides[before] == other * length) {
+            all.shape[before] *= length, all.to_strides[before] = step, all.from_strides[before] = other;
+        } else {
+            all.shape[all.axes] = length, all.to_strides[all.axes] = step, all.from_strides[all.axes] = other;
+            all.axes++;
+        }
+    }
+    if (all.axes) { /* the innermost is a line */
+        const int inner = --all.axes;
+        all.length = all.shape[inner], all.to_step = all.to_strides[inner], all.from_step = all.from_strides[inner];
+    }
+    for (int axis = 0; axis < all.axes; axis++) all.lines *= all.shape[axis];
+    all.whole = all.to_step == size && all.from_step == size;
+    const int64_t line_bytes = all.length * size;
+    all.pieces = ceil_div(line_bytes, JOB_BYTES);
+    all.piece = ceil_div(all.length, all.pieces);
+    all.pieces = ceil_div(all.length, all.piece);
+    all.lines_a_job = line_bytes < JOB_BYTES ? JOB_BYTES / line_bytes : 1;
+
+    const int64_t count = ceil_div(all.lines, all.lines_a_job) * all.pieces;
+    const gemm_team team = gemm_muster((double)all.lines * (double)line_bytes * ns_per_byte, (int)min64(count, 1024));
+    gemm_parallel(copy_job, &all, count, team.threads);
+    if (team.threads > 1) gemm_dismiss(team); /* alone it tells nothing of how fast products are here */
+}

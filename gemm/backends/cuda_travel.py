@@ -1,0 +1,111 @@
+"""Blocks of host operands on their way to a GPU and back, piece by piece through the rings of a lane."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm.backends.cuda_api import cuda
+from gemm.backends.cuda_blocks import Block, Cut, Piece, pieces
+from gemm.backends.cuda_pinned import DEPTH, SLOT, Lane, Slot, copy, happened
+
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
+
+
+class _Rows(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = (
+        ("from_x", ctypes.c_size_t), ("from_y", ctypes.c_size_t), ("from_kind", ctypes.c_uint),
+        ("from_host", ctypes.c_void_p), ("from_device", ctypes.c_void_p), ("from_array", ctypes.c_void_p),
+        ("from_pitch", ctypes.c_size_t),
+        ("to_x", ctypes.c_size_t), ("to_y", ctypes.c_size_t), ("to_kind", ctypes.c_uint),
+        ("to_host", ctypes.c_void_p), ("to_device", ctypes.c_void_p), ("to_array", ctypes.c_void_p),
+        ("to_pitch", ctypes.c_size_t), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t),
+    )  # fmt: skip
+
+
+class _Awaited(NamedTuple):
+    """A piece of out to be fetched to `target`, after `event` (0: after those before it)."""
+
+    piece: Piece
+    target: np.ndarray
+    address: int
+    event: int
+
+
+class Travel:
+    """The copies of one product on its lane.
+
+    Attributes:
+        wrote: whether an element of out may have changed.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._waiting: deque[_Awaited] = deque()
+        self._coming: deque[tuple[Slot, np.ndarray, np.ndarray]] = deque()  # slot, what it will hold, target
+        self.wrote = False
+
+    def send(self, array: np.ndarray, of: Block, cut: Cut, address: int, *, advance: bool) -> None:
+        """The part `cut` of `array` to its block at `address`; with `advance` results are taken in meanwhile."""
+        host = of.on_host(array)
+        for piece in pieces(of, of.ranges(cut), SLOT):
+            if advance:
+                self.advance()
+            slot = self._lane.sent.take()
+            source = host[piece.place]
+            copy(slot.holding(source.shape, piece.strides, source.dtype), source)
+            _transfer(piece, slot.address, address, self._lane.up, to_host=False)
+            cuda().cuEventRecord(slot.event, self._lane.up)
+            self._lane.sent.give(slot)
+
+    def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
+        """The part `cut` of the block at `address` to `array`, once `stream` has computed it. `advance` does it."""
+        event = self._lane.mark(stream)
+        host = of.on_host(array)
+        for piece in pieces(of, of.ranges(cut), SLOT):
+            self._waiting.append(_Awaited(piece, host[piece.place], address, event))
+            event = 0
+
+    def advance(self, *, wait: bool = False) -> None:
+        """Copy what has come to where it belongs and let more come; with `wait` until everything has."""
+        ring, down = self._lane.fetched, self._lane.down
+        while self._coming or self._waiting:
+            while self._waiting and len(self._coming) < DEPTH:
+                slot, awaited = ring.take(), self._waiting.popleft()
+                if awaited.event:
+                    cuda().cuStreamWaitEvent(down, awaited.event, 0)
+                _transfer(awaited.piece, slot.address, awaited.address, down, to_host=True)
+                cuda().cuEventRecord(slot.event, down)
+                held = slot.holding(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
+                self._coming.append((slot, held, awaited.target))
+            slot, held, target = self._coming[0]
+            if not happened(slot.event):
+                if not wait:
+                    return
+                cuda().cuEventSynchronize(slot.event)
+            self.wrote = True
+            copy(target, held)
+            ring.give(slot)
+            self._coming.popleft()
+
+
+def _transfer(piece: Piece, host: int, block: int, stream: int, *, to_host: bool) -> None:
+    """Enqueue the copy of `piece` between staging memory and the device."""
+    device = block + piece.offset
+    if piece.rows == 1:
+        if to_host:
+            cuda().cuMemcpyDtoHAsync(host, device, piece.width, stream)
+        else:
+            cuda().cuMemcpyHtoDAsync(device, host, piece.width, stream)
+        return
+    here: dict[str, Any] = {"kind": _HOST, "host": host, "pitch": piece.width}
+    there: dict[str, Any] = {"kind": _DEVICE, "device": device, "pitch": piece.pitch}
+    source, target = (there, here) if to_host else (here, there)
+    ends = {f"from_{key}": value for key, value in source.items()} | {f"to_{k}": v for k, v in target.items()}
+    rows = _Rows(width=piece.width, rows=piece.rows, **ends)
+    cuda().cuMemcpy2DAsync(ctypes.addressof(rows), stream)

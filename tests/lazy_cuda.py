@@ -1,0 +1,221 @@
+"""A CUDA driver whose streams do nothing before they must, and then in any order that the events allow.
+
+It stands for libcuda where products of host operands are tested without a GPU: what is enqueued runs when somebody
+waits for it, or by chance earlier, so that a forgotten wait shows as a wrong result. Memory is the process's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gemm.errors import KernelFailed
+
+Work = Callable[[], bool]
+"""Something on a stream; False while it waits for an event."""
+
+
+class LazyCuda:
+    """The functions that staging calls. `faults`: {function: the number of the call that fails, from 1}."""
+
+    def __init__(self, seed: int = 0, memory: int = 1 << 40, **faults: int) -> None:
+        self.random = random.Random(seed)
+        self.streams: dict[int, deque[Work]] = {}
+        self.recorded: dict[int, tuple[int, bool]] = {}  # event: its latest record's number, whether that happened
+        self.blocks: dict[int, np.ndarray] = {}
+        self.pinned: set[int] = set()
+        self.left, self.faults, self.calls = memory, faults, dict.fromkeys(faults, 0)
+        self.sent = self.fetched = 0
+        self._next = 1 << 16
+
+    def _number(self) -> int:
+        self._next += 8
+        return self._next
+
+    def _called(self, name: str) -> None:
+        if name in self.faults:
+            self.calls[name] += 1
+            if self.calls[name] == self.faults[name]:
+                memory = "Alloc" in name
+                raise KernelFailed(f"{name}: injected", memory=memory, lost=not memory)
+
+    # Streams and events.
+
+    def cuStreamCreate(self, flags: int) -> int:
+        assert flags == 1
+        stream = self._number()
+        self.streams[stream] = deque()
+        return stream
+
+    def cuStreamDestroy(self, stream: int) -> None:
+        self.drain()
+        del self.streams[stream]
+
+    def cuEventCreate(self, flags: int) -> int:
+        assert flags == 2
+        event = self._number()
+        self.recorded[event] = (0, True)
+        return event
+
+    def cuEventDestroy(self, event: int) -> None:
+        del self.recorded[event]
+
+    def cuEventRecord(self, event: int, stream: int) -> None:
+        number = self.recorded[event][0] + 1
+        self.recorded[event] = (number, False)
+
+        def record() -> bool:
+            if self.recorded[event][0] == number:
+                self.recorded[event] = (number, True)
+            self.happened.add((event, number))
+            return True
+
+        self.streams[stream].append(record)
+
+    @property
+    def happened(self) -> set[tuple[int, int]]:
+        return self.__dict__.setdefault("_happened", set())
+
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        number = self.recorded[event][0]
+        self.streams[stream].append(lambda: number == 0 or (event, number) in self.happened)
+
+    def cuEventQuery(self, event: int) -> bool:
+        for _ in range(self.random.randrange(4)):
+            self.step()
+        return self.recorded[event][1]
+
+    def cuEventSynchronize(self, event: int) -> None:
+        self._called("cuEventSynchronize")
+        while not self.recorded[event][1]:
+            assert self.step(), "waits for ever"
+
+    def cuStreamSynchronize(self, stream: int) -> None:
+        self._called("cuStreamSynchronize")
+        while self.streams[stream]:
+            assert self.step(), "waits for ever"
+
+    def step(self) -> bool:
+        """Do one thing that any stream may do now."""
+        order = [stream for stream, work in self.streams.items() if work]
+        self.random.shuffle(order)
+        for stream in order:
+            if self.streams[stream][0]():
+                self.streams[stream].popleft()
+                return True
+        return False
+
+    def drain(self) -> None:
+        """Do all that is left."""
+        while self.step():
+            pass
+        assert not any(self.streams.values()), "waits for ever"
+
+    def enqueue(self, stream: int, work: Callable[[], None]) -> None:
+        """`work` in order on `stream`."""
+
+        def run() -> bool:
+            work()
+            return True
+
+        self.streams[stream].append(run)
+
+    # Memory.
+
+    def allocate(self, size: int, stream: int) -> int:
+        """As a Gpu's."""
+        self._called("cuMemAlloc")
+        if size > self.left:
+            raise KernelFailed("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY", memory=True)
+        block = np.full(size + 256, 0xEE, np.uint8)
+        address = -(-block.ctypes.data // 256) * 256
+        self.blocks[address] = block
+        self.left -= size
+        return address
+
+    def free(self, address: int, stream: int) -> None:
+        self.left += self.blocks[address].nbytes - 256
+        self.enqueue(stream, lambda: self.blocks.pop(address).fill(0xDD))
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> int:
+        self._called("cuMemHostAlloc")
+        block = np.full(size, 0xCC, np.uint8)
+        self.blocks[block.ctypes.data] = block
+        self.pinned.add(block.ctypes.data)
+        return block.ctypes.data
+
+    def cuMemFreeHost(self, address: int) -> None:
+        self.pinned.remove(address)
+        del self.blocks[address]
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: int) -> None:
+        self._called("cuMemcpyHtoDAsync")
+        self.sent += size
+        self.enqueue(stream, lambda: _move(to, source, size))
+
+    def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, stream: int) -> None:
+        self._called("cuMemcpyDtoHAsync")
+        self.fetched += size
+        self.enqueue(stream, lambda: _move(to, source, size))
+
+    def cuMemcpy2DAsync(self, address: int, stream: int) -> None:
+        from gemm.backends.cuda_travel import _Rows
+
+        rows = _Rows.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(_Rows)))
+        source, target = rows.from_host or rows.from_device, rows.to_host or rows.to_device
+        assert (rows.from_kind, rows.to_kind) in ((1, 2), (2, 1))
+        assert (rows.from_kind == 1) == bool(rows.from_host)
+        if rows.from_kind == 1:
+            self.sent += rows.width * rows.rows
+        else:
+            self.fetched += rows.width * rows.rows
+
+        def work() -> None:
+            for row in range(rows.rows):
+                _move(target + row * rows.to_pitch, source + row * rows.from_pitch, rows.width)
+
+        self.enqueue(stream, work)
+
+
+def _move(to: int, source: int, size: int) -> None:
+    ctypes.memmove(to, source, size)
+
+
+class LazyGpu:
+    """A Gpu as staging sees it, of `driver`, and the launches of its kernels."""
+
+    ordinal = 0
+
+    def __init__(self, driver: LazyCuda) -> None:
+        self.driver = driver
+        self.allocate, self.free = driver.allocate, driver.free
+        self.launched: list[tuple[int, ...]] = []
+
+    def attribute(self, name: str) -> int:
+        return {"MULTIPROCESSOR_COUNT": 132, "CLOCK_RATE": 1980000}[name]
+
+    def enqueue(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int) -> None:
+        """out = alpha·a·b + beta·c on `stream`."""
+        self.driver._called("cuLaunchKernel")
+        self.launched.append((*out.shape, a.shape[-1]))
+
+        def work() -> None:
+            x, y, z, w = (None if view is None else _array(view) for view in (a, b, c, out))
+            total = alpha * (x @ y) if z is None else alpha * (x @ y) + beta * z
+            w[...] = total  # type: ignore[index]
+
+        self.driver.enqueue(stream, work)
+
+
+def _array(view: Any) -> np.ndarray:
+    if not view.size:
+        return np.zeros(view.shape, view.dtype)
+    low = sum(min(0, (n - 1) * step) for n, step in zip(view.shape, view.strides, strict=True))
+    high = sum(max(0, (n - 1) * step) for n, step in zip(view.shape, view.strides, strict=True)) + view.dtype.itemsize
+    memory = (ctypes.c_char * (high - low)).from_address(view.data + view.offset + low)
+    return np.ndarray(view.shape, view.dtype, memory, -low, view.strides)

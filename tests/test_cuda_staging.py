@@ -1,0 +1,275 @@
+"""Products of host operands on a GPU, without one: geometry against NumPy, and streams that run as late as they may."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from lazy_cuda import LazyCuda, LazyGpu
+
+from gemm.backends import cuda_panels, cuda_pinned, cuda_staging, cuda_travel
+from gemm.backends.cuda_blocks import Cut, block, parts, pieces
+from gemm.backends.cuda_panels import Shape, panels, rectangles, seconds, steps
+from gemm.errors import KernelFailed
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything in the small, so that products of 40 rows go every way."""
+    for module, name, value in (
+        (cuda_travel, "SLOT", 1000), (cuda_pinned, "SLOT", 1000), (cuda_staging, "TOGETHER", 2048),
+        (cuda_staging, "_GRAIN", 4), (cuda_staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
+        (cuda_panels, "_GRAIN", 4), (cuda_panels, "_GROUP", 300), (cuda_panels, "_LARGE", 5000),
+        (cuda_panels, "LINK", 1e3), (cuda_pinned, "_THREADED_FROM", 256),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    panels.cache_clear()
+    cuda_pinned.lanes.cache_clear()
+    yield  # type: ignore[misc]
+    panels.cache_clear()
+    cuda_pinned.lanes.cache_clear()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a LazyGpu of a driver with such options, which all of staging then uses."""
+
+    def make(**options: Any) -> LazyGpu:
+        driver = LazyCuda(**options)
+        for module in (cuda_pinned, cuda_travel, cuda_staging):
+            monkeypatch.setattr(module, "cuda", lambda: driver)
+        return LazyGpu(driver)
+
+    return make
+
+
+def strided(values: np.ndarray, chance: random.Random) -> np.ndarray:
+    """The values in another layout."""
+    kind = chance.randrange(6)
+    if kind == 1:
+        return np.asfortranarray(values)
+    if kind == 2:
+        return np.repeat(values, 2, axis=-1)[..., ::2]
+    if kind == 3 and values.ndim > 2:
+        return np.broadcast_to(values[:1], values.shape)
+    if kind == 4:
+        return np.ascontiguousarray(values[..., ::-1, :])[..., ::-1, :]
+    return values
+
+
+class Case:
+    """Operands of a random product, with what it must give."""
+
+    def __init__(self, seed: int, with_c: str = "", shape: tuple[int, ...] = ()) -> None:
+        chance = random.Random(seed)
+        batch = [chance.choice([1, 2, 5, 9]) for _ in range(chance.choice([0, 0, 1, 2]))]
+        *batch, m, n, k = shape or [*batch, *(chance.choice([1, 2, 7, 16, 33, 40]) for _ in range(3))]
+        dtype = chance.choice(["float32", "float64", "int32", "int16"])
+        rng = np.random.default_rng(seed)
+
+        def values(*size: int) -> np.ndarray:
+            return rng.integers(-4, 5, size).astype(dtype)
+
+        self.a, self.b = strided(values(*batch, m, k), chance), strided(values(*batch, k, n), chance)
+        turned = chance.random() < 0.3
+        self.out = values(*batch, n, m).swapaxes(-1, -2) if turned else values(*batch, m, n)
+        self.c: np.ndarray | None = None
+        if with_c == "matrix":
+            self.c = strided(values(*batch, m, n), chance)
+        elif with_c == "row":
+            self.c = np.broadcast_to(values(n), (*batch, m, n))
+        elif with_c == "out":
+            self.c = self.out
+        self.beta = 0 if self.c is None else 3
+        self.before = [None if x is None else x.copy() for x in (self.a, self.b, self.c)]
+        self.result = 2 * (self.a @ self.b) + (0 if self.c is None else self.beta * self.c)
+        self.cuts_k = chance.random() < 0.7
+
+    def run(self, gpu: LazyGpu) -> None:
+        cuda_staging.stage(gpu, gpu.enqueue, self.a, self.b, self.c, self.out, 2, self.beta, cuts_k=self.cuts_k)
+
+    def unharmed(self, *, but_c: bool = False) -> bool:
+        now = (self.a, self.b, None if but_c else self.c)
+        return all(x is None or np.array_equal(x, y) for x, y in zip(now, self.before, strict=True))
+
+
+def clean(gpu: LazyGpu) -> None:
+    """Nothing is left on the device or on its streams."""
+    gpu.driver.drain()
+    assert gpu.driver.blocks.keys() == gpu.driver.pinned
+
+
+@pytest.mark.parametrize("with_c", ["", "matrix", "row", "out"])
+@pytest.mark.parametrize("room", [1 << 40, 6000])
+def test_any_order_of_the_streams_gives_the_product(machine: Any, with_c: str, room: int) -> None:
+    launches = 0
+    for seed in range(60):
+        gpu, case = machine(seed=seed, memory=room), Case(seed, with_c)
+        case.run(gpu)
+        np.testing.assert_array_equal(case.out, case.result, err_msg=f"seed {seed}")
+        assert case.unharmed(but_c=with_c == "out")
+        clean(gpu)
+        launches += len(gpu.launched)
+    assert launches > 120
+
+
+@pytest.mark.parametrize("name", ["cuLaunchKernel", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuEventSynchronize",
+                                  "cuStreamSynchronize", "cuMemAlloc", "cuMemHostAlloc"])  # fmt: skip
+@pytest.mark.parametrize("with_c", ["matrix", "out"])
+@pytest.mark.parametrize("shape", [(40, 40, 40), (7, 7, 7), (9, 16, 16, 16)])
+def test_nothing_is_lost_when_a_call_fails(machine: Any, name: str, with_c: str, shape: tuple[int, ...]) -> None:
+    failed = 0
+    for number in (1, 2, 3, 5, 8):
+        gpu, case = machine(seed=number, **{name: number}), Case(number, with_c, shape)
+        spoilt = False
+        try:
+            case.run(gpu)
+        except KernelFailed as error:
+            failed, spoilt = failed + 1, error.spoilt
+            assert not spoilt or with_c == "out"
+        else:  # it never came to this call, or memory was found otherwise
+            np.testing.assert_array_equal(case.out, case.result)
+        assert case.unharmed(but_c=spoilt or (with_c == "out" and np.array_equal(case.out, case.result)))
+        clean(gpu)
+        gpu.driver.faults = {}
+        case = Case(number, with_c, shape)
+        case.run(gpu)
+        np.testing.assert_array_equal(case.out, case.result)
+        clean(gpu)
+    assert failed or name not in ("cuLaunchKernel", "cuMemcpyHtoDAsync")
+
+
+def test_what_repeats_is_sent_once(machine: Any) -> None:
+    gpu = machine()
+    row, matrix = np.ones(64, np.float32), np.ones((40, 64), np.float32)
+    a, b = np.ones((20, 16, 40), np.float32), np.broadcast_to(matrix, (20, 40, 64))
+    out = np.empty((20, 16, 64), np.float32)
+    cuda_staging.stage(gpu, gpu.enqueue, a, b, np.broadcast_to(row, out.shape), out, 1, 1, cuts_k=True)
+    assert (out == 41).all()
+    assert gpu.driver.sent == a.nbytes + matrix.nbytes + row.nbytes
+    assert gpu.driver.fetched == out.nbytes
+
+
+def test_small_operands_travel_together(machine: Any) -> None:
+    gpu = machine()
+    a, b, out = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32), np.empty((4, 6), np.float32)
+    gpu.driver.faults = {"cuMemcpyHtoDAsync": 0, "cuMemcpyDtoHAsync": 0, "cuLaunchKernel": 0}
+    gpu.driver.calls = dict.fromkeys(gpu.driver.faults, 0)
+    cuda_staging.stage(gpu, gpu.enqueue, a, b, None, out, 1, 0, cuts_k=True)
+    assert set(gpu.driver.calls.values()) == {1}
+    assert (out == 5).all()
+
+
+def test_no_terms(machine: Any) -> None:
+    gpu = machine()
+    a, b, c, out = np.ones((3, 0)), np.ones((0, 4)), np.ones((3, 4)), np.empty((3, 4))
+    cuda_staging.stage(gpu, gpu.enqueue, a, b, c, out, -1.0, 2.0, cuts_k=True)
+    assert (out == 2).all()
+
+
+def test_lanes_are_few_and_come_back(machine: Any) -> None:
+    """Many threads at a time; the driver here is no thread's alone, so products take turns but lanes do not."""
+    gpu, lock, wrong = machine(), threading.Lock(), []
+    seen: set[int] = set()
+
+    def work(seed: int) -> None:
+        with cuda_pinned.lanes(gpu).one() as lane:
+            seen.add(id(lane))
+        with lock:
+            case = Case(seed, "matrix")
+            case.run(gpu)
+            if not np.array_equal(case.out, case.result):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(seen) <= 4
+    cuda_pinned.lanes(gpu).trim()
+    gpu.driver.drain()
+    assert not gpu.driver.streams
+    assert not gpu.driver.recorded
+
+
+def test_pieces_cover_a_part_once() -> None:
+    chance = random.Random(0)
+    for _ in range(1500):
+        shape = [chance.choice([1, 1, 2, 3, 5, 17, 33, 70]) for _ in range(chance.randint(1, 4))]
+        order = chance.sample(range(len(shape)), len(shape))
+        base = np.arange(int(np.prod(shape)), dtype=chance.choice(["float32", "int8", "float64"]))
+        array = base.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+        if chance.random() < 0.3:
+            axis = chance.randrange(len(shape))
+            first = array[(*[slice(None)] * axis, slice(0, 1))]
+            array = np.broadcast_to(first, [7 if x == axis else n for x, n in enumerate(shape)])
+        of = block(array)
+        cut: Cut = {}
+        for axis in chance.sample(range(array.ndim), chance.randint(0, min(2, array.ndim))):
+            start = chance.randrange(array.shape[axis]) if of.whole[axis] else 0
+            cut[axis] = (start, chance.randint(start + 1, array.shape[axis]) if of.whole[axis] else array.shape[axis])
+        limit = chance.choice([8, 64, 256, 1000, 4096, 10**6])
+        device, host = np.zeros(of.nbytes, np.uint8), of.on_host(array)
+        for piece in pieces(of, of.ranges(cut), limit):
+            assert piece.width * piece.rows <= limit
+            staged, source = np.zeros(piece.width * piece.rows, np.uint8), host[piece.place]
+            np.ndarray(source.shape, array.dtype, staged, 0, piece.strides)[...] = source
+            for row in range(piece.rows):
+                at = piece.offset + row * piece.pitch
+                device[at : at + piece.width] = staged[row * piece.width : (row + 1) * piece.width]
+        index = tuple(slice(*cut.get(axis, (0, n))) for axis, n in enumerate(array.shape))
+        found: np.ndarray = np.ndarray(array.shape, array.dtype, device, 0, of.whole)
+        np.testing.assert_array_equal(found[index], array[index])
+
+
+def test_steps_cover_out_once_and_after_their_operands() -> None:
+    for batch in ((), (3,), (40,), (2, 30)):
+        for m, n, k in ((40, 40, 40), (64, 8, 100), (5, 90, 3), (33, 65, 20)):
+            shape = Shape(m, n, k, 4, 4, 4, False, 1e6, 4)
+            done = np.zeros((*batch, m, n), int)
+            a, b = np.zeros((*batch, m, 1), bool), np.zeros((*batch, 1, n), bool)
+            for step in steps(shape, batch):
+                a_part, _, _, _ = parts(a, b, None, done, step.a)
+                _, b_part, _, _ = parts(a, b, None, done, step.b)
+                a_part[...], b_part[...] = True, True
+                for job in step.jobs:
+                    left, right, _, target = parts(a, b, None, done, job)
+                    assert left.all()
+                    assert right.all()
+                    target += 1
+            assert (done == 1).all()
+
+
+def test_panels_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the model: copies of large products hide behind their arithmetic, or it behind them."""
+    monkeypatch.undo()
+    panels.cache_clear()
+    for size, itemsize, rate in (
+        (2048, 4, 30e12),
+        (4096, 4, 30e12),
+        (8192, 4, 26e12),
+        (8192, 2, 4e14),
+        (8192, 8, 15e12),
+    ):
+        shape = Shape(size, size, size, itemsize, itemsize, itemsize, False, rate, 132)
+        rows, columns = panels(shape)
+        copies = 3 * size * size * itemsize / cuda_panels.LINK
+        assert seconds(shape, rows, columns) <= 1.15 * max(copies, size**3 / rate)
+        assert sum((r1 - r0) * (c1 - c0) for step in range(len(rows) - 1)
+                   for (r0, r1), (c0, c1) in rectangles(rows, columns, step)) == size * size  # fmt: skip
+
+
+def test_copy_of_any_strides() -> None:
+    rng = np.random.default_rng(0)
+    for dtype in ("int8", "int16", "float32", "complex64", "complex128", "V3"):
+        for shape in ((70, 90), (3, 1, 5000), (6000,), (17, 33, 5)):
+            source = rng.integers(0, 255, (*shape, np.dtype(dtype).itemsize), dtype=np.uint8).view(dtype)[..., 0]
+            for take in (source, source.T, source[..., ::-1], source[::2]):
+                for to in (np.zeros(take.shape, dtype), np.zeros(take.shape[::-1], dtype).T):
+                    cuda_pinned.copy(to, take)
+                    np.testing.assert_array_equal(to, take)
