@@ -35,7 +35,8 @@ class Shape:
     """A product as the model sees it.
 
     Attributes:
-        m, n, k: as everywhere. a, b, out: bytes of an element, 0 of what lies on the device already. c: it is sent, too.
+        m, n, k: as everywhere. c: it is sent, too.
+        a, b, out: bytes of an element, 0 of what lies on the device already.
         rate: multiply-adds a second, all multiprocessors together. units: multiprocessors.
         fixed: b is not to be cut.
     """
@@ -75,8 +76,8 @@ def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
         ]
     each = shape.nbytes * prod(batch) // count
     groups = min(count, _GROUPS, max(1, count * each // _GROUP))
-    ends = [count * i // groups for i in range(groups + 1)]
-    return [Step(cut, cut, (cut,)) for cut in ({axis: (i, j)} for i, j in zip(ends, ends[1:], strict=False))]
+    cuts: list[Cut] = [{axis: (count * i // groups, count * (i + 1) // groups)} for i in range(groups)]
+    return [Step(cut, cut, (cut,)) for cut in cuts]
 
 
 def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
@@ -104,10 +105,8 @@ def panels(shape: Shape) -> tuple[Cuts, Cuts]:
 def rectangles(rows: Cuts, columns: Cuts, step: int) -> list[tuple[Range, Range]]:
     """What can be computed once panels 0 to `step` are there, but could not before: ranges of rows and columns."""
     (r0, r1), (c0, c1) = rows[step : step + 2], columns[step : step + 2]
-    if step == 0 or r0 == r1:  # no rows are new
-        found = [((0, r1), (c0, c1))]
-    else:
-        found = [((r0, r1), (0, c1)), ((0, r0), (c0, c1))]
+    all_new = step == 0 or r0 == r1  # no rows are
+    found = [((0, r1), (c0, c1))] if all_new else [((r0, r1), (0, c1)), ((0, r0), (c0, c1))]
     return [(r, c) for r, c in found if r[0] < r[1] and c[0] < c[1]]
 
 
