@@ -139,9 +139,9 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     const int warp = threadIdx.x / 32;
     const long long top = tile.top + 16 * warp, left = tile.left;
     staging += warp * STAGING;
-    if (sizeof(OUT_TYPE) == 2 && !EPILOGUE && !g.c && g.parts == 1) {
+    if constexpr (sizeof(OUT_TYPE) == 2 && !EPILOGUE) {
         const Output<8> output(g, z);
-        if (output.vectors) {
+        if (!g.c && g.parts == 1 && output.vectors) {
             finish_halves<WIDE>(g, output, sums, staging, top, left);
             return;
         }

@@ -164,10 +164,7 @@ INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorM
             const int a_z = (g.a_batch ? (int)walk.z : 0) * PLANES, b_z = (g.b_batch ? (int)walk.z : 0) * PLANES;
             const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
             for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {
-                if (SHARING > 1)
-                    barrier_wait_cluster(ring.empty(), ring.parity ^ 1);
-                else
-                    barrier_wait(ring.empty(), ring.parity ^ 1);
+                barrier_wait(ring.empty(), ring.parity ^ 1);
                 barrier_expect(ring.full(), PLANES * (A::BYTES + B::BYTES));
                 const int k = step * DEEP;
 #pragma unroll

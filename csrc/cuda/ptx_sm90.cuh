@@ -22,10 +22,12 @@ PTX void barrier_expect(unsigned bar, unsigned bytes) { // arrives, too
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-PTX void barrier_arrive_remote(unsigned bar, unsigned cta) { // at the same barrier of another block of the cluster
+// At the same barrier of another block of the cluster. Says only that this thread has come so far, as is enough for reads
+// that have ended: a release for the cluster would be a fence of all memory, some thousand cycles a stage.
+PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
     asm volatile("{\n\t.reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(bar),
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}" ::"r"(bar),
                  "r"(cta)
                  : "memory");
 }
