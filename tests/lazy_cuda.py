@@ -189,24 +189,26 @@ def _move(to: int, source: int, size: int) -> None:
 class LazyGpu:
     """A Gpu as staging sees it, of `driver`, and the launches of its kernels."""
 
-    ordinal = 0
+    ordinal, units = 0, 132
 
     def __init__(self, driver: LazyCuda) -> None:
         self.driver = driver
         self.allocate, self.free = driver.allocate, driver.free
+        self.facts = {"clock_khz": 1980000}
         self.launched: list[tuple[int, ...]] = []
 
-    def attribute(self, name: str) -> int:
-        return {"MULTIPROCESSOR_COUNT": 132, "CLOCK_RATE": 1980000}[name]
-
-    def enqueue(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int) -> None:
-        """out = alpha·a·b + beta·c on `stream`."""
+    def enqueue(
+        self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int, *, bias: Any = None
+    ) -> None:
+        """out = alpha·a·b + beta·c + bias on `stream`."""
         self.driver._called("cuLaunchKernel")
         self.launched.append((*out.shape, a.shape[-1]))
 
         def work() -> None:
-            x, y, z, w = (None if view is None else _array(view) for view in (a, b, c, out))
+            x, y, z, w, added = (None if view is None else _array(view) for view in (a, b, c, out, bias))
             total = alpha * (x @ y) if z is None else alpha * (x @ y) + beta * z
+            if added is not None:
+                total += added
             w[...] = total  # type: ignore[index]
 
         self.driver.enqueue(stream, work)

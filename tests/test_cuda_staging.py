@@ -84,12 +84,15 @@ class Case:
         elif with_c == "out":
             self.c = self.out
         self.beta = 0 if self.c is None else 3
+        self.bias = {0: None, 1: values(1, n), 2: values(m, 1)}[chance.randrange(3)]
         self.before = [None if x is None else x.copy() for x in (self.a, self.b, self.c)]
         self.result = 2 * (self.a @ self.b) + (0 if self.c is None else self.beta * self.c)
-        self.cuts_k = chance.random() < 0.7
+        self.result += 0 if self.bias is None else self.bias
+        self.cuts_k = self.bias is None and chance.random() < 0.7
 
     def run(self, gpu: LazyGpu) -> None:
-        cuda_staging.stage(gpu, gpu.enqueue, self.a, self.b, self.c, self.out, 2, self.beta, cuts_k=self.cuts_k)
+        given = self.a, self.b, self.c, self.out, 2, self.beta
+        cuda_staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
 
     def unharmed(self, *, but_c: bool = False) -> bool:
         now = (self.a, self.b, None if but_c else self.c)

@@ -28,22 +28,27 @@ _GRAIN = 256  # halves begin at multiples of it
 
 
 class Enqueue(Protocol):
-    """Launches out = alpha·a·b + beta·c on `stream`, without waiting; c may be out itself, and is None if beta = 0."""
+    """Launches out = alpha·a·b + beta·c + bias on `stream`, without waiting.
+
+    c may be out itself, and is None if beta = 0; bias, if any, has out's shape and strides of 0 but for one axis.
+    """
 
     def __call__(
-        self, a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, alpha: Any, beta: Any, stream: int
-    ) -> None: ...
+        self, a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, alpha: Any, beta: Any, stream: int,
+        *, bias: DeviceView | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 def stage(
     gpu: Any, enqueue: Enqueue, a: Operand, b: Operand, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
-    *, cuts_k: bool,
+    *, cuts_k: bool, bias: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """out = alpha·a·b + beta·c for operands as Launch has them; a and b may lie on the device already.
+    """out = alpha·a·b + beta·c + bias for operands as Launch has them; a and b may lie on the device already.
 
     Args:
         gpu: its context is current. enqueue: gets whole operands or parts of them, of any strides.
-        cuts_k: where there is no room, sums may be cut along k, with their parts rounded to out's type.
+        cuts_k: where there is no room, sums may be cut along k, with their parts rounded to out's type: nothing else
+            than c is added to them.
 
     Raises:
         KernelFailed: out is undefined, and `spoilt` if it is c too and was written already. Inputs are untouched.
@@ -51,7 +56,10 @@ def stage(
     in_place = c is not None and np.may_share_memory(c, out)
     try:
         with lanes(gpu).one() as lane:
-            _Product(gpu, lane, enqueue, a, b, c, out, alpha, beta, in_place).run()
+            given = {"a": a, "b": b, "c": c, "out": out}
+            if bias is not None:
+                given["bias"] = np.broadcast_to(bias, out.shape)
+            _Product(gpu, lane, enqueue, given, alpha, beta, in_place).run()
         return
     except KernelFailed as error:
         lanes(gpu).trim()
@@ -76,8 +84,9 @@ def stage(
             np.copyto(out, total)
         return
     for of in halves:
+        added = None if bias is None else part(np.broadcast_to(bias, out.shape), {axis: of})
         try:
-            stage(gpu, enqueue, *parts(a, b, c, out, {axis: of}), alpha, beta, cuts_k=cuts_k)
+            stage(gpu, enqueue, *parts(a, b, c, out, {axis: of}), alpha, beta, cuts_k=cuts_k, bias=added)
         except KernelFailed as error:
             error.spoilt |= in_place and of is not halves[0]
             raise
@@ -107,20 +116,19 @@ class _Product:
     """One product on a lane of its own."""
 
     def __init__(
-        self, gpu: Any, lane: Lane, enqueue: Enqueue, a: Operand, b: Operand, c: np.ndarray | None, out: np.ndarray,
-        alpha: Any, beta: Any, in_place: bool,
-    ) -> None:  # fmt: skip
+        self, gpu: Any, lane: Lane, enqueue: Enqueue, given: dict[str, Any], alpha: Any, beta: Any, in_place: bool
+    ) -> None:
         self._gpu, self._lane, self._enqueue, self._scalars = gpu, lane, enqueue, (alpha, beta)
-        self._in_place = in_place
-        self._given: dict[str, Any] = {"a": a, "b": b, "c": c, "out": out}
+        self._given, self._in_place = given, in_place
+        c = given["c"]
         self._host = {name: x for name, x in self._given.items() if isinstance(x, np.ndarray) and x.size}
         self._blocks: dict[str, Block] = {name: block(x) for name, x in self._host.items()}
-        beside = {name: of.nbytes for name, of in self._blocks.items()}
+        beside = {name: self._blocks[name].nbytes for name in ("a", "b", "c", "bias", "out") if name in self._blocks}
         if c is not None and all(c.strides[axis] for axis in self._blocks["out"].axes):
             self._blocks["c"] = self._blocks["out"]  # where out will be; else c repeats, and is sent once
             del beside["c"]
         *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in beside.values()), initial=0)
-        self._at = dict(zip(beside, starts, strict=True))
+        self._at: dict[str, int] = dict(zip(beside, starts, strict=True))
 
     def run(self) -> None:
         """See `stage`."""
@@ -133,8 +141,8 @@ class _Product:
         """Where an operand's block begins."""
         return self._at.get(name, self._at["out"])
 
-    def _views(self, base: int) -> tuple[Any, Any, Any, Any]:
-        """The operands on the device, in memory at `base`."""
+    def _launch(self, base: int, cut: Cut, stream: int) -> None:
+        """Enqueue the part `cut` of the product, of operands in memory at `base`."""
         device = Device("cuda", f"cuda:{self._gpu.ordinal}", "", handle=self._gpu)
 
         def view(name: str) -> Any:
@@ -144,7 +152,9 @@ class _Product:
             strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # of no elements: k = 0
             return DeviceView(None, base + self._place(name) if x.size else 0, 0, x.shape, strides, x.dtype, device)
 
-        return view("a"), view("b"), view("c"), view("out")
+        more = {"bias": part(view("bias"), cut)} if "bias" in self._given else {}
+        operands = parts(view("a"), view("b"), view("c"), view("out"), cut)
+        self._enqueue(*operands, *self._scalars, stream, **more)
 
     def _together(self) -> None:
         stream, (memory, address) = self._lane.runs[0], self._lane.small(TOGETHER)
@@ -154,14 +164,13 @@ class _Product:
             held[name] = np.ndarray(host.shape, host.dtype, memory, self._place(name), of.strides), host
         for name in held.keys() - {"out"}:
             copy(*held[name])
-        # out comes last, so that what is sent lies before it, unless c is in its place.
-        last = self._at["out"]
+        last = self._at["out"]  # what is sent lies before it, unless c is in its place
         sent = self._bytes if "c" in held and "c" not in self._at else last
         base = self._gpu.allocate(self._bytes, stream)
         try:
             if sent:
                 cuda().cuMemcpyHtoDAsync(base, address, sent, stream)
-            self._enqueue(*self._views(base), *self._scalars, stream)
+            self._launch(base, {}, stream)
             cuda().cuMemcpyDtoHAsync(address + last, base + last, self._blocks["out"].nbytes, stream)
         finally:
             self._gpu.free(base, stream)
@@ -177,7 +186,7 @@ class _Product:
             if name not in self._host or any(start == stop for start, stop in cut.values()):
                 return
             of = self._blocks[name]
-            if name == "c" and name in self._at:
+            if name == "bias" or (name == "c" and name in self._at):
                 cut = {}  # it repeats: several parts of out share its elements
             if (key := (name, of.ranges(cut))) not in sent:
                 sent.add(key)
@@ -185,17 +194,17 @@ class _Product:
 
         base = self._gpu.allocate(self._bytes, lane.up)
         try:
-            operands = self._views(base)
             jobs = 0
             for step in self._steps():
                 send("a", step.a)
                 send("b", step.b)
                 for job in step.jobs:
                     send("c", job)
+                    send("bias", job)
                     stream = lane.runs[jobs % len(lane.runs)]
                     jobs += 1
                     lane.follow(stream, lane.up)
-                    self._enqueue(*parts(*operands, job), *self._scalars, stream)
+                    self._launch(base, job, stream)
                     travel.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
             if self._in_place:  # what is written is lost for another try: first all must have been computed
                 for stream in lane.runs:
@@ -223,7 +232,6 @@ class _Product:
 @cache
 def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
     """Multiply-adds a second, about, and multiprocessors: how much arithmetic there is to hide copies behind."""
-    units = gpu.attribute("MULTIPROCESSOR_COUNT")
     a_cycle = {"f": {1: 4096, 2: 1024, 4: 128, 8: 64}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
     lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)
-    return units * lanes_a_unit * gpu.attribute("CLOCK_RATE") * 1e3, units
+    return gpu.units * lanes_a_unit * gpu.facts["clock_khz"] * 1e3, gpu.units
