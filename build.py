@@ -1,9 +1,9 @@
-"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and gemm._memo.
+"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and those of csrc/python.
 
-`python build.py` compiles them in place; setup.py takes `ffibuilder` and `memo` from here. A new kernel needs nothing
-here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE (x86_64,
-aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally: kernels do
-so function by function, and the CPU is asked at run time, so that one build runs on every CPU of its architecture.
+`python build.py` compiles them in place; setup.py takes `ffibuilder` and `extensions` from here. A new kernel needs
+nothing here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE
+(x86_64, aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally:
+kernels do so function by function, and the CPU is asked at run time, so that one build runs on every CPU.
 """
 
 from __future__ import annotations
@@ -87,14 +87,17 @@ def make_builder(base: Path = Path()) -> FFI:
     return builder
 
 
-def memo() -> list[Any]:
-    """gemm._memo, written against the limited API; without the GIL, whose protection it needs, there is none."""
+def extensions() -> list[Any]:
+    """gemm._memo and gemm._cuda, written against the limited API; without the GIL, which they need, there are none."""
     from setuptools import Extension
 
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
-    source = "csrc/python/memo.c"
-    return [Extension("gemm._memo", [source], include_dirs=["csrc"], depends=["csrc/gemm.h"], py_limited_api=True)]
+    return [
+        Extension("gemm._memo", ["csrc/python/memo.c"], include_dirs=["csrc"], depends=["csrc/gemm.h"],
+                  py_limited_api=True),
+        Extension("gemm._cuda", ["csrc/python/cuda.c"], py_limited_api=True),
+    ]  # fmt: skip
 
 
 def build_command() -> type[Any]:
@@ -123,7 +126,7 @@ def compile_in_place() -> None:
     os.chdir(ROOT)
     engine = make_builder().distutils_extension(tmpdir="build/cffi", verbose=False)
     engine.py_limited_api = not sysconfig.get_config_var("Py_GIL_DISABLED")
-    settings = {"name": "gemm", "ext_modules": [engine, *memo()], "cmdclass": {"build_ext": build_command()}}
+    settings = {"name": "gemm", "ext_modules": [engine, *extensions()], "cmdclass": {"build_ext": build_command()}}
     command = Distribution(settings).get_command_obj("build_ext")
     command.inplace = True
     command.ensure_finalized()

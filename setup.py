@@ -16,7 +16,7 @@ class BuildWithKernels(build_py):
         super().run()
         if self.editable_mode:
             return
-        for source in [*Path("kernels").rglob("*.cl*"), *Path("csrc/cuda").rglob("*.cu")]:
+        for source in [*Path("kernels").rglob("*.cl*"), *Path("csrc/cuda").rglob("*.cu*")]:
             target = Path(self.build_lib, "gemm", "_sources", source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
@@ -27,7 +27,7 @@ stable = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": 
 build = runpy.run_path("build.py")
 setup(
     cffi_modules=["build.py:ffibuilder"],
-    ext_modules=build["memo"](),
+    ext_modules=build["extensions"](),
     cmdclass={"build_py": BuildWithKernels, "build_ext": build["build_command"]()},
     options=stable,
 )

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.cuda_compiler import bindings
-from gemm.backends.cuda_driver import LEGACY_STREAM, call
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.problem import Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
@@ -39,13 +38,13 @@ class DeviceArray:
         self._address = 0
         if self.nbytes:
             with device.handle:
-                self._address = int(call(bindings("driver").cuMemAlloc, self.nbytes))
+                self._address = int(cuda().cuMemAlloc(self.nbytes))
 
     def __del__(self) -> None:
         address = getattr(self, "_address", 0)
         if address and not sys.is_finalizing():  # the driver may be gone by then, and its memory with it
             with self.device.handle:
-                bindings("driver").cuMemFree(address)  # waits for work that uses it; a dead context frees by itself
+                cuda().cuMemFree(address)  # waits for work that uses it; a dead context frees by itself
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device.key!r})"
@@ -69,7 +68,7 @@ class DeviceArray:
             raise ValueError(f"array has shape {array.shape}, must have {self.shape}")
         if self.nbytes:
             with self.device.handle:
-                call(bindings("driver").cuMemcpyHtoD, self._address, block.ctypes.data, self.nbytes)
+                cuda().cuMemcpyHtoD(self._address, block.ctypes.data, self.nbytes)
 
     def copy_to_host(self) -> np.ndarray:
         """A NumPy copy, after all work that was enqueued on the device before."""
@@ -116,7 +115,6 @@ def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
 
 def to_host(source: DeviceView) -> np.ndarray:
     """A copy of `source` on the host, after all work that was enqueued on its device before."""
-    driver = bindings("driver")
     low = high = 0  # bytes around the first element that the view spans
     for length, stride in zip(source.shape, source.strides, strict=True):
         low, high = low + min(0, (length - 1) * stride), high + max(0, (length - 1) * stride)
@@ -124,8 +122,8 @@ def to_host(source: DeviceView) -> np.ndarray:
         return np.empty(source.shape, source.dtype)
     span = np.empty(high - low + source.dtype.itemsize, np.uint8)
     with source.device.handle:
-        call(driver.cuCtxSynchronize)
-        call(driver.cuMemcpyDtoH, span.ctypes.data, source.data + source.offset + low, span.nbytes)
+        cuda().cuCtxSynchronize()
+        cuda().cuMemcpyDtoH(span.ctypes.data, source.data + source.offset + low, span.nbytes)
     strided: np.ndarray = np.ndarray(source.shape, source.dtype, span, -low, source.strides)
     copy: np.ndarray = strided.copy()
     return copy
@@ -236,6 +234,6 @@ def _checked(found: DeviceView, name: str) -> DeviceView:
 
 def _ordinal(address: int) -> int:
     """The number of the GPU that holds `address`."""
-    driver = bindings("driver")
-    which = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(call(driver.cuPointerGetAttribute, which, address))
+    ordinal = ctypes.c_int()
+    cuda().cuPointerGetAttribute(ctypes.addressof(ordinal), 9, address)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return ordinal.value

@@ -1,41 +1,59 @@
-"""The CUDA driver underneath the backend: finding GPUs, their contexts and memory, loading kernels."""
+"""GPUs underneath the backend: finding them, their contexts and memory, loading kernels."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
-from functools import cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gemm import sources
-from gemm.backends.cuda_compiler import architecture, bindings, cache_entry, compile_source, compiler_version
+from gemm.backends.cuda_api import LEGACY_STREAM, NO_DEVICE, THREAD_STREAM, cuda
+from gemm.backends.cuda_compiler import Compiler, Form, compiler, compilers, image
 from gemm.catalog import Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
 
-LEGACY_STREAM, THREAD_STREAM = 1, 2
-"""The default streams by their explicit handles: 0 would mean either, by how a library was built."""
+__all__ = ["LEGACY_STREAM", "THREAD_STREAM", "Function", "Gpu", "find_devices"]
 
-_OUT_OF_MEMORY = 2
-_NO_DEVICE = 100
 _INSTALL = 'pip install "gemm[cuda]"'
 _DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+_PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block may have without asking
+
+_CAPABILITIES = (50, 52, 53, 60, 61, 70, 75, 80, 86, 89, 90, 100, 120)
+
+_ATTRIBUTES = {
+    "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "l2_bytes": 38, "sm_threads": 39,
+    "major": 75, "minor": 76, "sm_shared_memory": 81, "shared_memory_optin": 97, "memory_pools": 115,
+}  # fmt: skip
+"""{our name: CUdevice_attribute}."""
 
 
-def call(function: Any, *arguments: Any) -> Any:
-    """Call a driver function; its result, if any, or KernelFailed with CUDA's own name and words for the error."""
-    status, *result = function(*arguments)
-    if status:
-        raise KernelFailed(f"{function.__name__}: {describe(status)}", memory=int(status) == _OUT_OF_MEMORY)
-    return result[0] if result else None
+class _PoolProps(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = (
+        ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
+        ("security", ctypes.c_void_p), ("most", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56),
+    )  # fmt: skip
 
 
-def describe(status: Any) -> str:
-    """A CUresult in words."""
-    unknown, text = bindings("driver").cuGetErrorString(status)
-    name = getattr(status, "name", str(status))
-    return name if unknown or not text else f"{name} ({text.decode()})"
+def threads(kernel: Kernel) -> int:
+    """Threads of a block."""
+    p = kernel.params
+    return p.get("THREADS") or p["BM"] * p["BN"]
+
+
+class Function(NamedTuple):
+    """A loaded kernel.
+
+    Attributes:
+        handle: its CUfunction. resident: blocks of it that run at once on a multiprocessor.
+    """
+
+    handle: int
+    resident: int
 
 
 class Gpu:
@@ -45,77 +63,140 @@ class Gpu:
     """
 
     def __init__(self, ordinal: int) -> None:
-        driver = bindings("driver")
         self.ordinal = ordinal
-        self.id = call(driver.cuDeviceGet, ordinal)
-        self._context: Any = None
+        self.id = cuda().cuDeviceGet(ordinal)
+        self._context = 0
         self._lock = threading.Lock()
-        self.pools = bool(self.attribute("MEMORY_POOLS_SUPPORTED"))
+        self._functions: dict[Any, Function] = {}
+        self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
+        self.capability = 10 * self.facts["major"] + self.facts["minor"]
+        self.units = self.facts["sm_count"]
+        self.pools = bool(self.facts["memory_pools"])
 
-    def attribute(self, name: str) -> int:
-        """CU_DEVICE_ATTRIBUTE_`name`."""
-        driver = bindings("driver")
-        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(call(driver.cuDeviceGetAttribute, which, self.id))
+    def _attribute(self, which: int) -> int:
+        try:
+            return int(cuda().cuDeviceGetAttribute(which, self.id))
+        except KernelFailed:  # an attribute that is newer than the driver
+            return 0
+
+    @property
+    def context(self) -> int:
+        """The primary context; made on first use, for it costs time and memory on the card."""
+        if not self._context:
+            with self._lock:
+                if not self._context:
+                    self._context = int(cuda().cuDevicePrimaryCtxRetain(self.id))
+        return self._context
 
     def __enter__(self) -> Gpu:
-        driver = bindings("driver")
-        if self._context is None:  # costs time and memory on the card: only for devices that are used
-            with self._lock:
-                if self._context is None:
-                    self._context = call(driver.cuDevicePrimaryCtxRetain, self.id)
-        call(driver.cuCtxPushCurrent, self._context)
+        cuda().cuCtxPushCurrent(self.context)
         return self
 
     def __exit__(self, *_: object) -> None:
-        bindings("driver").cuCtxPopCurrent()
+        cuda().cuCtxPopCurrent()
 
     # The rest wants the context current.
 
-    def allocate(self, size: int) -> int:
-        """Address of `size` bytes, for work on THREAD_STREAM."""
-        driver = bindings("driver")
-        if self.pools:
-            return int(call(driver.cuMemAllocAsync, size, THREAD_STREAM))
-        return int(call(driver.cuMemAlloc, size))
+    @cached_property
+    def pool(self) -> int:
+        """A CUmemoryPool of our own, that keeps some of what was freed; 0 where there are none.
 
-    def free(self, address: int) -> None:
-        """Give back what `allocate` returned, once the work on THREAD_STREAM is through with it."""
-        driver = bindings("driver")
+        The device's default pool gives everything back whenever something waits for the device, which takes longer
+        than most products do.
+        """
+        if not self.pools:
+            return 0
+        pool = cuda().cuMemPoolCreate(ctypes.addressof(_PoolProps(1, 0, 1, self.id)))
+        kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
+        cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        return int(pool)
+
+    def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
+        """Address of `size` bytes, for work on `stream`. Raises KernelFailed."""
+        if not self.pools:
+            return int(cuda().cuMemAlloc(size))
+        try:
+            return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
+        except KernelFailed as error:
+            if not error.memory:
+                raise
+            self.trim()
+            return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
+
+    def free(self, address: int, stream: int = THREAD_STREAM) -> None:
+        """Give back what `allocate` returned, once the work on `stream` is through with it."""
         if self.pools:
-            call(driver.cuMemFreeAsync, address, THREAD_STREAM)
+            cuda().cuMemFreeAsync(address, stream)
         else:
-            call(driver.cuMemFree, address)
+            cuda().cuMemFree(address)  # waits for the device
+
+    def trim(self) -> None:
+        """Give back what the pool keeps."""
+        if self.pools:
+            cuda().cuMemPoolTrimTo(self.pool, 0)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The NVRTC for this device. Raises KernelFailed."""
+        return compiler(self.capability, cuda().cuDriverGetVersion() // 1000)
+
+    def function(self, kernel: Kernel, form: Form) -> Function:
+        """`kernel` in a form, from the disk cache or compiled, loaded once. Raises KernelFailed."""
+        key = (kernel, *form.items())
+        found = self._functions.get(key)
+        if found is None:
+            with self._lock:
+                found = self._functions.get(key)
+                if found is None:
+                    found = self._functions[key] = self._load(kernel, form)
+        return found
+
+    def _load(self, kernel: Kernel, form: Form) -> Function:
+        built = image(kernel, self.capability, form, self.compiler)
+        try:
+            return self._function(kernel, built)
+        except KernelFailed as error:
+            if error.memory or error.lost:
+                raise
+        # What the disk cache had is not what the driver takes.
+        return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
+
+    def _function(self, kernel: Kernel, built: bytes) -> Function:
+        driver = cuda()
+        handle = int(driver.cuModuleGetFunction(driver.cuModuleLoadData(built), kernel.entry.encode()))
+        shared, size = kernel.params.get("shared", 0), threads(kernel)
+        if shared > _PLAIN_SHARED:
+            driver.cuFuncSetAttribute(handle, 8, shared)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+        resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
+        if not resident:
+            raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")
+        return Function(handle, int(resident))
 
 
 def find_devices() -> tuple[Device, ...]:
     """Every GPU, in CUDA's order. Raises BackendUnavailable."""
     try:
-        driver = bindings("driver")
-        toolkit = compiler_version()
-    except ImportError as error:
-        raise BackendUnavailable("cuda", f"cuda-bindings is not installed ({error})", _INSTALL) from error
-    except RuntimeError as error:
-        raise BackendUnavailable("cuda", f"NVRTC does not load ({_first_line(error)})", _INSTALL) from error
+        driver = cuda()
+    except OSError as error:
+        raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
     try:
-        (status,) = driver.cuInit(0)
-    except RuntimeError as error:  # how cuda-bindings reports a libcuda that is absent or lacks a function
-        raise BackendUnavailable("cuda", f"the driver does not load ({_first_line(error)})", _DRIVER) from error
-    if int(status) == _NO_DEVICE:
-        raise BackendUnavailable("cuda", "there is no CUDA device", f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES")
-    if status:
-        raise BackendUnavailable("cuda", f"cuInit: {describe(status)}", _DRIVER)
+        driver.cuInit(0)
+    except KernelFailed as error:
+        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
+            cause = "there is no CUDA device"
+            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
+        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
+    if not compilers():
+        raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
     try:
-        version = int(call(driver.cuDriverGetVersion))
-        needed = max(int(driver.CUDA_VERSION) // 1000, toolkit[0])
-        if version // 1000 < needed:
+        version = int(driver.cuDriverGetVersion())
+        oldest = min(found.major for found in compilers())
+        if version // 1000 < oldest:
             raise BackendUnavailable(
-                "cuda",
-                f"the driver is made for CUDA {_dotted(version)}, cuda-bindings and NVRTC for {needed}",
-                f'update the driver, or pip install "cuda-bindings=={version // 1000}.*" and its NVRTC',
-            )
-        count = int(call(driver.cuDeviceGetCount))
-        devices = tuple(_describe_device(ordinal, version) for ordinal in range(count))
+                "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
+                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
+            )  # fmt: skip
+        devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
     except KernelFailed as error:
         raise BackendUnavailable("cuda", str(error), _DRIVER) from error
     if not devices:
@@ -123,31 +204,37 @@ def find_devices() -> tuple[Device, ...]:
     return devices
 
 
-def _describe_device(ordinal: int, version: int) -> Device:
-    driver = bindings("driver")
-    gpu = Gpu(ordinal)
-    capability = 10 * gpu.attribute("COMPUTE_CAPABILITY_MAJOR") + gpu.attribute("COMPUTE_CAPABILITY_MINOR")
-    features = {"fp64", f"sm_{capability}"} | ({f"sm_{capability}a"} if capability >= 90 else set())
+def _describe(ordinal: int, version: int) -> Device:
+    driver, gpu = cuda(), Gpu(ordinal)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, 256, gpu.id)
+    capability, facts = gpu.capability, gpu.facts
     return Device(
         backend="cuda",
         key=f"cuda:{ordinal}",
-        name=call(driver.cuDeviceGetName, 256, gpu.id).decode().strip("\0 "),
+        name=name.value.decode(errors="replace").strip(),
         platform="CUDA",
         driver=f"{_kernel_module()} (CUDA {_dotted(version)})".lstrip(),
         kind="gpu",
-        features=frozenset(features),
+        features=frozenset(_features(capability)),
         limits={
             "compute_capability": capability,
-            "sm_count": gpu.attribute("MULTIPROCESSOR_COUNT"),
-            "block_threads": gpu.attribute("MAX_THREADS_PER_BLOCK"),
-            "shared_memory": gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
-            "shared_memory_optin": gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            "clock_mhz": gpu.attribute("CLOCK_RATE") // 1000,
-            "memory_bytes": int(call(driver.cuDeviceTotalMem, gpu.id)),
-            "l2_bytes": gpu.attribute("L2_CACHE_SIZE"),
+            "sm_count": gpu.units,
+            "block_threads": facts["block_threads"],
+            "shared_memory": facts["shared_memory"],
+            "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
+            "clock_mhz": facts["clock_khz"] // 1000,
+            "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
+            "l2_bytes": facts["l2_bytes"],
         },
         handle=gpu,
     )
+
+
+def _features(capability: int) -> set[str]:
+    """What kernels may need: `sm_80` is there from 8.0 on, `sm_90a` on chips of 9.0 only."""
+    found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
+    return found | ({f"sm_{capability}a"} if capability >= 90 else set())
 
 
 def _kernel_module() -> str:
@@ -162,33 +249,3 @@ def _kernel_module() -> str:
 
 def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-@cache
-def load(kernel: Kernel, gpu: Gpu) -> Any:
-    """`kernel` as a CUfunction of `gpu`, from the disk cache or compiled. Raises KernelFailed."""
-    capability = 10 * gpu.attribute("COMPUTE_CAPABILITY_MAJOR") + gpu.attribute("COMPUTE_CAPABILITY_MINOR")
-    arch = architecture(kernel, capability)
-    entry = cache_entry(kernel, arch)
-    cached = sources.load(entry)
-    with gpu:
-        if cached is not None:
-            try:
-                return _function(kernel, cached)
-            except KernelFailed as error:
-                if error.memory:
-                    raise
-        image, _ = compile_source(kernel, arch)
-        function = _function(kernel, image)
-    sources.store(entry, image)
-    return function
-
-
-def _function(kernel: Kernel, image: bytes) -> Any:
-    driver = bindings("driver")
-    module = call(driver.cuModuleLoadData, image)
-    return call(driver.cuModuleGetFunction, module, kernel.entry.encode())

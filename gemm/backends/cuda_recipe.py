@@ -1,41 +1,279 @@
-"""From a problem and a row of the catalog to a recipe: which kernels run on what, in how many blocks.
+"""From a row of the catalog and a product's layout to a recipe: which kernels run on what, in how many blocks.
 
-What the host reads of a CUDA row. Capital parameters are the kernel's (-D macros); of them the host reads
-
-    BM BN BK    the tile of out that a block (or a pair of it, see MULTICAST) computes, and its step along k
-    THREADS     threads of a block, which is one-dimensional
-    MULTICAST   blocks that form a cluster in order to share operands: each computes its own tile; default 1
-    STACK       products of a batch that one block computes; default 1. The grid's y is ceil(batch / STACK)
-
-Small ones are the host's alone, and absent ones are 0:
-
-    shared      bytes of dynamic shared memory (often `derived`)
-    blocks      a persistent grid: at most so many blocks a multiprocessor, which walk tiles and batch by themselves
-                (grid y is 1). 0: a block a tile and a product
-    parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
-                <= 8), before that they are joined through memory; see join.cuh. 0 or 1: never
-    a_lies, b_lies    how an operand may lie: 1 contiguous along k, 2 contiguous along m (b: n), 3 either (when absent),
-                7 in any strides. One that lies otherwise is copied so first, by gemm_cuda_pack, and so is one whose
-                address or strides are not multiples of 16 bytes where it is read by TMA
-    vector      bytes of the widest access to a and b: the kernel gets A_VECTOR and B_VECTOR, the elements of them, or
-                1 where address or strides (but the unit one) are not multiples of it. 0: it gets neither
-    maps        operands read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are (g, the maps of those)
-    a_box_k a_box_m b_box_k b_box_n    the boxes of those maps in elements. The extent along the contiguous axis is cut
-                to the swizzle's width, so that a kernel then loads several boxes a step
-    a_swizzle b_swizzle    bytes: 0, 32, 64 or 128
-    tf32        1: maps of float32 round to TF32 on the way
-    planes      the operands are split first, by gemm_cuda_split, into so many planes along k: 3 of bfloat16 or 2 of
-                float16. A_TYPE and B_TYPE are theirs
-
-Maps have three axes: (the contiguous one, the other one, batch * planes + plane). An operand that is the same for all of
-a batch has a_batch (b_batch) 0 and one matrix in its map: its batch coordinate is `g.a_batch ? batch : 0`. What lies
-outside reads as 0. Elements travel as unsigned integers of their width (but see tf32), so that no bit changes.
-
-The forms that a kernel is compiled in, besides A_TYPE, B_TYPE and OUT_TYPE: A_TURNED (1: a is contiguous along m, not k),
-B_TURNED (1: b is contiguous along k, not n), A_VECTOR and B_VECTOR, EPILOGUE (1: bias and activation). A row whose
-a_lies (b_lies) is not 3 needs no A_TURNED (B_TURNED): it gets 0 where operands lie in any strides.
-
-Grid: x = ceil(tiles / MULTICAST) * parts * MULTICAST blocks, where block x is number x % MULTICAST of its pair, part
-x / MULTICAST % parts, of the tiles from x / (MULTICAST * parts) * MULTICAST on; less of them if persistent. A cluster
-is parts * MULTICAST of them. Batches beyond 65535 in y, and all but one axis of a batch, are launches of their own.
+gemm/catalog/cuda.py says what the parameters of a row mean here.
 """
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from gemm.backends import cuda_operand
+from gemm.backends.cuda_operand import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step
+from gemm.catalog import KERNELS, Kernel
+from gemm.problem import same_stack
+
+GRID = 65535
+"""Blocks along a grid's y axis."""
+
+TYPES = {
+    "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16",
+    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "complex64": "complex64", "complex128": "complex128",
+    "int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64",
+}  # fmt: skip
+"""What csrc/cuda calls NumPy's types."""
+
+_GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
+"""struct Gemm of gemm.cuh; its first fields are the pointers to a, b, c, out and bias."""
+SCALE_AT = _GEMM.size - 32
+"""Where alpha and beta lie in it, 16 bytes each."""
+_MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
+
+
+class Chip(NamedTuple):
+    """What a recipe depends on of a GPU: its compute capability and its number of multiprocessors."""
+
+    capability: int
+    units: int
+
+
+class Layout(NamedTuple):
+    """Everything about a product but its addresses and scalars.
+
+    Attributes:
+        shape: (*batch, m, n). k: the sum's length.
+        strides: of a, b, c and out, in bytes, of that many axes; c's are out's where it is not read.
+        aligned: powers of two that their addresses are multiples of, 16 at most.
+        reads_c: beta is not 0. ordered: the ORDERED chain was asked for.
+        bias: its strides in elements along m and n; None: there is none. activation: as gemm.cuh counts them.
+        kept: b lies in the planes that the kernel reads, as `cuda_keep` made them.
+    """
+
+    shape: tuple[int, ...]
+    k: int
+    strides: tuple[tuple[int, ...], ...]
+    aligned: tuple[int, ...]
+    reads_c: bool = False
+    ordered: bool = False
+    bias: tuple[int, ...] | None = None
+    activation: int = 0
+    kept: bool = False
+
+
+class Recipe(NamedTuple):
+    """Steps, in order.
+
+    Attributes:
+        kernel: what computes, which is another one than asked where that cannot. swap: out^T = b^T·a^T is computed.
+        room: bytes of device memory that they need. zeroed: (offset, bytes) of it that must be 0 before.
+        copied: "a", "b", "ab" or "": the operands that are copied or split on the way.
+    """
+
+    steps: tuple[Step, ...]
+    kernel: Kernel
+    swap: bool
+    room: int
+    zeroed: tuple[int, int]
+    copied: str
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The row that computes what `kernel` cannot: the last of its types, which takes any strides and sizes."""
+    return [x for x in KERNELS if (x.backend, x.dtype, x.inputs) == ("cuda", kernel.dtype, kernel.inputs)][-1]
+
+
+def types(kernel: Kernel) -> tuple[str, str, str]:
+    """What csrc/cuda calls the types of a, b and out."""
+    a, b = kernel.inputs or (kernel.dtype, kernel.dtype)
+    return TYPES[a], TYPES[b], TYPES[kernel.dtype]
+
+
+def parts(kernel: Kernel, groups: int, k: int, units: int) -> int:
+    """Into how many parts of k each of so many groups of blocks is cut: what takes the fewest steps, joins included."""
+    p = kernel.params
+    steps, rows = max(1, -(-k // p.get("BK", 1))), p.get("MULTICAST", 1)
+    most = min(p.get("parts", 0) or 1, 8 // rows, steps)
+    at_once = max(1, units // rows)
+
+    def takes(count: int) -> float:
+        return -(-groups * count // at_once) * -(-steps // count) + (2 + count / 4) * (count > 1)
+
+    best = min(range(1, max(1, most) + 1), key=takes)
+    return -(-steps // -(-steps // best))  # no part is empty
+
+
+def swaps(kernel: Kernel, layout: Layout) -> bool:
+    """Whether out^T = b^T·a^T is computed: as the row says, else where out is nearer to column-major.
+
+    Each element is the same chain of operations, since fma(x, y, z) = fma(y, x, z).
+    """
+    *_, m, n = layout.shape
+    if kernel.swap:
+        letters = "".join("N" if abs(s[-1]) <= abs(s[-2]) else "T" for s in layout.strides[:2])
+        return kernel.swaps(m, n, letters)
+    row, column = layout.strides[OUT][-2:]
+    return abs(row) < abs(column)
+
+
+@lru_cache(maxsize=4096)
+def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
+    """How `kernel` computes products of that layout; or `plain(kernel)`, where it cannot: it is none of the mistakes
+    of a caller that k = 0, or that a matrix has more rows than a tensor map.
+    """
+    for row in (kernel, plain(kernel)):
+        try:
+            return _Maker(row, chip, layout).recipe()
+        except _Unfit:
+            continue
+    raise AssertionError(f"{plain(kernel).name} takes any product")
+
+
+class _Unfit(Exception):
+    """A row cannot compute a product."""
+
+
+class _Maker:
+    """Makes the recipe of one row for one layout."""
+
+    def __init__(self, row: Kernel, chip: Chip, layout: Layout) -> None:
+        self.row, self.chip, self.layout = row, chip, layout
+        self.swap = swaps(row, layout)
+        self.steps: list[Step] = []
+        self.room = 0
+        self.zeroed = (0, 0)
+        self.copied: set[str] = set()
+        if layout.k == 0 and row is not plain(row):
+            raise _Unfit
+
+    def recipe(self) -> Recipe:
+        row, layout = self.row, self.layout
+        slots, names = [A, B, C, OUT], [*types(row), types(row)[-1]]
+        strides, aligned = list(layout.strides), list(layout.aligned)
+        if self.swap:
+            strides = [(*s[:-2], s[-1], s[-2]) for s in strides]
+            slots[:2], names[:2] = slots[1::-1], names[1::-1]
+            strides[:2], aligned[:2] = strides[1::-1], aligned[1::-1]
+        axes = same_stack(layout.shape[:-2], *(s[:-2] for s in strides))
+        inner = max(axes, key=lambda axis: axis[0], default=(1, (0, 0, 0, 0)))
+        if axes:
+            axes.remove(inner)
+        steps = [[axis[1][x] for axis in (*axes, inner)] for x in range(4)]
+        # Whatever batch item: its address is a multiple of what all the batch's strides are multiples of.
+        aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
+        sizes = [SIZES[name] for name in names]
+        most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
+        for index in product(*(range(count) for count, _ in axes)):
+            start = [sum(i * axis[1][x] for i, axis in zip(index, axes, strict=True)) for x in range(4)]
+            for first in range(0, inner[0], most):
+                views = [
+                    _View(slots[x], start[x] + first * inner[1][x], names[x], strides[x][-2] // sizes[x],
+                          strides[x][-1] // sizes[x], inner[1][x] // sizes[x], aligned[x])
+                    for x in range(4)
+                ]  # fmt: skip
+                self.product(views, min(most, inner[0] - first))
+        return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
+
+    def product(self, views: list[_View], batch: int) -> None:
+        """Add the steps of one launch."""
+        row, p, layout = self.row, self.row.params, self.layout
+        m, n = layout.shape[-2:][:: -1 if self.swap else 1]
+        a, b, c, out = views
+        room = 0
+        operands = []
+        for which, view, extent, (along, across) in (
+            ("a", a, m, (a.col, a.row)), ("b", b, n, (b.row, b.col)),
+        ):  # fmt: skip
+            x = Operand(which, view.slot, view.at, view.type, extent, layout.k, batch, along, across, view.step,
+                        view.aligned)  # fmt: skip
+            x, room = self.brought(x, room)
+            operands.append(x)
+        x, y = operands
+        tall = p["BM"] * p.get("MULTICAST", 1)
+        tiles = -(-m // tall) * -(-n // p["BN"])
+        stacked = -(-batch // p.get("STACK", 1))
+        count = 1 if layout.ordered else parts(row, tiles * stacked, layout.k, self.chip.units)
+        cluster, blocks = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
+        pointers = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
+        if layout.reads_c:
+            pointers.append((16, C, c.at))
+        if layout.bias is not None:
+            pointers.append((32, BIAS, 0))
+        if x.planes == 2:
+            pointers += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
+        if self.chip.capability >= 90:
+            cluster *= count
+        elif count > 1:
+            arrivals = -(-4 * tiles * batch // 256) * 256
+            self.zeroed = (room, arrivals)
+            pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + arrivals)]
+            room += arrivals + tiles * batch * count * p["BM"] * p["BN"] * max(4, SIZES[out.type])
+        grid = blocks, stacked
+        if p.get("blocks"):
+            grid = max(cluster, min(blocks * batch, self.chip.units * p["blocks"] // cluster * cluster)), 1
+        if blocks >= 1 << 31:
+            raise _Unfit
+        bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]
+        parameters = _GEMM.pack(
+            0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
+            c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
+            count, layout.activation, self.raster(m, n, tall), 0, b"", b"",
+        )  # fmt: skip
+        maps = tuple(cuda_operand.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
+        self.room = max(self.room, room)
+        self.steps.append(
+            Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
+        )
+
+    def brought(self, x: Operand, room: int) -> tuple[Operand, int]:
+        """`x` as the row reads it, after steps that copy it to `room` if need be; and where room is left then."""
+        row = self.row
+        if row.params.get("planes"):
+            if x.slot == B and self.layout.kept:
+                return cuda_operand.planes_of(row, x, B, x.at)[0], room
+            y, nbytes = cuda_operand.planes_of(row, x, ROOM, room)
+            self.steps.append(cuda_operand.split(row, x, y))
+        else:
+            found = cuda_operand.lying(row, x)
+            if found is not None:
+                return found, room
+            y, step, nbytes = cuda_operand.copied(row, x, room)
+            self.steps.append(step)
+        self.copied.add("ab"[x.slot])
+        return y, room + -(-nbytes // 256) * 256
+
+    def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
+        """The macros that a kernel gets besides its parameters."""
+        p, layout = self.row.params, self.layout
+        found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
+        for name, x in (("A", a), ("B", b)):
+            wide = cuda_operand.vector_of(self.row, x.which)
+            if wide or p.get(f"{x.which}_lies", 3) == 3:  # by rows is along k for a, along n for b
+                found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
+            if wide:
+                found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
+        if p.get("ordered_form"):
+            found["ORDERED"] = int(layout.ordered)
+        if layout.bias is not None or layout.activation:
+            found["EPILOGUE"] = 1
+        return tuple(found.items())
+
+    def raster(self, m: int, n: int, tall: int) -> int:
+        """Columns of tiles that are walked together, so that what runs at once is about a square of out."""
+        wide = self.row.params["BN"]
+        band = max(1, round(math.sqrt(self.chip.units * self.row.params["BM"] / wide)))
+        return band if band * wide < n and tall < m else 0
+
+
+class _View(NamedTuple):
+    """An operand in one launch: its address, `at` bytes into `slot`, its type and its strides in elements."""
+
+    slot: int
+    at: int
+    type: str
+    row: int
+    col: int
+    step: int
+    aligned: int

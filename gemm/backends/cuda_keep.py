@@ -1,0 +1,57 @@
+"""Right-hand sides kept on a GPU as a kernel reads them, for many products: `gemm.prepare`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemm.backends.cuda_api import LEGACY_STREAM
+from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends.cuda_operand import BIAS, A, Operand, copied, lying, planes_of, split
+from gemm.backends.cuda_recipe import Recipe, types
+from gemm.backends.cuda_sequence import Launches
+from gemm.catalog import Kernel
+from gemm.problem import Device, DeviceView
+
+
+class Kept:
+    """What owns a prepared matrix.
+
+    Attributes:
+        memory: the array that holds it, which may be the caller's own.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+
+class Planes(Kept):
+    """A prepared matrix that was split; `planes` of them. Such a one can be used whole only."""
+
+    def __init__(self, memory: Any, planes: int) -> None:
+        super().__init__(memory)
+        self.planes = planes
+
+
+def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
+    """The (k, n) matrix `b` of that device as `row` reads it: itself where it lies so already. Raises KernelFailed."""
+    k, n = b.shape
+    size = b.dtype.itemsize
+    x = Operand("b", A, 0, types(row)[1], n, k, 1, b.strides[0] // size, b.strides[1] // size, 0,
+                (b.data + b.offset) & -(b.data + b.offset) & 31 or 16)  # fmt: skip
+    x = x._replace(aligned=min(16, x.aligned))
+    planes = row.params.get("planes", 0)
+    if not planes and lying(row, x) is not None:
+        return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, b.queue, readonly=True)
+    if planes:
+        y, nbytes = planes_of(row, x, BIAS, 0)
+        step = split(row, x, y)
+    else:
+        y, step, nbytes = copied(row, x, 0)
+        step = step._replace(pointers=(step.pointers[0], (8, BIAS, 0)))
+    memory = DeviceArray((nbytes,), "uint8", device)
+    launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
+    stream = LEGACY_STREAM if b.queue is None else b.queue
+    launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
+    owner = Planes(memory, planes) if planes else Kept(memory)
+    strides = (n * size, size) if planes else (y.along * size, y.across * size)
+    return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, stream, readonly=True)

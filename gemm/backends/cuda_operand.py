@@ -1,0 +1,182 @@
+"""How a and b come to lie as a CUDA kernel reads them: as they are, copied, split into planes, behind tensor maps."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from gemm.catalog import Kernel
+
+A, B, C, OUT, BIAS, ROOM = range(6)
+"""What a step's pointers point into: the operands, and room of its own on the device."""
+
+PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
+SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", params={"THREADS": 256})
+"""Kernels that bring operands into the order that others read, on their way."""
+
+SIZES = {
+    "float": 4, "double": 8, "float16": 2, "bfloat16": 2, "e4m3": 1, "e5m2": 1, "complex64": 8, "complex128": 16,
+    "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
+}  # fmt: skip
+"""Bytes of the types of csrc/cuda."""
+
+_PACK = struct.Struct("2Q3q3q2q")
+_SPLIT = struct.Struct("2Q3q3q2qQq")
+_WIDE = 16
+"""Bytes of the widest access, which are also TMA's unit."""
+_MAP_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
+"""CUtensorMapDataType of unsigned integers of so many bytes."""
+_TF32 = 11
+
+
+class Map(NamedTuple):
+    """The arguments of cuTensorMapEncodeTiled but the address, which is `at` bytes into `slot`."""
+
+    slot: int
+    at: int
+    kind: int
+    dims: tuple[int, int, int]
+    strides: tuple[int, int]
+    box: tuple[int, int, int]
+    swizzle: int
+
+
+class Step(NamedTuple):
+    """A kernel's launch.
+
+    Attributes:
+        kernel, form: what is compiled. grid: blocks along x and y. cluster: of so many blocks.
+        parameters: the kernel's struct, of which each of `pointers`, (offset, slot, displacement), is an address.
+        maps: tensor maps, the parameters after it. scaled: it is a Gemm, which has an alpha and a beta.
+    """
+
+    kernel: Kernel
+    form: tuple[tuple[str, object], ...]
+    grid: tuple[int, int]
+    cluster: int
+    parameters: bytes
+    pointers: tuple[tuple[int, int, int], ...]
+    maps: tuple[Map, ...] = ()
+    scaled: bool = False
+
+
+class Operand(NamedTuple):
+    """a or b in one launch: a stack of `batch` matrices of `extent` (m or n) by k elements.
+
+    Attributes:
+        which: "a" or "b". slot, at: its address, `at` bytes into `slot`, a multiple of `aligned`, as all its batch is.
+        along, across, step: strides in elements along k, along m or n, and along the batch (0: all are one).
+        turned: it is contiguous along m (n), not along k. vectors: it may be read by the row's vectors.
+        planes: it lies in so many planes, `plane` elements apart, with a scale for each row at `scales`.
+    """
+
+    which: str
+    slot: int
+    at: int
+    type: str
+    extent: int
+    k: int
+    batch: int
+    along: int
+    across: int
+    step: int
+    aligned: int
+    turned: bool = False
+    vectors: bool = False
+    planes: int = 0
+    plane: int = 0
+    scales: int = 0
+
+    @property
+    def size(self) -> int:
+        return SIZES[self.type]
+
+    @property
+    def matrices(self) -> int:
+        return self.batch if self.step else 1
+
+
+def vector_of(row: Kernel, which: str) -> int:
+    """Bytes of the widest access of `row` to operand `which`; 0: any alignment will do."""
+    return row.params.get(f"{which}_vector", row.params.get("vector", 0))
+
+
+def lying(row: Kernel, x: Operand) -> Operand | None:
+    """`x` as `row` reads it where it lies; None: it must be copied first."""
+    p = row.params
+    lies, mapped = p.get(f"{x.which}_lies", 3), p.get("maps", 0) & "ab".index(x.which) + 1
+    wide = _WIDE if mapped else vector_of(row, x.which)
+    found = x if lies == 7 else None
+    for turned in (False, True):
+        unit, other = (x.across, x.along) if turned else (x.along, x.across)
+        length, lines = (x.extent, x.k) if turned else (x.k, x.extent)
+        if not lies & 1 << turned or (unit != 1 and length > 1):
+            continue
+        if lines == 1:  # whose stride is nobody's business
+            other = -(-length * x.size // _WIDE) * _WIDE // x.size
+        across, along = (1, other) if turned else (other, 1)
+        here = x._replace(across=across, along=along, turned=turned)
+        if wide and x.aligned >= wide and other * x.size % wide == 0:
+            here = here._replace(vectors=True)
+        if here.vectors and (not mapped or _mappable(here)):
+            return here
+        found = found if mapped or (found and found is not x) else here
+    return found
+
+
+def _mappable(x: Operand) -> bool:
+    other = x.along if x.turned else x.across
+    steps = (other * x.size, x.step * x.size)
+    return 0 < steps[0] < 1 << 40 and 0 <= steps[1] < 1 << 40 and max(x.extent, x.k, x.batch) < 1 << 32
+
+
+def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
+    """`x` copied to `at` bytes into the room in an order that `row` reads, the step that does it, and the bytes."""
+    lies = row.params.get(f"{x.which}_lies", 3)
+    turned = lies == 2 or (lies == 3 and abs(x.across) < abs(x.along))
+    rows, cols = (x.k, x.extent) if turned else (x.extent, x.k)
+    from_row, from_col = (x.along, x.across) if turned else (x.across, x.along)
+    pitch = -(-cols * x.size // _WIDE) * _WIDE // x.size
+    y = x._replace(slot=ROOM, at=at, along=pitch if turned else 1, across=1 if turned else pitch, aligned=_WIDE,
+                   step=rows * pitch if x.step else 0, turned=turned, vectors=True)  # fmt: skip
+    packed = _PACK.pack(0, 0, rows, cols, x.matrices, from_row, from_col, x.step, pitch, rows * pitch)
+    edge = {1: 128, 8: 32}.get(x.size, 64)
+    grid = -(-rows // edge) * -(-pitch // edge), min(x.matrices, 65535)
+    step = Step(PACK, (("BYTES", x.size),), grid, 1, packed, ((0, x.slot, x.at), (8, ROOM, at)))
+    return y, step, x.matrices * rows * pitch * x.size
+
+
+def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int]:
+    """What a split of `x` makes of it, `at` bytes into `slot`, and the bytes that this needs there."""
+    count = row.params["planes"]
+    pitch = -(-x.k // 8) * 8
+    plane = x.extent * pitch
+    y = x._replace(slot=slot, at=at, type="bfloat16" if count == 3 else "float16", along=1, across=pitch,
+                   step=count * plane if x.step else 0, aligned=_WIDE, turned=False, vectors=True,
+                   planes=count, plane=plane, scales=at + -(-2 * count * plane * x.matrices // 256) * 256)  # fmt: skip
+    return y, y.scales - at + 4 * x.extent * x.matrices
+
+
+def split(row: Kernel, x: Operand, y: Operand) -> Step:
+    """The step that makes the planes `y` of `x`."""
+    packed = _SPLIT.pack(0, 0, x.extent, x.k, x.matrices, x.across, x.along, x.step, y.across,
+                         y.planes * y.plane, 0, y.plane)  # fmt: skip
+    pointers = (0, x.slot, x.at), (8, y.slot, y.at), (_SPLIT.size - 16, y.slot, y.scales)
+    grid = -(-x.extent // 8), min(x.matrices, 65535)
+    return Step(SPLIT, (("PLANES", y.planes),), grid, 1, packed, pointers)
+
+
+def tensor_map(row: Kernel, x: Operand) -> Map:
+    """The map by which `row` reads `x`."""
+    p, name = row.params, "m" if x.which == "a" else "n"
+    swizzle = p.get(f"{x.which}_swizzle", 0)
+    box = [p[f"{x.which}_box_k"], p[f"{x.which}_box_{name}"]]
+    dims, other = [x.k, x.extent], x.across
+    if x.turned:
+        box, dims, other = box[::-1], dims[::-1], x.along
+    if swizzle:
+        box[0] = min(box[0], swizzle // x.size)
+    kind = _TF32 if p.get("tf32") else _MAP_KINDS[x.size]
+    third = x.plane or x.step or other
+    return Map(x.slot, x.at, kind, (dims[0], dims[1], x.matrices * (x.planes or 1)), (other * x.size, third * x.size),
+               (box[0], box[1], 1), {0: 0, 32: 1, 64: 2, 128: 3}[swizzle])  # fmt: skip

@@ -1,0 +1,164 @@
+"""Launches given again for other addresses: what a repeated product of device arrays costs.
+
+Checking arguments, choosing and laying out a product take longer than a small one runs. Like operands (library, types,
+shapes, strides, device) need the same launches, if their addresses are aligned as well and out overlaps no input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from gemm.backends.cuda_api import LEGACY_STREAM
+from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends.cuda_recipe import Layout
+from gemm.backends.cuda_sequence import Launches
+from gemm.errors import KernelFailed
+
+
+class _Reader(NamedTuple):
+    """How arrays of one library are read, as quickly as that library allows.
+
+    Attributes:
+        facts: what decides a product's launches but for addresses. address: of the first element.
+        stream: the one that work on an array belongs on. empty(array, shape): a new array of its dtype and device.
+    """
+
+    facts: Callable[[Any], Any]
+    address: Callable[[Any], int]
+    stream: Callable[[Any], int]
+    empty: Callable[[Any], Callable[[], Any]]
+
+
+def _torch() -> _Reader:
+    torch = sys.modules["torch"]
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def facts(x: Any) -> Any:
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
+
+    def stream(x: Any) -> int:
+        return current(x.get_device()) or LEGACY_STREAM  # type: ignore[misc]
+
+    def slow_stream(x: Any) -> int:
+        return torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
+
+    def empty(x: Any) -> Callable[[], Any]:
+        return partial(torch.empty, tuple(x.shape), dtype=x.dtype, device=x.device)
+
+    return _Reader(facts, torch.Tensor.data_ptr, slow_stream if current is None else stream, empty)
+
+
+def _cupy() -> _Reader:
+    cupy = sys.modules["cupy"]
+
+    def facts(x: Any) -> Any:
+        return x.shape, x.strides, x.dtype, x.device.id
+
+    def stream(x: Any) -> int:
+        return cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
+
+    def empty(x: Any) -> Callable[[], Any]:
+        def made() -> Any:
+            with cupy.cuda.Device(x_device):
+                return cupy.empty(shape, dtype)
+
+        x_device, shape, dtype = x.device.id, x.shape, x.dtype
+        return made
+
+    return _Reader(facts, lambda x: int(x.data.ptr), stream, empty)
+
+
+def _own() -> _Reader:
+    return _Reader(
+        lambda x: (x.shape, x.dtype, x.device.key), lambda x: x.view().data,
+        lambda x: LEGACY_STREAM, lambda x: partial(DeviceArray, x.shape, x.dtype, x.device),
+    )  # fmt: skip
+
+
+_readers: dict[type, _Reader | None] = {}
+
+
+def _reader(kind: type) -> _Reader | None:
+    """For arrays of just that class; None: they go the long way."""
+    if kind not in _readers:
+        makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
+        make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)
+        _readers[kind] = make() if make else None
+    return _readers[kind]
+
+
+def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
+    """What decides the launches of a product of these arrays of one class but for their addresses.
+
+    b is None where it is a prepared one, always the same; c and out where there is none. None: they may not repeat.
+    """
+    reader = _readers.get(a.__class__)
+    if reader is None:
+        return None
+    facts = reader.facts
+    return (
+        facts(a), None if b is None else facts(b), None if c is None else c is out or facts(c),
+        None if out is None else facts(out),
+    )  # fmt: skip
+
+
+class Replay:
+    """A product of device arrays, repeatable for arrays like them in any thread."""
+
+    def __init__(
+        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: _Reader, arrays: tuple[Any, ...]
+    ) -> None:
+        self._run, self._scale = launches.run, scale
+        self._reader, self._address, self._stream = reader, reader.address, reader.stream
+        self._empty = reader.empty(arrays[-1])
+        self._kept = kept  # b's address where it is prepared
+        self._reads_c = layout.reads_c
+        # Low bits that addresses must not have.
+        self._masks = [least - 1 for least in layout.aligned]
+        matrices = (*layout.shape[:-2],)
+        m, n = layout.shape[-2:]
+        shapes = ((*matrices, m, layout.k), (*matrices, layout.k, n), layout.shape, layout.shape)
+        self._spans = [_span(*pair) for pair in zip(shapes, layout.strides, strict=True)]
+
+    @classmethod
+    def of(cls, given: tuple[Launches, Layout, bytes, int], arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
+        """A replay, if the arrays' library is one that can be read quickly.
+
+        Args:
+            given: what was launched, and the address of b. arrays: its a, b, c and out.
+        """
+        reader = _reader(arrays[0].__class__)
+        return None if reader is None else cls(*given, reader, arrays)
+
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
+        """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
+        address, masks = self._address, self._masks
+        x, y = address(a), self._kept if b is None else address(b)
+        new = out is None
+        if new:
+            out = self._empty()
+        goal = address(out)
+        z = 0 if c is None or not self._reads_c else goal if c is out else address(c)
+        if x & masks[0] or y & masks[1] or z & masks[2] or goal & masks[3]:
+            return None
+        if not new:
+            spans = self._spans
+            low, high = goal + spans[3][0], goal + spans[3][1]
+            if (x + spans[0][0] < high and low < x + spans[0][1]) or (y + spans[1][0] < high and low < y + spans[1][1]):
+                return None
+            if z and c is not out and z + spans[2][0] < high and low < z + spans[2][1]:
+                return None
+        try:
+            self._run(self._stream(out), x, y, z, goal, 0, self._scale)
+        except KernelFailed:
+            return None  # the long way meets the same error, and knows what to do
+        return out
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Bytes from the first element to the lowest one and, generously, to the end of the highest one."""
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + 16
