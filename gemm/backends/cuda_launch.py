@@ -119,7 +119,7 @@ def layout_of(
     if bias is not None:
         steps = tuple(
             stride // bias.dtype.itemsize if length > 1 else 0
-            for length, stride in zip(bias.shape, bias.strides, strict=True)
+            for length, stride in zip(bias.shape[-2:], bias.strides[-2:], strict=True)
         )
     return Layout(
         out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,

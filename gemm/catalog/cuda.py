@@ -107,8 +107,17 @@ SMALL: tuple[Kernel, ...] = ()
 """Batches of small products: a warp or a block each."""
 
 TILE: tuple[Kernel, ...] = tuple(
-    _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread", BM=32, BN=32, BK=32,
-          a_lies=7, b_lies=7)
+    _cuda(
+        op,
+        "tile",
+        "tile",
+        "tiles of A and B in shared memory, one output a thread",
+        BM=32,
+        BN=32,
+        BK=32,
+        a_lies=7,
+        b_lies=7,
+    )
     for op in "sd"
 )
 """The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""
