@@ -144,12 +144,14 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
     }
 };
 
-// Registers of the loading warpgroup and of the others, of BLOCKS blocks of so many warpgroups that multiply.
+// Registers of the loading warpgroup and of the others, of BLOCKS blocks of so many warpgroups that multiply. All of them
+// start with as many, a multiple of 8, of the 512 of the four warps that share a quarter of a multiprocessor, and can
+// only hand on what the block then has: who asks for more waits forever.
 enum { LOADER_REGISTERS = 40 };
 template <int GROUPS, int BLOCKS> struct Registers {
     enum {
-        ALL = 512 / BLOCKS, // of the four warps that share a quarter of a multiprocessor
-        FITTING = (ALL - LOADER_REGISTERS) / GROUPS / 8 * 8,
+        START = 512 / BLOCKS / (GROUPS + 1) / 8 * 8,
+        FITTING = (START * (GROUPS + 1) - LOADER_REGISTERS) / GROUPS / 8 * 8,
         EACH = FITTING < 240 ? FITTING : 240
     };
 };

@@ -94,7 +94,38 @@ WGMMA: tuple[Kernel, ...] = (
 EMULATED: tuple[Kernel, ...] = ()
 """float32 out of products of narrower numbers on tensor cores."""
 
-KMAJOR: tuple[Kernel, ...] = ()
+
+def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, gflops: float) -> Kernel:
+    """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k: TF32 for "s", else int8 or fp8."""
+    tf32, fp8 = op == "s", op.startswith("e")
+    about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
+    bk = 32 if tf32 else 128
+    return _cuda(
+        op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
+        precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=4.0,
+        BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
+        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn,
+        a_lies=1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
+        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident, parts=8 // multicast,
+        derived={"shared": "STAGES * ((BM + BN) * 128 + 16) + BM // 16 * 2560 + 1024"},
+    )  # fmt: skip
+
+
+_FP8 = ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2")
+_BYTES = (*(("s8s32", 1.0), ("u8s32", 1.0)), *((pair + out, 0.9) for pair in _FP8 for out in "bs"))
+
+KMAJOR: tuple[Kernel, ...] = (
+    _kmajor("s", 128, 256, 4, multicast=2, gflops=400000),
+    _kmajor("s", 256, 128, 3, gflops=390000),
+    _kmajor("s", 192, 128, 4, gflops=380000),
+    _kmajor("s", 128, 64, 3, resident=2, gflops=280000),
+    _kmajor("s", 64, 128, 4, resident=2, gflops=280000),
+    _kmajor("s", 64, 64, 6, resident=2, gflops=220000),
+    *(_kmajor(op, 128, 256, 4, multicast=2, gflops=rate * 1500000) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1450000) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 64, 3, resident=2, gflops=rate * 900000) for op, rate in _BYTES),
+    *(_kmajor(op, 64, 64, 6, resident=2, gflops=rate * 700000) for op, rate in _BYTES),
+)
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
 
 DMMA: tuple[Kernel, ...] = ()
