@@ -37,7 +37,8 @@ def gemm(
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
         out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
-        dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes.
+        dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes. fp8 operands (ml_dtypes'
+            or PyTorch's float8_e4m3fn and float8_e5m2) count as bfloat16 there; no result is fp8.
         precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
             "high": the same but for products and sums below the smallest normal float32, which may count as zero
             (bfloat16 instructions do that). "medium": float16 may be summed in float16, on GPUs twice

@@ -15,7 +15,7 @@ from gemm import operands
 from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
 from gemm.errors import delivering
-from gemm.problem import ACTIVATIONS, NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, Operand, Problem
 
 Scalar = complex | float | int
 
@@ -67,7 +67,7 @@ def normalise(
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
         if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
-    types = [np.dtype(name) for name in inputs] or [kind, kind]
+    types = [operands.named(name, name) for name in inputs] or [kind, kind]
     alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
     applied = _activation(activation, kind, reproducible)
     if z is None and beta_ != 0:
@@ -153,14 +153,16 @@ def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Opera
     kind: np.dtype[Any]
     if asked is None:
         try:
-            kind = np.result_type(*(operand.dtype for operand in present.values()))
+            # Of fp8 it is bfloat16, as PyTorch's scaled products have it.
+            kinds = [operand.dtype for operand in present.values()]
+            kind = np.result_type(*(operands.bfloat16("fp8") if kind.name in FP8 else kind for kind in kinds))
         except TypeError:  # bfloat16 and float16, bfloat16 and int32, ...
             types = ", ".join(f"{name} {operand.dtype}" for name, operand in present.items())
             raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
     else:
         kind = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked).newbyteorder("=")
-        if not operands.is_number(kind):
-            raise TypeError(f"dtype {kind} is not a number's; pass a boolean, integer, real or complex one")
+        if not operands.is_number(kind) or kind.name in FP8:
+            raise TypeError(f"dtype {kind} is no result's; pass a boolean, integer, real or complex one, no fp8")
     for name, operand in present.items():
         if not np.can_cast(operand.dtype, kind, "same_kind"):
             raise TypeError(f"{name} has dtype {operand.dtype}, which dtype={kind} would not keep; convert it first")

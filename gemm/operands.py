@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm.backends.base import LINE, PAGE, WRAPPED_FROM, Backend
 from gemm.dispatch import registry
-from gemm.problem import DeviceView, Operand
+from gemm.problem import EXTRA, DeviceView, Operand
 
 
 def wrap(array: Any, name: str) -> Operand:
@@ -28,9 +28,10 @@ def wrap(array: Any, name: str) -> Operand:
             return view
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
-    if str(getattr(array, "dtype", "")) == "torch.bfloat16":  # no type of NumPy's own: its bits are read
-        array, bits = array.view(sys.modules["torch"].int16), bfloat16(f"{name} is a bfloat16 tensor")
-        return np.asarray(array).view(bits)
+    library, _, kind = str(getattr(array, "dtype", "")).partition(".")
+    if library == "torch" and kind in EXTRA:  # no type of NumPy's own: its bits are read
+        bits = extra(kind, f"{name} is a {kind} tensor")
+        return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -53,18 +54,28 @@ def wrap_output(array: Any, name: str = "out") -> Operand:
     return operand
 
 
-def bfloat16(why: str) -> np.dtype[Any]:
-    """NumPy's type for bfloat16, which ml_dtypes brings. `why` begins the message of the TypeError without it."""
+def extra(name: str, why: str) -> np.dtype[Any]:
+    """NumPy's type for `name` of EXTRA. `why` begins the message of the TypeError without ml_dtypes."""
     try:
-        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except ImportError as error:
         raise TypeError(f"{why}, which NumPy knows by the package ml_dtypes; pip install ml_dtypes") from error
     return found
 
 
+def bfloat16(why: str) -> np.dtype[Any]:
+    """`extra` of bfloat16."""
+    return extra("bfloat16", why)
+
+
+def named(name: str, why: str) -> np.dtype[Any]:
+    """NumPy's type called `name`, also of EXTRA."""
+    return extra(name, why) if name in EXTRA else np.dtype(name)
+
+
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, bfloat16."""
-    return dtype.kind in "biufc" or dtype.name == "bfloat16"
+    """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, those of EXTRA."""
+    return dtype.name in EXTRA or (dtype.kind in "biufc" and not dtype.name.startswith("float8"))
 
 
 def _refuse_broadcast(operand: Operand, name: str) -> None:

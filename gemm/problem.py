@@ -15,6 +15,10 @@ PRECISIONS = ("highest", "high", "medium")
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
 """What `gemm` may apply to results; "" is none."""
 
+FP8 = ("float8_e4m3fn", "float8_e5m2")
+"""Types of operands only: eight bits are too few for a sum."""
+EXTRA = ("bfloat16", *FP8)
+"""Types that NumPy knows by ml_dtypes, and PyTorch by the same names."""
 NARROW = ("float16", "bfloat16")
 """Types whose sums and epilogue are float32's."""
 

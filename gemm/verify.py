@@ -109,7 +109,7 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
 def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
     """The types of a kernel's results, and of a and b; float32 where any will do."""
     names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
-    dtype, *types = (operands.bfloat16(kernel.name) if name == "bfloat16" else np.dtype(name) for name in names)
+    dtype, *types = (operands.named(name, kernel.name) for name in names)
     return dtype, types or [dtype, dtype]
 
 

@@ -14,7 +14,7 @@ from gemm.dispatch import cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import PRECISIONS, Device, DeviceView, Operand, Problem
+from gemm.problem import EXTRA, PRECISIONS, Device, DeviceView, Operand, Problem
 
 HOST_BACKENDS = probe.HARMLESS
 """Backends that compute in host memory and cost nothing to look for."""
@@ -158,8 +158,9 @@ def _unfit(row: Kernel, problem: Problem) -> str:
 
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
     """Which features `row` misses on `device`, or the package that NumPy needs for its dtype; or ""."""
-    if row.dtype == "bfloat16" and importlib.util.find_spec("ml_dtypes") is None:
-        return 'needs ml_dtypes, by which NumPy knows bfloat16: pip install "gemm[bfloat16]"'
+    extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
+    if extra and importlib.util.find_spec("ml_dtypes") is None:
+        return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'
     missing = set(row.needs) - device.features
     if reproducible:
         missing |= set(row.ordered_needs) - device.features
