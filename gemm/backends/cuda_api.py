@@ -18,7 +18,7 @@ from gemm.errors import KernelFailed
 LEGACY_STREAM, THREAD_STREAM = 1, 2
 """The default streams by their explicit handles: 0 would mean either, by how a library was built."""
 
-OUT_OF_MEMORY, NO_DEVICE = 2, 100
+OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600
 LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 999})
 """Errors after which a context does nothing more: every later call in the process ends with them."""
 
@@ -95,7 +95,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 class Driver:
     """libcuda's functions as methods, without _v2 in their names: each takes its inputs and returns its outputs.
 
-    They raise KernelFailed with CUDA's own name and words for the error. Raises OSError where there is no libcuda.
+    They raise KernelFailed with CUDA's own name and words for the error; cuStreamQuery and cuEventQuery say whether all
+    is done. Raises OSError where there is no libcuda.
     """
 
     def __init__(self) -> None:
@@ -139,6 +140,15 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
     outputs = [(at, p.kind) for at, p in enumerate(parameters) if isinstance(p, _Out)]
     native.restype = c_int
     native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
+    if name in ("cuStreamQuery", "cuEventQuery"):
+
+        def done(what: int) -> bool:
+            status = native(what)
+            if status not in (0, NOT_READY):
+                raise driver.failure(name, status)
+            return bool(status == 0)
+
+        return done
     if not outputs:
 
         def plain(*inputs: Any) -> None:

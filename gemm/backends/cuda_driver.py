@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 from functools import cached_property
@@ -21,7 +22,7 @@ _INSTALL = 'pip install "gemm[cuda]"'
 _DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
 _PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block may have without asking
 
-_CAPABILITIES = (50, 52, 53, 60, 61, 70, 75, 80, 86, 89, 90, 100, 120)
+_CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
 _ATTRIBUTES = {
     "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "l2_bytes": 38, "sm_threads": 39,
@@ -37,6 +38,14 @@ class _PoolProps(ctypes.Structure):
         ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
         ("security", ctypes.c_void_p), ("most", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56),
     )  # fmt: skip
+
+
+_forked: list[int] = []
+"""Not empty in a child of a process that had found GPUs: there, no call of the driver may be made."""
+
+
+def _after_fork() -> None:
+    _forked.append(os.getpid())
 
 
 def threads(kernel: Kernel) -> int:
@@ -89,6 +98,8 @@ class Gpu:
         return self._context
 
     def __enter__(self) -> Gpu:
+        if _forked:
+            raise KernelFailed("CUDA was in use when this process was forked, and does not survive that", lost=True)
         cuda().cuCtxPushCurrent(self.context)
         return self
 
@@ -188,6 +199,8 @@ def find_devices() -> tuple[Device, ...]:
         raise BackendUnavailable("cuda", str(error), _DRIVER) from error
     if not compilers():
         raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
     try:
         version = int(driver.cuDriverGetVersion())
         oldest = min(found.major for found in compilers())

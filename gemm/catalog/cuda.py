@@ -138,19 +138,11 @@ SMALL: tuple[Kernel, ...] = ()
 """Batches of small products: a warp or a block each."""
 
 TILE: tuple[Kernel, ...] = tuple(
-    _cuda(
-        op,
-        "tile",
-        "tile",
-        "tiles of A and B in shared memory, one output a thread",
-        BM=32,
-        BN=32,
-        BK=32,
-        a_lies=7,
-        b_lies=7,
-    )
-    for op in "sd"
-)
+    _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread",
+          BM=32, BN=32, BK=32, a_lies=7, b_lies=7)
+    for op in ("s", "d", "h", "b", "c", "z", "i8", "i16", "i32", "i64", "s8s32", "u8s32", "h32", "b32",
+               *(pair + out for pair in _FP8 for out in "bs"))
+)  # fmt: skip
 """The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""
 
 CUDA: tuple[Kernel, ...] = (*FFMA_TMA, *FFMA, *WGMMA, *EMULATED, *KMAJOR, *DMMA, *GEMV, *SMALL, *TILE)
