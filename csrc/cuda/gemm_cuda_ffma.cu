@@ -3,12 +3,14 @@
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes a load--> registers --fma--> acc
 //
 // STAGES - 1 tiles are on their way while one is multiplied; one barrier a step, which says both that the next tile has
-// come and that the one before has been read by all. Copies are of A_VECTOR and B_VECTOR elements, aligned, along
-// whichever axis is contiguous, and bring zeros from beyond the edges. How registers, banks and lanes fit: ffma.cuh.
+// come and that the one before has been read by all. An operand that is contiguous along m (n) is copied by A_VECTOR
+// (B_VECTOR) elements; one that is contiguous along k, element by element, and so is turned on the way: 8 lanes copy 32
+// bytes of a row, which costs a multiply-add or two in a hundred. Zeros come from beyond the edges. See ffma.cuh.
 //
-// ORDERED when k is not cut: each output is one chain of fma, k ascending.
+// GROUPS of threads share the steps of a stage where a tile is too small to keep a multiprocessor busy with 64 or more
+// sums a thread. ORDERED when k is cut neither so nor into parts: each output is one chain of fma, k ascending.
 //
-// Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN).
+// Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 
 #ifndef BM
 #define BM 128 // rows of out a block
@@ -27,6 +29,9 @@
 #endif
 #ifndef STAGES
 #define STAGES 4 // tiles of a and b in shared memory
+#endif
+#ifndef GROUPS
+#define GROUPS 1 // groups of threads that share a stage's steps
 #endif
 #ifndef THREADS
 #define THREADS 256
@@ -49,77 +54,122 @@
 
 #include "ffma.cuh"
 
-static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
+static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM * TN sums");
 
-// A thread's share of the copies of an operand's tiles: ROWS of COLS elements, contiguous along COLS.
-template <int ROWS, int COLS, int WIDTH, bool SWIZZLED> struct Copies {
-    static constexpr int ACROSS = COLS / WIDTH, DOWN = THREADS / ACROSS, COUNT = (ROWS + DOWN - 1) / DOWN;
-    static_assert(THREADS % ACROSS == 0, "a row of copies is a share of the threads");
+// Elements from one k to the next in shared memory: with 16 bytes more than the tile's, 8 lanes that write a turned row
+// meet no bank conflict.
+enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
+
+// A thread's share of the copies of an operand's tiles: BK rows of WIDE elements, contiguous in memory along WIDE or
+// (TURNED) along k; the other stride is `stride`. `from` is the tile's corner.
+template <int WIDE, int WIDTH, bool TURNED> struct Copies {
+    static constexpr int PITCH = WIDE + CHUNK;             // elements from one k to the next in shared memory
+    static constexpr int LINE = TURNED ? 8 : WIDE / WIDTH; // threads along the contiguous axis
+    static constexpr int LINES = THREADS / LINE;           // copied at once, along the other one
+    static constexpr int COUNT = ((TURNED ? WIDE : BK) + LINES - 1) / LINES;
+    static_assert(THREADS % LINE == 0 && BK % 8 == 0, "lines are whole");
     const T *from;
     long long stride;
-    int row, col;
+    int line, at;
 
-    __device__ __forceinline__ Copies(const T *from, long long stride) : stride(stride) {
-        row = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS * WIDTH;
-        this->from = from + row * stride + col;
+    __device__ __forceinline__ Copies(const T *corner, long long stride) : stride(stride) {
+        line = threadIdx.x / LINE, at = threadIdx.x % LINE * (TURNED ? 1 : WIDTH);
+        from = corner + line * stride + at;
     }
 
-    // Starts the copies of one tile, of which `rows` x `cols` exist.
-    __device__ __forceinline__ void start(T *tile, int rows, int cols) const {
-        const int width = max(0, min(WIDTH, cols - col));
-        const T *at = from;
+    // Starts the copies of one tile, of which `wide` elements and `steps` rows exist, and moves on to the next.
+    template <bool FULL> __device__ __forceinline__ void start(T *tile, int wide, int steps) {
+        constexpr int ALL = TURNED ? WIDE : BK;
+        const T *next = from;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i, at += DOWN * stride) {
-            const int r = row + i * DOWN;
-            if (ROWS % DOWN && r >= ROWS) break;
-            const int valid = r < rows ? width : 0;
-            T *to = tile + (SWIZZLED ? swizzled(r, col / CHUNK) + col % CHUNK : r * COLS + col);
-            copy_async<WIDTH * sizeof(T)>(shared_address(to), valid ? at : from, valid * (int)sizeof(T));
+        for (int i = 0; i < COUNT; ++i, next += LINES * stride) {
+            const int l = line + i * LINES;
+            if (ALL % LINES && l >= ALL) break;
+            if (TURNED) {
+#pragma unroll
+                for (int k = 0; k < BK; k += 8) {
+                    const bool valid = FULL || (l < wide && at + k < steps);
+                    copy_async<sizeof(T)>(shared_address(tile + (at + k) * PITCH + l), valid ? next + k : from,
+                                          valid ? sizeof(T) : 0);
+                }
+            } else {
+                const int valid = FULL ? WIDTH : l < steps ? max(0, min(WIDTH, wide - at)) : 0;
+                copy_async<WIDTH * sizeof(T)>(shared_address(tile + l * PITCH + at), valid ? next : from,
+                                              valid * (int)sizeof(T));
+            }
         }
+        from += TURNED ? BK : BK * stride;
     }
 };
 
+// The sums of all groups in the first one's threads. `shared` has room for those of the others.
+INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
+    const int group = threadIdx.x / WORKERS;
+    Vector<T, CHUNK> *const sums = (Vector<T, CHUNK> *)shared + threadIdx.x % WORKERS;
+    constexpr int CHUNKS = TM * TN / CHUNK;
+    __syncthreads(); // all have read the last stage
+#pragma unroll
+    for (int i = 0; i < TM * TN; ++i)
+        if (group) sums[((group - 1) * CHUNKS + i / CHUNK) * WORKERS].at[i % CHUNK] = acc[i];
+    __syncthreads();
+    if (group) return;
+#pragma unroll 1
+    for (int other = 1; other < GROUPS; ++other) {
+#pragma unroll
+        for (int i = 0; i < TM * TN; ++i)
+            acc[i] = add(acc[i], sums[((other - 1) * CHUNKS + i / CHUNK) * WORKERS].at[i % CHUNK]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_ffma(ARGUMENT Gemm g) {
     alignas(128) extern __shared__ unsigned char shared[];
-    T *const a_tiles = (T *)shared, *const b_tiles = a_tiles + STAGES * BM * BK;
+    constexpr int STEPS = BK / GROUPS;
+    T *const a_tiles = (T *)shared, *const b_tiles = a_tiles + STAGES * BK * A_PITCH;
 
     const unsigned index = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
-    const Lane lane = lane_of(threadIdx.x);
+    const Lane lane = lane_of(threadIdx.x % WORKERS);
     const int rows = (int)min((long long)BM, g.m - tile.top), cols = (int)min((long long)BN, g.n - tile.left);
 
-    constexpr bool A_ALONG = A_TURNED, B_ALONG = !B_TURNED;
-    const T *a = g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + share.first * (long long)BK * g.a_col;
-    const T *b = g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + share.first * (long long)BK * g.b_row;
-    Copies<A_ALONG ? BK : BM, A_ALONG ? BM : BK, A_VECTOR, !A_ALONG> a_copies(a, A_ALONG ? g.a_col : g.a_row);
-    Copies<B_ALONG ? BK : BN, B_ALONG ? BN : BK, B_VECTOR, !B_ALONG> b_copies(b, B_ALONG ? g.b_row : g.b_col);
+    const long long first = share.first * (long long)BK;
+    Copies<BM, A_TURNED ? A_VECTOR : 1, !A_TURNED> a(
+        g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col, A_TURNED ? g.a_col : g.a_row);
+    Copies<BN, B_TURNED ? 1 : B_VECTOR, B_TURNED> b(
+        g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, B_TURNED ? g.b_col : g.b_row);
 
-    long long left = g.k - share.first * (long long)BK; // of k, for the next copies
+    const int ragged = (int)((g.k - first) / BK); // the step, if there is one, of fewer than BK rows
+    const bool whole = rows == BM && cols == BN;
     int copied = 0;
     auto start = [&](int stage) {
         if (copied < share.steps) {
-            const int steps = (int)min((long long)BK, left);
-            a_copies.start(a_tiles + stage * BM * BK, A_ALONG ? steps : rows, A_ALONG ? rows : steps);
-            b_copies.start(b_tiles + stage * BN * BK, B_ALONG ? steps : cols, B_ALONG ? cols : steps);
-            a_copies.from += BK * g.a_col;
-            b_copies.from += BK * g.b_row;
-            left -= BK;
+            T *const a_tile = a_tiles + stage * BK * A_PITCH, *const b_tile = b_tiles + stage * BK * B_PITCH;
+            if (whole && copied < ragged) {
+                a.template start<true>(a_tile, BM, BK);
+                b.template start<true>(b_tile, BN, BK);
+            } else {
+                const int steps = copied < ragged ? BK : (int)(g.k - first - copied * (long long)BK);
+                a.template start<false>(a_tile, rows, steps);
+                b.template start<false>(b_tile, cols, steps);
+            }
             ++copied;
         }
         copy_commit(); // an empty group keeps the count
     };
 
     T acc[TM * TN] = {};
+    const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();
         __syncthreads();
         start(stage == 0 ? STAGES - 1 : stage - 1);
-        multiply_tiles<A_ALONG, B_ALONG>(acc, a_tiles + stage * BM * BK, b_tiles + stage * BN * BK, lane);
+        multiply_tiles<STEPS, A_PITCH, B_PITCH>(acc, a_tiles + (stage * BK + mine) * A_PITCH,
+                                                b_tiles + (stage * BK + mine) * B_PITCH, lane);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_wait<0>();
-    finish<A_ALONG, B_ALONG>(g, blockIdx.y, index, part, acc, lane, threadIdx.x, shared);
+    if (GROUPS > 1) add_groups(acc, (T *)shared);
+    if (threadIdx.x < WORKERS) finish(g, blockIdx.y, index, part, threadIdx.x, acc, shared);
 }
