@@ -49,28 +49,52 @@ template <int WIDE, class T, int COUNT> INLINE void put_block(int block, T *to, 
 
 // STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
 template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
+    enum { TOGETHER = 4 }; // parts whose loads are on their way at once
+    union Four {
+        float4 words;
+        T at[4];
+    };
+    const unsigned pair = blockIdx.x % SHARING;
     if (parts == 1) {
-        if (step == 1) {
 #pragma unroll
-            for (int x = 0; x < STRETCH; x += 4) *(Vector<T, 4> *)(sums + x) = *(const Vector<T, 4> *)(mine + x);
-        } else {
-#pragma unroll
-            for (int x = 0; x < STRETCH; ++x) sums[x] = mine[x * step];
+        for (int x = 0; x < STRETCH; x += 4) {
+            Four four;
+            if (step == 1)
+                four.words = *(const float4 *)(mine + x);
+            else
+                for (int y = 0; y < 4; ++y) four.at[y] = mine[(x + y) * step];
+            for (int y = 0; y < 4; ++y) sums[x + y] = four.at[y];
         }
         return;
     }
-    const unsigned pair = blockIdx.x % SHARING;
+    for (int first = 0; first < parts; first += TOGETHER) {
+        T more[TOGETHER][STRETCH];
 #pragma unroll
-    for (int x = 0; x < STRETCH; ++x) sums[x] = remote_load(mine + x * step, pair);
-    for (int part = 1; part < parts; ++part)
+        for (int part = 0; part < TOGETHER; ++part) {
+            const unsigned block = min(first + part, parts - 1) * SHARING + pair;
 #pragma unroll
-        for (int x = 0; x < STRETCH; ++x) sums[x] = add(sums[x], remote_load(mine + x * step, part * SHARING + pair));
+            for (int x = 0; x < STRETCH; x += 4) {
+                Four four;
+                if (step == 1)
+                    four.words = remote_load((const float4 *)(mine + x), block);
+                else
+                    for (int y = 0; y < 4; ++y) four.at[y] = remote_load(mine + (x + y) * step, block);
+                for (int y = 0; y < 4; ++y) more[part][x + y] = four.at[y];
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < TOGETHER; ++part)
+#pragma unroll
+            for (int x = 0; x < STRETCH; ++x)
+                if (first + part < parts) sums[x] = first + part ? add(sums[x], more[part][x]) : more[part][x];
+    }
 }
 
 // The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): with parts, of this
 // block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums.
-template <int WIDE, int SHARING, class T>
-INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z) {
+template <int WIDE, int SHARING, class T, class ADJUST>
+INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z,
+                   ADJUST adjust) {
     const Output<STRETCH> output(g, z);
     const int lane = threadIdx.x % 32, runs = 16 * WIDE / STRETCH, part = blockIdx.x / SHARING % g.parts;
 #pragma unroll 1
@@ -81,7 +105,8 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long
         T taken[STRETCH];
         take<SHARING>(taken, from + row * pitch + col, down ? pitch : 1, g.parts);
 #pragma unroll
-        for (int x = 0; x < STRETCH; ++x) sums[x] = (SUM)taken[x];
+        for (int x = 0; x < STRETCH; ++x)
+            sums[x] = (SUM)adjust(taken[x], top + row + (down ? x : 0), left + col + (down ? 0 : x));
         if (down)
             output.put(left + col, top + row, sums);
         else
@@ -131,11 +156,18 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
+struct AsTheyAre {
+    template <class T> __device__ __forceinline__ T operator()(T sum, long long, long long) const {
+        return sum;
+    }
+};
+
 // Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
 // GROUPS warpgroups at once. `staging`: STAGING bytes a warp; `ring`: shared memory for all sums, used with parts.
-template <int WIDE, int GROUPS, int SHARING, class T, int COUNT>
+// Before the epilogue each sum becomes adjust(sum, i, j), also where these are beyond m and n.
+template <int WIDE, int GROUPS, int SHARING, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, Tile tile,
-                    long long z) {
+                    long long z, ADJUST adjust = ADJUST()) {
     const int warp = threadIdx.x / 32;
     const long long top = tile.top + 16 * warp, left = tile.left;
     staging += warp * STAGING;
@@ -159,7 +191,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         T *mine = (T *)ring + warp * 16 * (WIDE + 8);
         put<0, WIDE>(mine, WIDE + 8, sums);
         cluster_sync();
-        finish<WIDE, SHARING>(turned, down, mine, WIDE + 8, top, left, z);
+        finish<WIDE, SHARING>(turned, down, mine, WIDE + 8, top, left, z, adjust);
         fence_async(); // TMA writes next to what was read here
         cluster_sync();
         return;
@@ -169,7 +201,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         put_block<WIDE>(block, (T *)staging, sums);
         __syncwarp();
-        finish<STAGED, SHARING>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z);
+        finish<STAGED, SHARING>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
     }
 }
 

@@ -45,12 +45,12 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
             tma_load_3d(to, map, full, x, y, z);
     }
 
-    // What a wgmma reads from `row` on and, counted in STEPs, from `step` of k on.
+    // What a wgmma reads from `row` on and, counted in STEPs, from `step` of k on: the tile's descriptor, moved.
     static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
         const int k = step * STEP;
         const int offset =
             ALONG_K ? k / ACROSS * SLAB + row * WIDTH + k % ACROSS * (int)sizeof(T) : row / ACROSS * SLAB + k * WIDTH;
-        return descriptor(tile + offset, ALONG_K ? 16 : SLAB, 8 * WIDTH, WIDTH == 128 ? 1 : WIDTH == 64 ? 2 : 3);
+        return descriptor(tile, ALONG_K ? 16 : SLAB, 8 * WIDTH, WIDTH == 128 ? 1 : WIDTH == 64 ? 2 : 3) + offset / 16;
     }
 };
 
@@ -156,23 +156,23 @@ template <int GROUPS, int BLOCKS> struct Registers {
     };
 };
 
-// The loading warpgroup: fills stages with the tiles of a and b of this block, PLANES of each one after the other.
-template <class A, class B, int HIGH, int WIDE, int DEEP, int SHARING, int PLANES, class R>
+// The loading warpgroup: fills stages with the tiles of a and b of this block, PER_STAGE of each one after the other.
+template <class A, class B, int HIGH, int WIDE, int DEEP, int SHARING, int PER_STAGE, class R>
 INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorMap *b_map) {
     for (Walk<HIGH, WIDE, SHARING> walk(g); walk.more(); walk.next()) {
         if (threadIdx.x % 128 == 0) {
             const Tile tile = walk.tile();
             const Share share = share_of<DEEP>(g, walk.part);
-            const int a_z = (g.a_batch ? (int)walk.z : 0) * PLANES, b_z = (g.b_batch ? (int)walk.z : 0) * PLANES;
+            const int a_z = (g.a_batch ? (int)walk.z : 0) * PER_STAGE, b_z = (g.b_batch ? (int)walk.z : 0) * PER_STAGE;
             const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
             for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {
                 barrier_wait(ring.empty(), ring.parity ^ 1);
-                barrier_expect(ring.full(), PLANES * (A::BYTES + B::BYTES));
+                barrier_expect(ring.full(), PER_STAGE * (A::BYTES + B::BYTES));
                 const int k = step * DEEP;
 #pragma unroll
-                for (int plane = 0; plane < PLANES; ++plane) {
+                for (int plane = 0; plane < PER_STAGE; ++plane) {
                     const unsigned a = ring.tiles() + plane * A::BYTES;
-                    const unsigned b = ring.tiles() + PLANES * A::BYTES + plane * B::BYTES;
+                    const unsigned b = ring.tiles() + PER_STAGE * A::BYTES + plane * B::BYTES;
 #pragma unroll
                     for (int i = 0; i < A::BOXES; ++i)
                         A::load(i, a, a_map, ring.full(), (int)tile.top, k, a_z + plane, 0);

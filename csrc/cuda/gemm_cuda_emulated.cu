@@ -1,0 +1,165 @@
+// gemm_cuda_emulated: float32 products out of bfloat16 or float16 ones on Hopper's tensor cores, as accurate as a chain
+// of float32 fma; see hopper.cuh for who does what, and gemm_cuda_split for the planes that the operands come in.
+//
+//     PLANES 3, bfloat16    a*b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0)     dropped: below 2^-23 |a b|
+//     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|
+//
+// The tensor cores' accumulator truncates, so that its error would grow with k and to one side. A warpgroup therefore
+// sums PROMOTE stages in it, the smallest products first, and adds that to sums of its own, rounded to nearest. While
+// it does so the other one multiplies: they take turns, so that the tensor cores never wait for additions.
+//
+// Lines of a and b are scaled by powers of two: results are scaled back, at no loss. A result in a line with an infinity
+// or NaN is summed up again from the planes, one fma an element, as IEEE arithmetic has it.
+
+#ifndef A_TYPE
+#define A_TYPE bfloat16 // of the planes, or float16, as B_TYPE
+#endif
+#ifndef B_TYPE
+#define B_TYPE bfloat16
+#endif
+#ifndef A_TURNED
+#define A_TURNED 0 // 1: a's planes are contiguous along m
+#endif
+#ifndef B_TURNED
+#define B_TURNED 0 // 1: b's planes are contiguous along k
+#endif
+#ifndef PLANES
+#define PLANES 3 // 2 of float16
+#endif
+#ifndef BM
+#define BM 128 // rows of out a block, 64 for each warpgroup
+#endif
+#ifndef BN
+#define BN 192 // columns of out a block
+#endif
+#ifndef BK
+#define BK 32 // of k a stage
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef PROMOTE
+#define PROMOTE 1 // stages that the tensor cores sum alone; PROMOTE * BK <= 64
+#endif
+#ifndef MULTICAST
+#define MULTICAST 2 // blocks of a cluster that share b
+#endif
+#ifndef THREADS
+#define THREADS 384 // two warpgroups, and the one that loads
+#endif
+
+#include "hopper.cuh"
+#include "deliver.cuh"
+#include "planes.cuh"
+
+#define CONSUMERS (BM / 64)
+static_assert(CONSUMERS == 2 && THREADS == 384, "two warpgroups that take turns, and the loading one");
+static_assert(PROMOTE * BK <= 64, "the accumulator truncates");
+
+typedef Operand<A_TYPE, BM, BK, !A_TURNED, 64> A;
+typedef Operand<B_TYPE, BN, BK, B_TURNED, 64, BN / MULTICAST> B;
+typedef Ring<STAGES, PLANES *(A::BYTES + B::BYTES)> Stages;
+
+template <class D> INLINE void product(bfloat16, D &sums, unsigned long long a, unsigned long long b, bool add) {
+    wgmma_bf16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, add);
+}
+template <class D> INLINE void product(float16, D &sums, unsigned long long a, unsigned long long b, bool add) {
+    wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, add);
+}
+
+// All products of a stage, the smallest first. `fresh`: the accumulator starts anew.
+template <class D> INLINE void products(D &sums, unsigned tiles, int rows, bool fresh) {
+#pragma unroll
+    for (int order = PLANES - 1; order >= 0; --order) // sum of the planes' numbers
+#pragma unroll
+        for (int p = 0; p <= order; ++p)
+#pragma unroll
+            for (int k = 0; k < BK / 16; ++k)
+                product(A_TYPE{}, sums, A::at(tiles + p * A::BYTES, rows, k),
+                        B::at(tiles + PLANES * A::BYTES + (order - p) * B::BYTES, 0, k),
+                        !(fresh && order == PLANES - 1 && p == 0 && k == 0));
+}
+
+// A sum of scaled products becomes that of a's and b's.
+struct Unscale {
+    const Gemm &g;
+    const int *of_a, *of_b; // exponents
+
+    __device__ __forceinline__ Unscale(const Gemm &g, long long z)
+        : g(g), of_a((const int *)g.memory + (g.a_batch ? z * g.m : 0)),
+          of_b((const int *)g.arrivals + (g.b_batch ? z * g.n : 0)), z(z) {}
+    __device__ __forceinline__ float operator()(float sum, long long i, long long j) const {
+        if (i >= g.m || j >= g.n) return 0;
+        const int a = of_a[i], b = of_b[j];
+        return a == SPECIAL || b == SPECIAL ? chain(i, j) : times_power(sum, a + b);
+    }
+
+  private:
+    long long z;
+
+    // Elements of a line that is special are scaled by 2^-e, too, but its e is not known: infinities and NaNs have none,
+    // and any other product is finite, which is all that a special line's result needs.
+    __device__ __noinline__ float chain(long long i, long long j) const {
+        const A_TYPE *a = g.a + (g.a_batch ? z * g.a_batch : 0) + i * g.a_row;
+        const B_TYPE *b = g.b + (g.b_batch ? z * g.b_batch : 0) + j * g.b_col;
+        const long long a_plane = A_TURNED ? g.k * g.a_col : g.m * g.a_row;
+        const long long b_plane = B_TURNED ? g.n * g.b_col : g.k * g.b_row;
+        float sum = 0;
+        for (long long p = 0; p < g.k; ++p) {
+            float x = 0, y = 0;
+            for (int plane = PLANES - 1; plane >= 0; --plane) {
+                x = add(x, widen(a[p * g.a_col + plane * a_plane]));
+                y = add(y, widen(b[p * g.b_row + plane * b_plane]));
+            }
+            sum = multiply_add(x, y, sum);
+        }
+        return sum;
+    }
+};
+
+INLINE void consume(const Gemm &g, Stages ring) {
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = group * 64;
+    for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
+        float sums[BN / 2] = {};
+        const int steps = share_of<BK>(g, walk.part).steps;
+        if (group == 1 && steps) bar_arrive(2, 256);
+        for (int step = 0; step < steps; step += PROMOTE) {
+            float latest[BN / 2];
+            Stages oldest = ring; // that this warpgroup may still read
+#pragma unroll
+            for (int x = 0; x < PROMOTE; ++x) {
+                if (x && step + x == steps) break;
+                barrier_wait(ring.full(), ring.parity);
+                bar_sync(2 + group, 256); // the other warpgroup's products are under way
+                wgmma_fence();
+                products(latest, ring.tiles(), rows, x == 0);
+                wgmma_commit();
+                if (group == 0 || step + x + 1 < steps) bar_arrive(3 - group, 256);
+                ring.next();
+            }
+            wgmma_wait<0>();
+            wgmma_hold(latest);
+            for (; oldest.stage != ring.stage; oldest.next()) oldest.leave<MULTICAST>(walk.first());
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) sums[i] = add(sums[i], latest[i]);
+        }
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(), ring.memory, walk.tile(), walk.z, Unscale(g, walk.z));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_cuda_emulated(const __grid_constant__ Gemm g, const __grid_constant__ TensorMap a_map,
+                       const __grid_constant__ TensorMap b_map) {
+    extern __shared__ unsigned char shared[];
+    const bool cluster = MULTICAST * g.parts > 1;
+    Stages ring(shared);
+    ring.start(4 * CONSUMERS * MULTICAST, cluster);
+    if (threadIdx.x >= CONSUMERS * 128) {
+        registers_down<LOADER_REGISTERS>();
+        produce<A, B, BM, BN, BK, MULTICAST, PLANES>(g, ring, &a_map, &b_map);
+    } else {
+        registers_up<Registers<CONSUMERS, 1>::EACH>();
+        consume(g, ring);
+    }
+    if (cluster) cluster_sync(); // others may yet arrive at barriers of this block, or write to its ring
+}

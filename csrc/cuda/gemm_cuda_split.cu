@@ -1,0 +1,108 @@
+// gemm_cuda_split: a float32 operand as a sum of narrower planes, for products on tensor cores (gemm_cuda_emulated).
+//
+//     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
+//
+// where e belongs to a row of a (a column of b), so that its largest element lies in [1, 2) for planes of bfloat16, in
+// [2^14, 2^15) for float16: nothing overflows, and what is lost to subnormal planes is tiny beside the largest element.
+// Each plane is what remains, rounded to nearest. Three of bfloat16 hold all 24 bits; two of float16 leave an error of
+// at most 2^-23 of the element or 2^-39 of the largest.
+//
+// A line with an infinity or NaN has e = SPECIAL: such elements are put into plane 0 as they are, and the others are
+// scaled by the largest finite one; the product then multiplies what meets this line one by one.
+//
+//     TURNED 0   a row i has its exponent[z, i]        a block a row, which it reads twice (from L1, the second time)
+//     TURNED 1   a column j has its exponent[z, j]     a block 32 columns, a warp a row of them
+//
+// Either way `from` is read and `to` is written along j. Grid: x over rows, or over 32 columns; y over the batch, or
+// less of it: blocks walk on by gridDim.y.
+
+#ifndef TYPE
+#define TYPE bfloat16 // of the planes, or float16
+#endif
+#ifndef PLANES
+#define PLANES 3 // 2 of float16
+#endif
+#ifndef TURNED
+#define TURNED 0 // 1: the operand is contiguous along m (b: n), not along k
+#endif
+#ifndef THREADS
+#define THREADS 512
+#endif
+
+#include "gemm.cuh"
+#include "planes.cuh"
+#include "ptx.cuh"
+
+struct Split {
+    const float *from;
+    TYPE *to;
+    long long rows, cols, batch;
+    long long from_row, from_col, from_batch; // strides in elements, of any sign
+    long long to_row, to_batch;
+    int *exponents;
+    long long to_plane;
+};
+
+INLINE bfloat16 nearest(bfloat16, float x) {
+    return bfloat16{float_to_bf16(x)};
+}
+INLINE float16 nearest(float16, float x) {
+    return float16{float_to_f16(x)};
+}
+
+// Calls each(x, i, j) for the elements of the block's row, or columns.
+template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) {
+    const float *from = s.from + z * s.from_batch;
+    if (TURNED) {
+        const long long j = blockIdx.x * 32ll + threadIdx.x % 32;
+        if (j < s.cols) {
+#pragma unroll 8
+            for (long long i = threadIdx.x / 32; i < s.rows; i += THREADS / 32)
+                each(from[i * s.from_row + j * s.from_col], i, j);
+        }
+    } else {
+        const long long i = blockIdx.x;
+#pragma unroll 8
+        for (long long j = threadIdx.x; j < s.cols; j += THREADS) each(from[i * s.from_row + j * s.from_col], i, j);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_split(const __grid_constant__ Split s) {
+    __shared__ unsigned most[32], special[32]; // of each column; of a row the first
+    const int line = TURNED ? threadIdx.x % 32 : 0;
+    for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {
+        if (threadIdx.x < 32) most[threadIdx.x] = special[threadIdx.x] = 0;
+        __syncthreads();
+        unsigned largest = 0, strange = 0;
+        sweep(s, z, [&](float x, long long, long long) {
+            const unsigned magnitude = __float_as_uint(x) & 0x7FFFFFFF;
+            strange |= magnitude >= 0x7F800000;
+            largest = max(largest, magnitude < 0x7F800000 ? magnitude : 0);
+        });
+        if (!TURNED) { // one atomic a warp
+            largest = __reduce_max_sync(~0u, largest);
+            strange = __reduce_max_sync(~0u, strange);
+        }
+        if (TURNED || threadIdx.x % 32 == 0) {
+            atomicMax(most + line, largest);
+            atomicMax(special + line, strange);
+        }
+        __syncthreads();
+        const int exponent = exponent_of<TYPE>(most[line]);
+        const long long first = TURNED ? z * s.cols + blockIdx.x * 32ll : z * s.rows + blockIdx.x;
+        if (threadIdx.x < (TURNED ? 32 : 1) && (!TURNED || blockIdx.x * 32ll + threadIdx.x < s.cols))
+            s.exponents[first + threadIdx.x] = special[line] ? SPECIAL : exponent;
+        TYPE *to = s.to + z * s.to_batch;
+        sweep(s, z, [&](float x, long long i, long long j) {
+            float left = times_power(x, -exponent);
+            const bool finite = (__float_as_uint(x) & 0x7F800000) != 0x7F800000;
+#pragma unroll
+            for (int plane = 0; plane < PLANES; ++plane) {
+                const TYPE part = nearest(TYPE{}, left);
+                to[plane * s.to_plane + i * s.to_row + j] = part;
+                left = finite ? left - widen(part) : 0;
+            }
+        });
+        __syncthreads();
+    }
+}
