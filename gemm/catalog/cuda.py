@@ -91,6 +91,7 @@ WGMMA: tuple[Kernel, ...] = (
 )
 """float16 and bfloat16 on Hopper's tensor cores."""
 
+
 def _emulated(form: str, bn: int, stages: int, *, promote: int, gflops: float) -> Kernel:
     """A row of gemm_cuda_emulated: products of planes of `form`, summed by the tensor cores over `promote` stages."""
     planes = 3 if form == "bf16x6" else 2
