@@ -12,5 +12,5 @@ compile() { # NAME ARCHITECTURE REQUIREMENT...
 }
 
 # NVRTC 12.9 is the last that knows sm_50 to sm_70; 13 knows sm_75 and newer.
-compile 12.9 sm_53 'cuda-bindings==12.9.*' 'nvidia-cuda-nvrtc-cu12==12.9.*'
-compile 13 sm_90a 'cuda-bindings==13.*' 'nvidia-cuda-nvrtc==13.*'
+compile 12.9 sm_53 'nvidia-cuda-nvrtc-cu12==12.9.*'
+compile 13 sm_90a 'nvidia-cuda-nvrtc==13.*'

@@ -29,7 +29,7 @@ VARIABLES = {
 }
 """The environment variables that the package reads, and what each sets."""
 
-_RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "cuda-bindings", "nvidia-cuda-nvrtc",
+_RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "nvidia-cuda-nvrtc",
             "nvidia-cuda-nvrtc-cu12", "rich")  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("ml_dtypes")
 
 from gemm.backends.cuda_operand import A, Map, Step
-from gemm.backends.cuda_recipe import GRID, SIZES, Chip, Layout, Recipe, parts, plain, recipe, types
+from gemm.backends.cuda_recipe import GRID, SIZES, Chip, Layout, Recipe, forms, parts, plain, recipe, types
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.verify import types_of
 
@@ -221,6 +221,8 @@ def test_every_layout(row: Kernel) -> None:
             exact = np.matmul(a.astype(wide(left)), b.astype(wide(right)))
             np.testing.assert_array_equal(out, exact.astype(dtype), err_msg=f"{a.strides} {b.strides} {made.copied}")
             assert made.kernel == (row if k else plain(row))
+            form = {"EPILOGUE": 0, **dict(made.steps[-1].form)}
+            assert form in [{"EPILOGUE": 0, **known} for known in forms(made.kernel)]
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.fuses and row.dtype == "float32"], ids=lambda row: row.name)

@@ -20,6 +20,9 @@ SIZES = {
 }  # fmt: skip
 """Bytes of the types of csrc/cuda."""
 
+PLANES = {2: "float16", 3: "bfloat16"}
+"""What so many planes of float32 numbers are made of."""
+
 _PACK = struct.Struct("2Q3q3q2q")
 _SPLIT = struct.Struct("2Q3q3q2qQq")
 _WIDE = 16
@@ -151,7 +154,7 @@ def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int
     count = row.params["planes"]
     pitch = -(-x.k // 8) * 8
     plane = x.extent * pitch
-    y = x._replace(slot=slot, at=at, type="bfloat16" if count == 3 else "float16", along=1, across=pitch,
+    y = x._replace(slot=slot, at=at, type=PLANES[count], along=1, across=pitch,
                    step=count * plane if x.step else 0, aligned=_WIDE, turned=False, vectors=True,
                    planes=count, plane=plane, scales=at + -(-2 * count * plane * x.matrices // 256) * 256)  # fmt: skip
     return y, y.scales - at + 4 * x.extent * x.matrices

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -131,6 +132,30 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     raise AssertionError(f"{plain(kernel).name} takes any product")
 
 
+def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
+    """Every form in which a recipe may want `kernel` compiled."""
+    p = kernel.params
+    pairs = [types(kernel)[:2]]
+    if pairs[0][0] != pairs[0][1]:
+        pairs.append(pairs[0][::-1])
+    if p.get("planes"):
+        pairs = [(cuda_operand.PLANES[p["planes"]],) * 2]
+    choices: dict[str, tuple[object, ...]] = {}
+    for name in "AB":
+        wide = cuda_operand.vector_of(kernel, name.lower())
+        if wide or (p.get(f"{name.lower()}_lies", 3) == 3 and not p.get("planes")):
+            lies = p.get(f"{name.lower()}_lies", 3)
+            choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
+        if wide:
+            choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
+    if p.get("ordered_form"):
+        choices["ORDERED"] = (0, 1)
+    if kernel.fuses:
+        choices["EPILOGUE"] = (0, 1)
+    for (a, b), values in product(pairs, product(*choices.values())):
+        yield {"A_TYPE": a, "B_TYPE": b, "OUT_TYPE": types(kernel)[2], **dict(zip(choices, values, strict=True))}
+
+
 class _Unfit(Exception):
     """A row cannot compute a product."""
 
@@ -250,7 +275,7 @@ class _Maker:
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):
             wide = cuda_operand.vector_of(self.row, x.which)
-            if wide or p.get(f"{x.which}_lies", 3) == 3:  # by rows is along k for a, along n for b
+            if wide or (p.get(f"{x.which}_lies", 3) == 3 and not x.planes):  # by rows is along k for a, along n for b
                 found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1

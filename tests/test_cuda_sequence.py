@@ -1,0 +1,221 @@
+"""Prepared launches, in C and in Python: both give the driver the same calls, whatever the addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gemm.backends import cuda_sequence
+from gemm.backends.cuda_api import Driver
+from gemm.backends.cuda_operand import Map
+from gemm.errors import KernelFailed
+
+CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
+A_MAP = Map(0, 64, 2, (40, 30, 2), (160, 4800), (32, 8, 1), 3)
+B_MAP = Map(5, 512, 11, (30, 20, 1), (128, 2560), (8, 16, 1), 0)
+SCALE = bytes(range(32))
+
+
+def steps() -> tuple[Any, ...]:
+    packed = bytes(range(80))
+    product = bytes(200) + b"\xff" * 56
+    return (
+        (0xAB0, 7, 3, 256, 1, 0, packed, -1, ((0, 0, 16), (8, 5, 512)), ()),
+        (
+            0xAC0,
+            132,
+            1,
+            384,
+            2,
+            200_000,
+            product,
+            224,
+            ((0, 0, 0), (8, 5, 512), (16, 2, 0), (24, 3, 4)),
+            (A_MAP, B_MAP),
+        ),
+    )
+
+
+class Fake:
+    """The driver's functions as C functions, which write down what they are given."""
+
+    def __init__(self, failing: dict[str, int] | None = None, current: int = CONTEXT) -> None:
+        self.said: list[Any] = []
+        self.failing, self.current = failing or {}, current
+        self.kept: list[Any] = []
+        out = POINTER(c_void_p)
+        kinds = {
+            "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+            "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+            "cuTensorMapEncodeTiled": (c_void_p, c_uint, c_uint, *[c_void_p] * 5, *[c_uint] * 4),
+            "cuMemAllocFromPoolAsync": (POINTER(c_uint64), c_size_t, c_void_p, c_void_p),
+            "cuMemFreeAsync": (c_uint64, c_void_p),
+            "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, c_void_p),
+            "cuCtxGetCurrent": (out,), "cuCtxPushCurrent_v2": (c_void_p,), "cuCtxPopCurrent_v2": (out,),
+        }  # fmt: skip
+        for name, parameters in kinds.items():
+            self.kept.append(CFUNCTYPE(c_int, *parameters)(self.answer(name)))
+        self.addresses = tuple(int(ctypes.cast(f, c_void_p).value or 0) for f in self.kept)
+        self.functions = dict(zip(kinds, self.kept, strict=True))
+
+    def answer(self, name: str) -> Any:
+        does = getattr(self, name)
+
+        def answered(*given: Any) -> int:
+            if name in self.failing:
+                return self.failing[name]
+            does(*given)
+            return 0
+
+        return answered
+
+    def parameters(self, given: int, sizes: list[int]) -> list[bytes]:
+        pointers = (c_void_p * len(sizes)).from_address(given)
+        return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True) if pointer]
+
+    def cuLaunchKernel(self, function: int, *given: Any) -> None:
+        self.said.append(("launch", function, *given[:7], given[7], self.parameters(given[8], [80])))
+
+    def cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: Any) -> None:
+        words = (c_uint * 7).from_address(config)
+        stream, attributes = (c_void_p * 2).from_address(config + 32)
+        assert c_uint.from_address(config + 48).value == 1
+        cluster = list((c_uint * 5).from_address(attributes or 0))
+        self.said.append(
+            ("cluster", function, list(words), stream, cluster, self.parameters(parameters, [256, 128, 128]))
+        )
+
+    def cuTensorMapEncodeTiled(self, image: int, kind: int, rank: int, address: int, *rest: Any) -> None:
+        assert image % 64 == 0
+        dims, strides = list((c_uint64 * 3).from_address(rest[0])), list((c_uint64 * 2).from_address(rest[1]))
+        box, one = list((c_uint * 3).from_address(rest[2])), list((c_uint * 3).from_address(rest[3]))
+        self.said.append(("map", kind, rank, address, dims, strides, box, one, *rest[4:]))
+        ctypes.memset(image, kind, 128)
+
+    def cuMemAllocFromPoolAsync(self, address: Any, size: int, pool: int, stream: int) -> None:
+        address[0] = ROOM_AT
+        self.said.append(("allocate", size, pool, stream))
+
+    def cuMemFreeAsync(self, address: int, stream: int) -> None:
+        self.said.append(("free", address, stream))
+
+    def cuMemsetD32Async(self, address: int, value: int, count: int, stream: int) -> None:
+        self.said.append(("set", address, value, count, stream))
+
+    def cuCtxGetCurrent(self, context: Any) -> None:
+        context[0] = self.current
+
+    def cuCtxPushCurrent_v2(self, context: int) -> None:
+        self.said.append(("push", context))
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> None:
+        self.said.append(("pop",))
+
+
+def native(fake: Fake, room: int = 4096) -> Any:
+    made = cuda_sequence._native()
+    if made is None:
+        pytest.skip("gemm._cuda was not built")
+    return made(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())
+
+
+@pytest.fixture
+def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes the Sequence in Python over a Fake."""
+
+    def made(fake: Fake, room: int = 4096) -> Any:
+        driver = Driver.__new__(Driver)
+        driver._library = SimpleNamespace(**fake.functions)
+        monkeypatch.setattr(cuda_sequence, "cuda", lambda: driver)
+
+        class Gpu:
+            def __enter__(self) -> Gpu:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            def allocate(self, size: int, stream: int) -> int:
+                return int(driver.cuMemAllocFromPoolAsync(size, POOL, stream))
+
+            def free(self, address: int, stream: int) -> None:
+                driver.cuMemFreeAsync(address, stream)
+
+        return cuda_sequence.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())  # type: ignore[arg-type]
+
+    return made
+
+
+def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
+    fakes = Fake(), Fake()
+    for fake, make in zip(fakes, (native, in_python), strict=True):
+        sequence = make(fake)
+        for shift in (0, 4096):
+            assert sequence.run(STREAM, 0x10000 + shift, 0x20000, 0x30000, 0x40000 + shift, 0, SCALE) is None
+    assert fakes[0].said == fakes[1].said
+    allocate, zero, pack, first, second, product, free = fakes[0].said[:7]
+    assert allocate == ("allocate", 4096, POOL, STREAM)
+    assert zero == ("set", ROOM_AT + 256, 0, 16, STREAM)
+    assert pack[:-1] == ("launch", 0xAB0, 7, 3, 1, 256, 1, 1, 0, STREAM)
+    packed = pack[-1][0]
+    assert int.from_bytes(packed[:8], "little") == 0x10010
+    assert int.from_bytes(packed[8:16], "little") == ROOM_AT + 512
+    assert packed[16:] == bytes(range(16, 80))
+    assert first == ("map", 2, 3, 0x10040, [40, 30, 2], [160, 4800], [32, 8, 1], [1, 1, 1], 0, 3, 3, 0)
+    assert second[:4] == ("map", 11, 3, ROOM_AT + 512)
+    assert product[:5] == ("cluster", 0xAC0, [132, 1, 1, 384, 1, 1, 200_000], STREAM, [4, 0, 2, 1, 1])
+    g, a_map, b_map = product[-1]
+    assert (a_map, b_map) == (b"\2" * 128, b"\x0b" * 128)
+    assert g[224:] == SCALE
+    assert int.from_bytes(g[24:32], "little") == 0x40004
+    assert free == ("free", ROOM_AT, STREAM)
+    again = fakes[0].said[7:]
+    assert again[3][3] == 0x11040
+
+
+def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:
+    for name in ("cuMemAllocFromPoolAsync", "cuMemsetD32Async", "cuTensorMapEncodeTiled", "cuLaunchKernelEx"):
+        fake = Fake({name: 700})
+        assert native(fake).run(STREAM, 1, 2, 3, 4, 0, SCALE) == (name, 700)
+        allocated = name != "cuMemAllocFromPoolAsync"
+        assert [said[0] for said in fake.said].count("free") == allocated
+        fake = Fake({name: 700})
+        fake.functions |= {"cuGetErrorName": lambda *_: 1, "cuGetErrorString": lambda *_: 1}
+        with pytest.raises(KernelFailed, match=f"{name}: error 700") as caught:
+            in_python(fake).run(STREAM, 1, 2, 3, 4, 0, SCALE)
+        assert caught.value.lost
+        assert [said[0] for said in fake.said].count("free") == allocated
+
+
+def test_context_is_pushed_where_another_is_current() -> None:
+    fake = Fake(current=0x77)
+    assert native(fake).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
+    assert (fake.said[0], fake.said[-1]) == (("push", CONTEXT), ("pop",))
+    assert "push" not in [said[0] for said in Fake().said]
+
+
+def test_arguments_are_checked() -> None:
+    sequence = native(Fake())
+    with pytest.raises(TypeError, match="takes 7 arguments"):
+        sequence.run(1)
+    with pytest.raises(ValueError, match="32"):
+        sequence.run(STREAM, 1, 2, 3, 4, 0, b"short")
+    with pytest.raises(TypeError):
+        sequence.run(STREAM, "1", 2, 3, 4, 0, SCALE)
+    made = cuda_sequence._native()
+    good = Fake().addresses, CONTEXT, POOL, 0, (0, 0), steps()
+    made(*good)
+    broken = list(steps()[0])
+    broken[6] = bytes(600)
+    for bad in ((*good[:5], (tuple(broken),)), ((0,) * 9, *good[1:]), (good[0][:3], *good[1:])):
+        with pytest.raises(ValueError, match="cannot be launched"):
+            made(*bad)
+    for slot in (-1, 6):
+        wrong = (*steps()[0][:8], ((0, slot, 0),), ())
+        with pytest.raises(ValueError, match="cannot be launched"):
+            made(*good[:5], (wrong,))
