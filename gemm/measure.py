@@ -13,7 +13,7 @@ import numpy as np
 from gemm import operands
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
-from gemm.dispatch.cost import Rates
+from gemm.dispatch.plan import Rates
 from gemm.problem import Device, DeviceView, Operand, Problem
 from gemm.verify import random_matrix, types_of
 

@@ -42,6 +42,7 @@ class Kernel:
         auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
             when they are named: a form that another one beats is not worth every user's wait for the probe.
         fuses: adds a bias and applies an activation as it stores; for others that is a pass over the result.
+        late: it is verified when it is first to be chosen, not by the probe, as its backend has too many to wait for.
         beaten: features of devices on which it is chosen by name only, too: other rows are always better there, or its
             outputs do not fit into their registers.
     """
@@ -66,6 +67,7 @@ class Kernel:
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
     fuses: bool = False
+    late: bool = False
     auto: tuple[str, ...] = ("cpu", "gpu")
     beaten: tuple[str, ...] = ()
 
@@ -176,6 +178,7 @@ def typed_row(
     space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
     startup: float = 0.0, precision: str = "highest", ordered: bool = True, fuses: bool = False,
+    late: bool = False,
     auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
@@ -184,4 +187,4 @@ def typed_row(
     ordered = ordered and "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
                   swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup, about=about,
-                  inputs=inputs, precision=precision, fuses=fuses, auto=auto, beaten=beaten)  # fmt: skip
+                  inputs=inputs, precision=precision, fuses=fuses, late=late, auto=auto, beaten=beaten)  # fmt: skip

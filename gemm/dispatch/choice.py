@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
-from gemm.dispatch import cost, probe, registry, trust, tuning
+from gemm.dispatch import cost, late, probe, registry, trust, tuning
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -46,10 +46,13 @@ def _choose(
     able = [
         c for c in weighed if c.seconds is not None and (c.kernel.name, c.device.key) not in without
     ]  # fmt: skip
+    # The NumPy reference is the last resort, whatever its time.
+    able.sort(key=lambda c: (c.kernel.backend == "numpy", c.seconds))
+    while able and not (kernel or not able[0].kernel.late or late.verified(able[0].kernel, able[0].device)):
+        del able[0]
     if not able:
         raise _refusal(problem, backend, kernel, weighed)
-    # The NumPy reference is the last resort, whatever its time.
-    best = min(able, key=lambda c: (c.kernel.backend == "numpy", c.seconds))
+    best = able[0]
     others = len({c.device.key for c in able}) - 1
     reason = "asked for by name" if kernel else f"least predicted time of {len(able)} candidates"
     if held_by is not None:
@@ -189,6 +192,8 @@ def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | N
             why_not = why_not or _spoiled(row, kernel, device, problem)
         if not why_not:
             rates = facts.rates(kernel, device) or facts.rates(row, device) if facts else None
+            if facts and cost.modelled(row, device):
+                rates = facts.link(device)
             found = cost.predict(kernel, device, problem, rates, choice.record)
             return replace(found, origin=choice.origin if row.space else "")
     return Candidate(row, device, why_not=why_not or "")

@@ -7,10 +7,11 @@ follows from the launch and transfer terms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gemm.catalog import Kernel
-from gemm.dispatch.plan import Candidate
+from gemm.dispatch import roof
+from gemm.dispatch.plan import Candidate, Rates
 from gemm.dispatch.records import Record
 from gemm.problem import Device, Problem
 
@@ -24,26 +25,6 @@ FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What the probe measured of a kernel on a device.
-
-    Attributes:
-        launch: seconds of a product too small to matter, on resident operands.
-        flops: additions and multiplications a second on a large product.
-        upload, download: bytes/s between host and device; 0 where nothing is moved.
-        staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
-        wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
-    """
-
-    launch: float
-    flops: float
-    upload: float = 0.0
-    download: float = 0.0
-    staged: float = 0.0
-    wrapped: int = 0
-
-
 _TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 
 
@@ -51,6 +32,11 @@ def guess(kernel: Kernel, device: Device) -> Rates:
     """Rates before anything was measured."""
     cores = device.limits.get("threads", 1)
     return Rates(CALL, kernel.gflops * 1e9 * cores)
+
+
+def modelled(kernel: Kernel, device: Device) -> bool:
+    """Whether the time on `device` follows from its multiprocessors; what was measured tells of the way there alone."""
+    return "sm_count" in device.limits and "BM" in kernel.params
 
 
 def predict(
@@ -61,6 +47,8 @@ def predict(
     Args:
         measured: what the probe found of the kernel. tuned: what the tuner found for products like this one.
     """
+    if modelled(kernel, device):
+        return roof.predict(kernel, device, problem, measured)
     rates = measured or guess(kernel, device)
     basis = "measured" if measured else "guessed"
     if tuned is not None and tuned.seconds:

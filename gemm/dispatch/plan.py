@@ -1,4 +1,4 @@
-"""What dispatch decides: candidates with predicted times, and the plan that was chosen."""
+"""What dispatch knows and decides: rates, candidates with predicted times, and the plan that was chosen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,34 @@ from gemm.problem import Device, Problem
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What the probe measured of a kernel on a device.
+
+    Attributes:
+        launch: seconds of a product too small to matter, on resident operands.
+        flops: additions and multiplications a second on a large product.
+        upload, download: bytes/s between host and device; 0 where nothing is moved.
+        staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
+        wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
+    """
+
+    launch: float
+    flops: float
+    upload: float = 0.0
+    download: float = 0.0
+    staged: float = 0.0
+    wrapped: int = 0
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A kernel on a device, weighed for one problem.
 
     Attributes:
         seconds: predicted time of the call, transfers included; None when it cannot run.
         launch, transfer, compute: the terms of `seconds`.
-        basis: "measured" on this machine, by the probe or by the tuner, or "guessed" from the catalog.
+        basis: "measured" on this machine, by the probe or by the tuner; "modelled" from what a GPU tells of itself and
+            the catalog of the kernel; or "guessed" from the catalog.
         origin: where the values of the kernel's tunable parameters come from.
         why_not: why it cannot run, or "".
     """

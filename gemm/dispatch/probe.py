@@ -1,8 +1,9 @@
 """What this machine's devices are and can do: found in a child process, remembered on disk.
 
 The child (`python -m gemm.dispatch.probe`, see gemm.dispatch.child) loads each backend, verifies each kernel on each
-device (gemm.verify), also with the parameters that are shipped for the device or were tuned with another driver, and
-measures its rates. A step that kills or hangs it costs that kernel, and the child is started again without it.
+device (gemm.verify), but for the late ones (gemm.dispatch.late), also with the parameters that are shipped for the
+device or were tuned with another driver, and measures its rates. A step that kills or hangs it costs that kernel, and
+the child is started again without it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from gemm import sources
-from gemm.catalog import BACKENDS, KERNELS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.dispatch import tuning
 from gemm.dispatch.child import Child, Line, serve, timeout
-from gemm.dispatch.cost import Rates
+from gemm.dispatch.plan import Rates
 from gemm.problem import Device
 
 log = logging.getLogger("gemm")
@@ -66,7 +67,16 @@ class Facts:
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
             return None
-        return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
+        return _rates(record)
+
+    def link(self, device: Device) -> Rates | None:
+        """Rates between host and `device`, as some kernel on it had them."""
+        key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
+        return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)
+
+
+def _rates(record: dict[str, Any]) -> Rates:
+    return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
 
 
 _lock = threading.Lock()
@@ -114,14 +124,26 @@ def forget() -> None:
         _memory.clear()
         folder = sources.cache_dir()
         if folder is not None:
-            for name in (entry(), entry("drivers")):
+            for name in (entry(), entry("drivers"), entry("verified")):
                 (folder / name).unlink(missing_ok=True)
 
 
 _memory: dict[str, Facts] = {}
 
 
-@lru_cache(maxsize=2)
+def recall(name: str) -> Facts | None:
+    """The facts of entry `name`, if there are any."""
+    with _lock:
+        return _known(name, run=False)
+
+
+def keep(name: str, found: Facts) -> None:
+    """Let `recall` give `found` in this process."""
+    with _lock:
+        _memory[name] = found
+
+
+@lru_cache(maxsize=3)
 def entry(kind: str = "probe") -> str:
     """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
@@ -180,8 +202,27 @@ def _probe(*, verify: bool) -> Facts:
     return Facts(lines)
 
 
+def answer(request: Line) -> Iterator[Line]:
+    """The child's answer: what one kernel does on one device, if the request names them, or what there is."""
+    return _check(request["kernel"], request["device"]) if "kernel" in request else explore(request)
+
+
+def _check(name: str, key: str) -> Iterator[Line]:
+    from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable, KernelFailed
+    from gemm.verify import Mismatch, quick
+
+    kernel, error = BY_NAME[name], ""
+    backend = registry.backend(kernel.backend)
+    try:
+        quick(backend, kernel, next(device for device in backend.devices() if device.key == key))
+    except (BackendUnavailable, KernelFailed, Mismatch, StopIteration) as failure:
+        error = str(failure) or f"there is no {key}"
+    yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
+
+
 def explore(request: Line) -> Iterator[Line]:
-    """The child's answer: every backend, device and kernel that the request does not skip."""
+    """Every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable, KernelFailed
     from gemm.measure import measure
@@ -217,7 +258,7 @@ def explore(request: Line) -> Iterator[Line]:
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
     """The rows that can run on `device`, each as the catalog has it and with other parameters."""
     for row in KERNELS:
-        if row.backend != backend or row.dtype == "*" or not row.chosen_on(device.kind, device.features):
+        if row.backend != backend or row.dtype == "*" or row.late or not row.chosen_on(device.kind, device.features):
             continue
         if not set(row.needs) - device.features:
             yield row
@@ -225,4 +266,4 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 if __name__ == "__main__":
-    serve(explore)
+    serve(answer)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from gemm.catalog import Kernel
-from gemm.dispatch import probe
+from gemm.dispatch import late, probe
 from gemm.dispatch.probe import Facts
 from gemm.errors import KernelFailed
 from gemm.problem import Device
@@ -54,8 +54,13 @@ def failed(kernel: Kernel, device: Device) -> str:
 
 
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
-    """Why `kernel` may not be chosen on `device` unless it is named, as far as the probe knows; or ""."""
-    record = facts.of(kernel, device) if facts else None
+    """Why `kernel` may not be chosen on `device` unless it is named, as far as is known; or "".
+
+    Late ones may be, until they fail: what chooses one has it verified.
+    """
+    record = late.record(kernel, device) if kernel.late else facts.of(kernel, device) if facts else None
+    if record is None and kernel.late:
+        return ""
     if record is None:
         return "not verified on this device and driver"
     return "" if record["ok"] else f"failed verification: {record['error']}"
@@ -64,5 +69,5 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 def known_to_fail(kernel: Kernel, device: Device) -> str:
     """What is known to be wrong with `kernel` on `device`, without looking for anything; or ""."""
     facts = probe.facts(run=False)
-    record = facts.of(kernel, device) if facts else None
+    record = late.record(kernel, device) if kernel.late else facts.of(kernel, device) if facts else None
     return failed(kernel, device) or (unverified(kernel, device, facts) if record else "")

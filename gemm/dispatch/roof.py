@@ -1,0 +1,79 @@
+"""The time of a product on a GPU whose multiprocessors and memory are known: the cost model for rows of blocks.
+
+What a row reaches on an H200, which the catalog says, is scaled by multiprocessors and clock. No row is timed for this:
+there are more of them than a user would wait for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemm.catalog import Kernel, blocks
+from gemm.dispatch.plan import Candidate, Rates
+from gemm.problem import Device, Problem
+
+CALL = 5e-6
+"""Seconds of a product too small to matter."""
+LAUNCH = 2.5e-6
+"""Seconds of one more kernel behind another."""
+CLOCK = 1980
+"""MHz at which an H200 reaches what the rows say."""
+MEMORY = 4800
+"""GB/s of an H200's memory, for drivers that do not tell theirs."""
+STREAMED, SHARED = 0.88, 0.66
+"""Of the memory's rate: what kernels reach that read an operand once from end to end, and others."""
+FEW = 8
+"""Rows of a tile of kernels that stream."""
+_MISALIGNED = 1.4  # times the time of wide accesses, where elements come one by one
+_SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
+_TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
+_ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
+
+
+def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None) -> Candidate:
+    """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
+    m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
+    if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
+        m, n, a, b = n, m, _TRANSPOSED[b], _TRANSPOSED[a]
+        inputs = problem.inputs[::-1]
+    else:
+        inputs = problem.inputs
+    sizes = [np.dtype(name).itemsize for name in inputs or (problem.dtype, problem.dtype)]
+    k, limits = problem.k, device.limits
+    rate = (limits.get("memory_gbs") or MEMORY) * 1e9
+    operands = (
+        ("a", sizes[0], m, _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER),
+        ("b", sizes[1], n, _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER),
+    )
+    launch, packing, slower = link.launch if link else CALL, 0.0, 1.0
+    for which, size, extent, lies in operands:
+        aligned = size * (k if lies == _ALONG_K else extent)  # dense rows, as far as a problem tells
+        moved = _moved(kernel, which, size, lies, aligned)
+        if moved:
+            launch += LAUNCH
+            packing += moved * extent * k * problem.batch / (rate * STREAMED)
+        elif aligned % (kernel.params.get(f"{which}_vector") or kernel.params.get("vector") or size):
+            slower = _MISALIGNED
+    groups = blocks.groups(kernel, m, n, problem.batch)
+    cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, limits["sm_count"])
+    compute = blocks.seconds(kernel, groups, k, limits["sm_count"], cut) * slower * CLOCK / limits["clock_mhz"]
+    if kernel.dtype == "float64":
+        compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
+    bytes_in, bytes_out = problem.traffic((False,) * 4)
+    memory = (bytes_in + bytes_out) / (rate * (STREAMED if kernel.params["BM"] <= FEW else SHARED))
+    # The shorter of the two hides behind the other, but not wholly.
+    busy = max(compute, memory) + 0.1 * min(compute, memory) + packing
+    transfer = 0.0
+    if link and link.upload and link.download and problem.device == "host":
+        transfer = bytes_in / link.upload + bytes_out / link.download
+    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled")
+
+
+def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> int:
+    """Bytes an element that are read and written before `kernel` can read an operand that lies so; 0: it can."""
+    p = kernel.params
+    if p.get("planes"):
+        return size + 2 * p["planes"]
+    by_map = p.get("maps", 0) & (1 if which == "a" else 2)
+    fits = p.get(f"{which}_lies", 3) & lies
+    return 0 if fits and not (by_map and aligned % 16) else 2 * size

@@ -1,0 +1,115 @@
+"""Kernels that are verified when they are first to be chosen: once, in a child process, and never chosen unverified."""
+
+import json
+
+import pytest
+from test_dispatch import run_python
+
+BACKEND = """
+import os, time
+from gemm.backends.base import Backend
+from gemm.problem import Device
+
+class Late(Backend):
+    name = "late"
+    def devices(self):
+        return (Device("late", "late:0", "a device", driver=os.environ.get("DRIVER", "1"), kind="gpu"),)
+    def launcher(self, kernel, device, problem):
+        with open(os.environ["LAUNCHES"], "a") as file:
+            print(os.getpid(), kernel.name, file=file)
+        fault = os.environ.get("FAULT", "") if kernel.name == "sgemm_late_fast" else ""
+        if fault == "crash": os.abort()
+        if fault == "hang": time.sleep(600)
+        def launch(a, b, c, out, alpha, beta):
+            out[...] = alpha * (a @ b) + (0 if c is None else beta * c)
+            if fault == "garbage": out += 1
+        return launch
+"""
+CUSTOMIZE = """
+import sys
+import gemm.catalog as catalog
+for name in ("opencl", "cuda"):
+    del catalog.BACKENDS[name]
+catalog.BACKENDS["late"] = "late:Late"
+rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", "csrc/scalar/gemm_scalar_4x4.c", ordered=False,
+                       late=True, gflops=gflops) for form, gflops in (("fast", 1e6), ("slow", 1e5))]
+rows = (*[row for row in catalog.KERNELS if row.name == "sgemm_scalar_4x4"], *rows)
+names = {"KERNELS": rows, "BY_NAME": {row.name: row for row in rows}, "TARGETS": {row.target for row in rows}}
+for module in [module for name, module in sys.modules.items() if name.startswith("gemm")]:
+    vars(module).update({name: value for name, value in names.items() if hasattr(module, name)})
+"""
+PRODUCT = """
+import json, logging, os, sys
+import numpy as np, gemm
+logging.basicConfig()
+a = np.ones((64, 64), np.float32)
+options = json.loads(os.environ.get("OPTIONS", "{}"))
+first, second = gemm.plan(a, a, backend="late", **options), gemm.plan(a, a, backend="late", **options)
+assert (first(a, a) == 64).all()
+untrusted = {row.name: why for row in gemm.kernels() for why in row.untrusted.values()}
+print(json.dumps([os.getpid(), first.kernel, second.kernel, untrusted]))
+"""
+
+
+@pytest.fixture
+def product(tmp_path):
+    """Runs PRODUCT: (kernel chosen, {kernel: (how often launched here, how often in a child)}, untrusted ones, log)."""
+    (tmp_path / "late.py").write_text(BACKEND)
+    (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
+
+    def run(**environment):
+        log = tmp_path / "launches"
+        log.write_text("")
+        done = run_python(
+            PRODUCT, PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), LAUNCHES=str(log),
+            GEMM_PROBE_TIMEOUT="5", **environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        process, first, second, untrusted = json.loads(done.stdout.splitlines()[-1])
+        assert first == second
+        launched = {}
+        for line in log.read_text().splitlines():
+            number, name = line.split()
+            here, there = launched.get(name, (0, 0))
+            launched[name] = (here + 1, there) if int(number) == process else (here, there + 1)
+        return first, launched, untrusted, done.stderr
+
+    return run
+
+
+def test_a_kernel_is_verified_in_a_child_when_it_is_first_chosen_and_never_again(product):
+    kernel, launched, untrusted, _ = product()
+    here, there = launched["sgemm_late_fast"]
+    assert kernel == "sgemm_late_fast"
+    assert here == 1
+    assert there > 1
+    assert "sgemm_late_slow" not in launched  # what is not to be chosen is not waited for
+    assert not untrusted
+    again, launched, _, _ = product()
+    assert again == kernel
+    assert launched == {"sgemm_late_fast": (1, 0)}
+
+
+def test_another_driver_is_another_matter(product):
+    product()
+    _, launched, _, _ = product(DRIVER="2")
+    assert launched["sgemm_late_fast"][1] > 1
+
+
+@pytest.mark.parametrize("fault", ["garbage", "crash", "hang"])
+def test_a_kernel_that_fails_is_not_chosen_and_the_next_one_is(product, fault):
+    kernel, launched, untrusted, log = product(FAULT=fault)
+    assert kernel == "sgemm_late_slow"
+    assert launched["sgemm_late_fast"][0] == 0  # never in this process
+    assert "failed verification" in untrusted["sgemm_late_fast"]
+    assert "gemm does without sgemm_late_fast on a device" in log
+    again, launched, _, log = product(FAULT=fault)
+    assert again == kernel
+    assert launched == {"sgemm_late_slow": (1, 0)}
+    assert "does without" not in log
+
+
+def test_a_kernel_that_is_named_runs_at_once(product):
+    kernel, launched, _, _ = product(OPTIONS=json.dumps({"kernel": "sgemm_late_slow"}))
+    assert kernel == "sgemm_late_slow"
+    assert launched == {"sgemm_late_slow": (1, 0)}
