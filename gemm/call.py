@@ -248,8 +248,8 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
         raise TypeError(f'trans_{name} must be a bool, "N", "T" or "C", not {type(trans).__name__}')
     if operand.ndim == 0:
         raise ValueError(f"{name} is a scalar; it must have one axis or more (alpha scales a product)")
-    if conjugate and isinstance(operand, np.ndarray) and operand.dtype.kind == "c":
-        operand = operand.conj()
+    if conjugate and operand.dtype.kind == "c":
+        operand = operands.conjugated(operand)
     if operand.ndim == 1:
         return operands.expanded(operand, axis), True
     return (operands.transposed(operand) if flip else operand), False

@@ -105,7 +105,7 @@ def _on_cuda(array: Any) -> bool:
 def like(result: Operand, example: Any) -> Any:
     """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
     if isinstance(result, DeviceView):
-        return result.owner
+        return registry.backend(result.device.backend).returned(result, example)
     if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
         return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
     if hasattr(example, "__array_namespace__"):
@@ -178,6 +178,11 @@ def kernel_ready(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def transposed(x: Operand) -> Operand:
     """`x` with its last two axes exchanged, as a view."""
     return x.mT if isinstance(x, DeviceView) else x.swapaxes(-1, -2)
+
+
+def conjugated(x: Operand) -> Operand:
+    """A conjugated copy of an array of complex numbers. Raises TypeError for one on a device that has no way."""
+    return registry.backend(x.device.backend).conjugated(x) if isinstance(x, DeviceView) else x.conj()
 
 
 def expanded(x: Operand, axis: int) -> Operand:

@@ -83,6 +83,14 @@ class Backend(ABC):
         """An uninitialised C-ordered array on `like`'s device; its owner is of `like`'s library."""
         raise TypeError(f"{self.name} has no device memory")
 
+    def returned(self, result: DeviceView, example: Any) -> Any:
+        """A result that `empty` made, as an array of `example`'s library where that is possible."""
+        return result.owner
+
+    def conjugated(self, view: DeviceView) -> DeviceView:
+        """A conjugated copy of a whole array of complex numbers. Raises TypeError where there is no way."""
+        raise TypeError(f"{self.name} does not conjugate; pass a conjugated array, transposed")
+
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
         """A new host array in memory that `device` uses in place; None where there is none. See `gemm.empty`."""
         return None

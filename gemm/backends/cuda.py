@@ -59,6 +59,12 @@ class CudaBackend(Backend):
     def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
         return cast(DeviceView, self.view(cuda_arrays.empty(shape, like), "out"))
 
+    def returned(self, result: DeviceView, example: object) -> object:
+        return cuda_arrays.returned(result.owner, example)
+
+    def conjugated(self, view: DeviceView) -> DeviceView:
+        return cuda_arrays.conjugated(view, self.devices)
+
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         view = self.to_device(b, device) if isinstance(b, np.ndarray) else b
         return keep(kernel, device, view)

@@ -175,3 +175,14 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
 def cuda() -> Driver:
     """The driver of this process. Raises OSError where there is none."""
     return Driver()
+
+
+def follow(stream: int, other: int) -> None:
+    """Let what is enqueued on `stream` from now on wait for what `other` holds now."""
+    driver = cuda()
+    event = driver.cuEventCreate(2)  # CU_EVENT_DISABLE_TIMING
+    try:
+        driver.cuEventRecord(event, other)
+        driver.cuStreamWaitEvent(stream, event, 0)
+    finally:
+        driver.cuEventDestroy(event)  # takes effect once the event has happened

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from gemm.backends.cuda_api import LEGACY_STREAM, cuda
+from gemm.backends import cuda_dlpack
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
+from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
 
-_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
-_DLPACK_KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
+_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Types that NumPy knows by ml_dtypes, by the names that PyTorch and ml_dtypes share."""
 
 
 class DeviceArray:
-    """A C-ordered array in the memory of one GPU, freed with the object.
+    """A C-ordered array in the memory of one GPU, freed with the object; work on it belongs on the legacy stream.
 
     For results whose inputs' library is not known, and for resident timings. Any library that reads
-    `__cuda_array_interface__` can wrap it; `copy_to_host` brings it back.
+    `__cuda_array_interface__` or DLPack can wrap it; `copy_to_host` brings it back.
 
     Attributes:
         shape, dtype, nbytes: as in NumPy.
@@ -35,31 +40,56 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
+        self._lent = False  # others may still be at work on it, on streams that we do not know
         self._address = 0
         if self.nbytes:
-            with device.handle:
-                self._address = int(cuda().cuMemAlloc(self.nbytes))
+            with device.handle as gpu:
+                self._address = int(gpu.allocate(self.nbytes, LEGACY_STREAM))
+        strides = _packed(self.shape, self.dtype.itemsize)
+        self._view = self._address, 0, self.shape, strides, self.dtype, device, LEGACY_STREAM
 
     def __del__(self) -> None:
         address = getattr(self, "_address", 0)
-        if address and not sys.is_finalizing():  # the driver may be gone by then, and its memory with it
-            with self.device.handle:
-                cuda().cuMemFree(address)  # waits for work that uses it; a dead context frees by itself
+        if not address or sys.is_finalizing():  # the driver may be gone by then, and its memory with it
+            return
+        with suppress(KernelFailed), self.device.handle as gpu:  # of a context that died, or in a fork's child
+            if self._lent:
+                cuda().cuMemFree(address)  # waits for all work on the device
+            else:
+                gpu.free(address, LEGACY_STREAM)
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device.key!r})"
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a DeviceArray lies on a GPU; copy_to_host() copies it")
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        self._lent = True
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self._address, False), "strides": None,
             "stream": LEGACY_STREAM, "version": 3,
         }  # fmt: skip
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return cuda_dlpack.CUDA, self.device.handle.ordinal
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """A DLPack capsule, which keeps the array's memory; see the array API standard for the arguments."""
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
+        self._lent = True
+        with self.device.handle:
+            cuda_dlpack.make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
+        place = self._address, self.device.handle.ordinal
+        return cuda_dlpack.give(self, *place, self.shape, self.dtype.name, version=max_version)
+
     def view(self) -> DeviceView:
         """The whole array."""
-        strides = _packed(self.shape, self.dtype.itemsize)
-        return DeviceView(self, self._address, 0, self.shape, strides, self.dtype, self.device)
+        return DeviceView(self, *self._view)
 
     def copy_from_host(self, array: np.ndarray) -> None:
         """Overwrite it with `array`, of the same shape and dtype."""
@@ -78,26 +108,35 @@ class DeviceArray:
 def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
     """`array` as a DeviceView if it lies in CUDA memory, else None.
 
-    A PyTorch tensor stands for its data, as if detached: no gradient flows through a product.
+    A PyTorch tensor stands for its data, as if detached: no gradient flows through a product. One that is lazily
+    conjugated or negated is so by then in a copy, unless it is `out`.
 
     Raises:
         TypeError: for a CUDA array that no product can take (mask, dtype, layout), with `name`.
         BackendUnavailable: for a CUDA array where the backend cannot run.
     """
-    if isinstance(array, np.ndarray):
-        return None
-    if isinstance(array, DeviceArray):
-        return array.view()
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if isinstance(array, getattr(torch, "Tensor", ())):
-        return _torch(torch, array, name, devices)
-    if isinstance(array, getattr(cupy, "ndarray", ())):
-        return _cupy(cupy, array, name, devices)
+    return _reader(array.__class__)(array, name, devices)
+
+
+@cache
+def _reader(kind: type) -> Callable[[Any, str, Devices], DeviceView | None]:
+    """How arrays of a class are viewed."""
+    if issubclass(kind, np.ndarray):
+        return lambda array, name, devices: None
+    if issubclass(kind, DeviceArray):
+        return lambda array, name, devices: array.view()
+    for module, known, reader in (("torch", "Tensor", _torch), ("cupy", "ndarray", _cupy)):
+        if issubclass(kind, getattr(sys.modules.get(module), known, ())):
+            return reader
+    return _foreign
+
+
+def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
         return _interface(array, interface, name, devices)
     where = getattr(array, "__dlpack_device__", None)
-    if where is not None and int(where()[0]) in _DLPACK_CUDA:
+    if where is not None and int(where()[0]) in (cuda_dlpack.CUDA, cuda_dlpack.MANAGED):
         return _dlpack(array, name, devices)
     return None
 
@@ -106,11 +145,34 @@ def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
     """An uninitialised array on `like`'s device and of its dtype, by the library of its owner if that is known."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if isinstance(like.owner, getattr(torch, "Tensor", ())):
-        return torch.empty(shape, dtype=like.owner.dtype, device=like.owner.device)  # type: ignore[union-attr]
-    if isinstance(like.owner, getattr(cupy, "ndarray", ())):
+        return torch.empty(shape, dtype=getattr(torch, like.dtype.name), device=like.owner.device)  # type: ignore[union-attr]
+    if isinstance(like.owner, getattr(cupy, "ndarray", ())) and like.dtype.name not in _NARROW:
         with cupy.cuda.Device(like.owner.device.id):  # type: ignore[union-attr]
             return cupy.empty(shape, like.dtype)  # type: ignore[union-attr]
     return DeviceArray(shape, like.dtype, like.device)
+
+
+def returned(owner: Any, example: Any) -> Any:
+    """`owner`, a result, as an array of the library of `example` where that takes arrays of others in."""
+    if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
+        return owner
+    numba = sys.modules.get("numba.cuda")
+    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):  # it lacks the type, say
+        if example.__class__.__module__.startswith("numba.") and numba is not None:
+            return numba.as_cuda_array(owner)
+        if hasattr(example, "__array_namespace__"):
+            return example.__array_namespace__().from_dlpack(owner)
+    return owner
+
+
+def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
+    """A conjugated copy of a whole array. Raises TypeError where its library is not known."""
+    owner = found.owner
+    if _reader(owner.__class__) not in (_torch, _cupy):
+        raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
+    copy = view(owner.conj(), "conj", devices)
+    assert copy is not None
+    return copy
 
 
 def to_host(source: DeviceView) -> np.ndarray:
@@ -129,28 +191,41 @@ def to_host(source: DeviceView) -> np.ndarray:
     return copy
 
 
-def _torch(torch: Any, tensor: Any, name: str, devices: Devices) -> DeviceView | None:
-    if not tensor.is_cuda or torch.version.cuda is None:  # ROCm builds call their GPUs "cuda" too
+@cache
+def _torch_facts(torch: Any) -> tuple[Any, Any, Any, dict[Any, np.dtype[Any]]]:
+    """(the layout of plain tensors, whether this PyTorch's GPUs are CUDA's, {ordinal: current stream}, dtypes)."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time
+    stream = raw or (lambda ordinal: torch.cuda.current_stream(ordinal).cuda_stream)
+    return torch.strided, torch.version.cuda is not None, stream, {}  # ROCm builds call their GPUs "cuda" too
+
+
+def _torch(tensor: Any, name: str, devices: Devices) -> DeviceView | None:
+    strided, is_cuda, current, dtypes = _torch_facts(sys.modules["torch"])
+    if not tensor.is_cuda or not is_cuda:
         return None
-    if tensor.layout != torch.strided:
+    if tensor.layout != strided:
         raise TypeError(f"{name} has the layout {tensor.layout}, must be strided: use .to_dense()")
     if tensor.is_conj() or tensor.is_neg():
-        raise TypeError(f"{name} is a lazily conjugated or negated tensor: use .resolve_conj().resolve_neg()")
-    dtype = _dtype(str(tensor.dtype).removeprefix("torch."), name)
-    strides = tuple(step * dtype.itemsize for step in tensor.stride())
-    device = devices()[tensor.device.index]
-    stream = torch.cuda.current_stream(tensor.device).cuda_stream or LEGACY_STREAM
-    return DeviceView(tensor, tensor.data_ptr(), 0, tuple(tensor.shape), strides, dtype, device, stream)
+        if name == "out":
+            raise TypeError(f"{name} is a lazily conjugated or negated tensor: pass one that is not")
+        tensor = tensor.resolve_conj().resolve_neg()
+    dtype = dtypes.get(tensor.dtype)
+    if dtype is None:
+        dtype = dtypes[tensor.dtype] = _dtype(str(tensor.dtype).removeprefix("torch."), name)
+    size, ordinal = dtype.itemsize, tensor.get_device()
+    strides = tuple([step * size for step in tensor.stride()])
+    stream = current(ordinal) or LEGACY_STREAM
+    return DeviceView(tensor, tensor.data_ptr(), 0, tuple(tensor.shape), strides, dtype, devices()[ordinal], stream)
 
 
-def _cupy(cupy: Any, array: Any, name: str, devices: Devices) -> DeviceView | None:
+def _cupy(array: Any, name: str, devices: Devices) -> DeviceView | None:
+    cupy = sys.modules["cupy"]
     if cupy.cuda.runtime.is_hip:
         return None
-    device = devices()[array.device.id]
-    stream = cupy.cuda.get_current_stream(array.device.id).ptr or LEGACY_STREAM
-    dtype = _dtype(array.dtype, name)
-    found = DeviceView(array, int(array.data.ptr), 0, array.shape, array.strides, dtype, device, stream)
-    return _checked(found, name)
+    ordinal = array.device.id
+    stream = cupy.cuda.get_current_stream(ordinal).ptr or LEGACY_STREAM
+    place = array, int(array.data.ptr), 0, array.shape, array.strides
+    return _checked(DeviceView(*place, _dtype(array.dtype, name), devices()[ordinal], stream), name)
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
@@ -160,21 +235,15 @@ def _interface(array: Any, interface: dict[str, Any], name: str, devices: Device
     stream = interface.get("stream")
     if stream == 0:
         raise TypeError(f"{name} exports the stream 0, which the CUDA Array Interface forbids as ambiguous")
-    dtype = _dtype(interface["typestr"], name)
+    spelled = interface["typestr"]
+    if spelled[1:2] == "V":  # NumPy's types of ml_dtypes are void to the interface
+        spelled = getattr(array, "dtype", spelled)
+    dtype = _dtype(spelled, name)
     address, shape, readonly = int(interface["data"][0]), tuple(interface["shape"]), bool(interface["data"][1])
     strides = interface.get("strides")
     strides = _packed(shape, dtype.itemsize) if strides is None else tuple(strides)
     device = devices()[_ordinal(address)] if address else devices()[0]
     return _checked(DeviceView(array, address, 0, shape, strides, dtype, device, stream, readonly), name)
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )  # fmt: skip
 
 
 class Exported:
@@ -185,35 +254,40 @@ class Exported:
 
 
 def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
-    capsule = array.__dlpack__(stream=LEGACY_STREAM)  # the producer makes the array ready on that stream
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    # A capsule that nobody takes over frees the export when it dies, so keeping it is all there is to do.
-    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
-    if tensor.code not in _DLPACK_KINDS or tensor.lanes != 1:
-        spelled = {4: "bfloat", 6: "bool"}.get(tensor.code, f"DLPack type {tensor.code}, bits ")
-        raise TypeError(f"{name} has dtype {spelled}{tensor.bits}, lanes {tensor.lanes}, which is not supported")
-    dtype = _dtype(f"{_DLPACK_KINDS[tensor.code]}{tensor.bits // 8}", name)
-    shape = tuple(tensor.shape[: tensor.ndim])
-    strides = _packed(shape, dtype.itemsize)
-    if tensor.strides:
-        strides = tuple(step * dtype.itemsize for step in tensor.strides[: tensor.ndim])
-    device = devices()[tensor.device_id]
-    owner, address = Exported(array, capsule), tensor.data or 0
-    found = DeviceView(owner, address, int(tensor.byte_offset), shape, strides, dtype, device, LEGACY_STREAM)
-    return _checked(found, name)
+    try:
+        taken = cuda_dlpack.take(array)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
+    dtype = _dtype(taken.dtype, name)
+    strides = _packed(taken.shape, dtype.itemsize)
+    if taken.strides is not None:
+        strides = tuple(step * dtype.itemsize for step in taken.strides)
+    owner, device = Exported(array, taken.capsule), devices()[taken.device]
+    place = owner, taken.address, taken.offset, taken.shape, strides
+    return _checked(DeviceView(*place, dtype, device, LEGACY_STREAM, taken.readonly), name)
 
 
 def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
+    if str(spelled) in _NARROW:
+        return _narrow(str(spelled), name)
     try:
         dtype: np.dtype[Any] = np.dtype(spelled)
     except TypeError as error:
         raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU") from error
-    if dtype.kind not in "biufc":  # such as bfloat16 where ml_dtypes has registered it
+    if dtype.kind not in "biufc" or dtype.name.startswith("float8"):
         raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU")
     if not dtype.isnative:
         raise TypeError(f"{name} has dtype {dtype.str} of foreign byte order, which is not supported on a GPU")
     return dtype
+
+
+def _narrow(spelled: str, name: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), spelled))
+    except (ImportError, AttributeError) as error:
+        wanted = f"{name} has dtype {spelled}, which NumPy knows by the package ml_dtypes"
+        raise TypeError(f"{wanted}; pip install ml_dtypes") from error
+    return found
 
 
 def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -227,7 +301,8 @@ def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _checked(found: DeviceView, name: str) -> DeviceView:
     """`found`, whose elements are aligned: a misaligned access would end the process's use of the device."""
     steps = [stride for length, stride in zip(found.shape, found.strides, strict=True) if length > 1]
-    if any(place % found.dtype.alignment for place in (found.data + found.offset, *steps)):
+    unit = found.dtype.itemsize
+    if any(place % unit for place in steps) or (found.data + found.offset) % min(unit, 16):
         raise TypeError(f"{name} is not aligned to its dtype {found.dtype}: copy it first")
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from gemm.backends import cuda_staging
-from gemm.backends.cuda_api import LEGACY_STREAM, cuda
+from gemm.backends.cuda_api import LEGACY_STREAM, follow
 from gemm.backends.cuda_driver import Gpu
 from gemm.backends.cuda_keep import Planes
 from gemm.backends.cuda_recipe import Chip, Layout, recipe
@@ -125,14 +125,3 @@ def layout_of(
         out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,
         kept=isinstance(b.owner, Planes),
     )  # fmt: skip
-
-
-def follow(stream: int, other: int) -> None:
-    """Let what is enqueued on `stream` from now on wait for what `other` holds now."""
-    driver = cuda()
-    event = driver.cuEventCreate(2)  # CU_EVENT_DISABLE_TIMING
-    try:
-        driver.cuEventRecord(event, other)
-        driver.cuStreamWaitEvent(stream, event, 0)
-    finally:
-        driver.cuEventDestroy(event)  # takes effect once the event has happened

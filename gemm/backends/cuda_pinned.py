@@ -141,7 +141,7 @@ class Lane:
         return self._small, int(self._small.__array_interface__["data"][0])
 
     def mark(self, stream: int) -> int:
-        """An event that happens once `stream` is through with what it holds now; good until `settle`."""
+        """An event that happens once `stream` is through with what it holds now; good until `rest`."""
         event = self._spare.pop() if self._spare else cuda().cuEventCreate(_DISABLE_TIMING)
         self._marks.append(event)
         cuda().cuEventRecord(event, stream)
@@ -156,6 +156,10 @@ class Lane:
         for stream in (self.up, *self.runs, self.down):
             with suppress(KernelFailed):  # what failed is raised by whoever waits for a result
                 cuda().cuStreamSynchronize(stream)
+        self.rest()
+
+    def rest(self) -> None:
+        """Of a lane whose work is done: its events may be used again."""
         self._spare += self._marks
         self._marks.clear()
 

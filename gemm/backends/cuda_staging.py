@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gemm.backends.cuda_api import cuda
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_blocks import ALIGN, Block, Cut, Range, block, part, parts
 from gemm.backends.cuda_panels import Shape, Step, steps
 from gemm.backends.cuda_pinned import Lane, copy, lanes
@@ -156,6 +156,12 @@ class _Product:
         operands = parts(view("a"), view("b"), view("c"), view("out"), cut)
         self._enqueue(*operands, *self._scalars, stream, **more)
 
+    def _await(self, stream: int) -> None:
+        """Let `stream` wait for operands that lie on the device."""
+        for x in self._given.values():
+            if isinstance(x, DeviceView):
+                self._lane.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
+
     def _together(self) -> None:
         stream, (memory, address) = self._lane.runs[0], self._lane.small(TOGETHER)
         held = {}
@@ -168,6 +174,7 @@ class _Product:
         sent = self._bytes if "c" in held and "c" not in self._at else last
         base = self._gpu.allocate(self._bytes, stream)
         try:
+            self._await(stream)
             if sent:
                 cuda().cuMemcpyHtoDAsync(base, address, sent, stream)
             self._launch(base, {}, stream)
@@ -175,6 +182,7 @@ class _Product:
         finally:
             self._gpu.free(base, stream)
         cuda().cuStreamSynchronize(stream)
+        self._lane.rest()
         staged, host = held["out"]
         copy(host, staged)
 
@@ -194,6 +202,7 @@ class _Product:
 
         base = self._gpu.allocate(self._bytes, lane.up)
         try:
+            self._await(lane.up)
             jobs = 0
             for step in self._steps():
                 send("a", step.a)

@@ -1,0 +1,438 @@
+"""CUDA arrays of other libraries as operands, and ours as theirs, without a GPU: their memory is the host's."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm.backends import cuda_arrays, cuda_dlpack
+from gemm.errors import BackendUnavailable
+from gemm.problem import Device
+
+
+class Gpu:
+    """A GPU as a DeviceArray sees it; its memory is the process's, and streams are only counted."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal, self.blocks, self.freed = ordinal, {}, []  # type: ignore[var-annotated]
+
+    def __enter__(self) -> Gpu:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def allocate(self, size: int, stream: int) -> int:
+        assert stream == 1
+        block = np.zeros(size, np.uint8)
+        self.blocks[block.ctypes.data] = block
+        return block.ctypes.data
+
+    def free(self, address: int, stream: int) -> None:
+        self.freed.append((address, stream))
+        del self.blocks[address]
+
+
+GPUS = [Gpu(0), Gpu(1)]
+DEVICES = tuple(Device("cuda", f"cuda:{gpu.ordinal}", "a GPU", handle=gpu) for gpu in GPUS)
+
+
+def devices() -> tuple[Device, ...]:
+    return DEVICES
+
+
+def raising(error: Exception) -> Any:
+    def function(*_: Any) -> Any:
+        raise error
+
+    return function
+
+
+def rand(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that a driver has got from arrays."""
+    calls: list[Any] = []
+
+    def free(address: int) -> None:
+        calls.append(("free", address))
+        for gpu in GPUS:
+            gpu.blocks.pop(address, None)
+
+    fake = SimpleNamespace(cuMemFree=free, cuCtxSynchronize=lambda: calls.append("synchronize"))
+    monkeypatch.setattr(cuda_arrays, "cuda", lambda: fake)
+    monkeypatch.setattr(cuda_arrays, "follow", lambda stream, other: calls.append((stream, "after", other)))
+    return calls
+
+
+# The CUDA Array Interface.
+
+
+def interface(**changes: Any) -> Any:
+    fields = {"shape": (3, 4), "typestr": "<f4", "data": (1024, False), "strides": None, "version": 3}
+    return SimpleNamespace(__cuda_array_interface__={**fields, **changes})
+
+
+def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 1)
+    array = interface()
+    view = cuda_arrays.view(array, "a", devices)
+    assert view is not None
+    assert (view.owner, view.data, view.offset, view.device) == (array, 1024, 0, DEVICES[1])
+    assert (view.shape, view.strides, view.dtype, view.queue) == ((3, 4), (16, 4), np.float32, None)
+    for stream in (1, 2, 123456, None):
+        found = cuda_arrays.view(interface(stream=stream, strides=(4, -12)), "a", devices)
+        assert found is not None
+        assert (found.queue, found.strides) == (stream, (4, -12))
+    nothing = cuda_arrays.view(interface(shape=(0, 4), data=(0, False)), "a", devices)
+    assert nothing is not None
+    assert nothing.size == 0
+    frozen = cuda_arrays.view(interface(data=(1024, True)), "a", devices)
+    assert frozen is not None
+    assert frozen.readonly
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mask": interface()}, "b has a mask"),
+        ({"stream": 0}, "b exports the stream 0"),
+        ({"typestr": ">f4"}, "b has dtype >f4 of foreign byte order"),
+        ({"typestr": "|V2"}, r"b has dtype \|V2, which is not supported"),
+        ({"data": (1022, False)}, "b is not aligned"),
+        ({"typestr": "<c8", "data": (1028, False)}, "b is not aligned"),
+        ({"strides": (18, 4)}, "b is not aligned"),
+    ],
+)
+def test_interface_refuses(changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 0)
+    with pytest.raises(TypeError, match=said):
+        cuda_arrays.view(interface(**changes), "b", devices)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_interface_of_narrow_types(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their typestr is that of bytes without a meaning; the array's own dtype tells."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 0)
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    array = interface(typestr=f"|V{dtype.itemsize}")
+    array.dtype = dtype
+    view = cuda_arrays.view(array, "a", devices)
+    assert view is not None
+    assert view.dtype == dtype
+    assert view.strides == (4 * dtype.itemsize, dtype.itemsize)
+
+
+def test_without_a_backend_the_cause_is_told() -> None:
+    broken = raising(BackendUnavailable("cuda", "no driver"))
+    with pytest.raises(BackendUnavailable, match="no driver"):
+        cuda_arrays.view(interface(shape=(0,), data=(0, False)), "a", broken)
+
+
+def test_host_arrays_are_not_ours() -> None:
+    for array in (rand((2, 2)), [[1.0]], 3.0, memoryview(b"abc"), None):
+        assert cuda_arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
+
+
+# DLPack.
+
+
+class Exporter:
+    """Exports host memory as if it were on a GPU, by DLPack alone."""
+
+    def __init__(self, array: np.ndarray, *, dtype: str = "", newest: Any = None, old: bool = False) -> None:
+        self.array, self.dtype, self.newest, self.old = array, dtype or array.dtype.name, newest, old
+        self.asked: dict[str, Any] = {}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 1
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        if self.old and "max_version" in asked:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        self.asked = asked
+        place = self.array.ctypes.data, 1, self.array.shape
+        return cuda_dlpack.give(self.array, *place, self.dtype, version=self.newest)
+
+
+@pytest.mark.parametrize(("newest", "old"), [(None, False), (None, True), ((1, 0), False), ((1, 3), False)])
+def test_dlpack_keeps_the_memory(newest: Any, old: bool) -> None:
+    array = rand((2, 3, 4), "float64")
+    references, kept = sys.getrefcount(array), len(cuda_dlpack._exported)
+    exporter = Exporter(array, newest=newest, old=old)
+    view = cuda_arrays.view(exporter, "a", devices)
+    assert view is not None
+    assert view.owner.array is exporter
+    assert (view.data + view.offset, view.shape, view.strides) == (array.ctypes.data, array.shape, array.strides)
+    assert (view.dtype, view.device, view.queue, view.readonly) == (array.dtype, DEVICES[1], 1, False)
+    assert exporter.asked == {"stream": 1} | ({} if old else {"max_version": (1, 0)})
+    assert len(cuda_dlpack._exported) == kept + 1
+    del view
+    gc.collect()
+    assert len(cuda_dlpack._exported) == kept
+    assert sys.getrefcount(array) == references + 1  # the capsule is gone: only `exporter` is left
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int64", "float16", "complex64", "complex128", "bfloat16",
+                                  "float8_e4m3fn", "float8_e5m2"])  # fmt: skip
+def test_dlpack_types(name: str) -> None:
+    itemsize = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}.get(name)
+    if itemsize:
+        pytest.importorskip("ml_dtypes")
+    array = np.zeros((3, 4), f"u{itemsize}" if itemsize else name)
+    view = cuda_arrays.view(Exporter(array, dtype=name, newest=(1, 0)), "a", devices)
+    assert view is not None
+    assert view.dtype.name == name
+    assert view.strides == array.strides
+
+
+def test_dlpack_refuses_what_it_does_not_know() -> None:
+    for code, major, said in ((7, 1, "a: DLPack type 7 of 32 bits"), (2, 2, r"a: DLPack version 2\.0 is not known")):
+        exporter = Exporter(rand((2, 2)), newest=(1, 0))
+        capsule = exporter.__dlpack__()
+        managed = cuda_dlpack._Versioned.from_address(cuda_dlpack._pointer(capsule, b"dltensor_versioned"))
+        managed.tensor.code, managed.major = code, major
+        exporter.__dlpack__ = lambda capsule=capsule, **_: capsule  # type: ignore[method-assign]
+        with pytest.raises(TypeError, match=said):
+            cuda_arrays.view(exporter, "a", devices)
+
+
+def test_dlpack_readonly() -> None:
+    exporter = Exporter(rand((2, 2)), newest=(1, 0))
+    capsule = exporter.__dlpack__()
+    cuda_dlpack._Versioned.from_address(cuda_dlpack._pointer(capsule, b"dltensor_versioned")).flags = 1
+    exporter.__dlpack__ = lambda **_: capsule  # type: ignore[method-assign]
+    view = cuda_arrays.view(exporter, "a", devices)
+    assert view is not None
+    assert view.readonly
+
+
+# Arrays of our own.
+
+
+def test_device_arrays_are_freed_in_order(driver: list[Any]) -> None:
+    array = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[0])
+    view = array.view()
+    assert (view.shape, view.strides, view.queue) == ((3, 4), (16, 4), 1)
+    address = view.data
+    del array, view
+    gc.collect()
+    assert GPUS[0].freed[-1] == (address, 1)
+    assert driver == []
+    lent = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[0])
+    address = lent.__cuda_array_interface__["data"][0]
+    del lent
+    gc.collect()
+    assert driver == [("free", address)]  # which waits for streams that only others know
+    assert not GPUS[0].blocks
+
+
+@pytest.mark.parametrize("newest", [None, (1, 0)])
+def test_device_arrays_speak_dlpack(driver: list[Any], newest: Any) -> None:
+    array = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[1])
+    assert array.__dlpack_device__() == (2, 1)
+    for stream, waits in ((None, []), (-1, []), (1, []), (2, [(2, "after", 1)]), (4096, [(4096, "after", 1)])):
+        driver.clear()
+        capsule = array.__dlpack__(stream=stream, max_version=newest)
+        assert driver == waits
+        exporter = SimpleNamespace(__dlpack__=lambda capsule=capsule, **_: capsule, __dlpack_device__=lambda: (2, 1))
+        view = cuda_arrays.view(exporter, "a", devices)
+        assert view is not None
+        assert (view.data, view.shape, view.strides) == (array.view().data, (3, 4), (16, 4))
+        del view, exporter
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match=f"stream = {wrong}"):
+            array.__dlpack__(stream=wrong)
+    for asked in ({"copy": True}, {"dl_device": (1, 0)}):
+        with pytest.raises(BufferError, match="where it lies"):
+            array.__dlpack__(**asked)
+    with pytest.raises(TypeError, match="copy_to_host"):
+        np.asarray(array)
+    kept = array.__dlpack__(max_version=newest)
+    del array
+    gc.collect()
+    assert GPUS[1].blocks  # the capsule keeps it
+    del kept
+    gc.collect()
+    assert not GPUS[1].blocks
+
+
+def test_consumers_that_take_the_memory_over(driver: list[Any]) -> None:
+    """NumPy takes capsules of host memory: renamed ones are given back by whoever renamed them."""
+    array = np.arange(12.0)
+    capsule = cuda_dlpack.give(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
+    tensor = cuda_dlpack._Tensor.from_address(cuda_dlpack._pointer(capsule, b"dltensor"))
+    tensor.device_type = 1
+    exporter = SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0))
+    taken = np.from_dlpack(exporter)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(taken, array.reshape(3, 4))
+    held = len(cuda_dlpack._exported)
+    del capsule, exporter
+    gc.collect()
+    assert len(cuda_dlpack._exported) == held
+    del taken
+    gc.collect()
+    assert len(cuda_dlpack._exported) == held - 1
+
+
+# PyTorch and CuPy, as far as they are asked.
+
+
+class Tensor:
+    """A torch.Tensor as cuda_arrays reads it."""
+
+    def __init__(self, dtype: str = "float32", **changes: Any) -> None:
+        self.dtype, self.shape, self.is_cuda, self.layout = f"torch.{dtype}", (3, 4), True, "strided"
+        self.conj_bit = self.neg_bit = False
+        self.device = "cuda:1"
+        self.__dict__.update(changes)
+
+    def is_conj(self) -> bool:
+        return bool(self.conj_bit)
+
+    def is_neg(self) -> bool:
+        return bool(self.neg_bit)
+
+    def stride(self) -> tuple[int, ...]:
+        return (4, 1)
+
+    def get_device(self) -> int:
+        return 1
+
+    def data_ptr(self) -> int:
+        return 4096
+
+    def conj(self) -> Tensor:
+        return Tensor(self.dtype.removeprefix("torch."), conj_bit=True)
+
+    def resolve_conj(self) -> Tensor:
+        return Tensor(self.dtype.removeprefix("torch."), neg_bit=self.neg_bit, resolved=True)
+
+    def resolve_neg(self) -> Tensor:
+        return Tensor(self.dtype.removeprefix("torch."), resolved=True)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of PyTorch's shape, whose current stream is 77 on GPU 1."""
+    made: list[Any] = []
+
+    def empty(shape: Any, *, dtype: Any, device: Any) -> Tensor:
+        made.append((shape, dtype, device))
+        return Tensor(dtype)
+
+    fake = SimpleNamespace(
+        Tensor=Tensor, strided="strided", version=SimpleNamespace(cuda="13.0"), empty=empty, made=made,
+        _C=SimpleNamespace(_cuda_getCurrentRawStream={0: 0, 1: 77}.__getitem__),
+        float32="float32", bfloat16="bfloat16", int32="int32",
+    )  # fmt: skip
+    module = type("Module", (), dict(vars(fake)))
+    module.empty = staticmethod(empty)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", module)  # type: ignore[arg-type]
+    cuda_arrays._reader.cache_clear()
+    yield module
+    cuda_arrays._reader.cache_clear()
+
+
+def test_torch_tensors(torch: Any) -> None:
+    view = cuda_arrays.view(Tensor(), "a", devices)
+    assert view is not None
+    assert (view.data, view.shape, view.strides, view.device, view.queue) == (4096, (3, 4), (16, 4), DEVICES[1], 77)
+    assert cuda_arrays.view(Tensor(is_cuda=False), "a", devices) is None
+    with pytest.raises(TypeError, match="a has the layout sparse"):
+        cuda_arrays.view(Tensor(layout="sparse"), "a", devices)
+    with pytest.raises(TypeError, match="a has dtype qint8"):
+        cuda_arrays.view(Tensor("qint8"), "a", devices)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_torch_narrow_types(torch: Any, name: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    view = cuda_arrays.view(Tensor(name), "a", devices)
+    assert view is not None
+    assert view.dtype == np.dtype(getattr(ml_dtypes, name))
+    assert view.strides == (4 * view.dtype.itemsize, view.dtype.itemsize)
+
+
+def test_torch_without_ml_dtypes(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    cuda_arrays._torch_facts.cache_clear()
+    with pytest.raises(TypeError, match=r"a has dtype bfloat16.*pip install ml_dtypes"):
+        cuda_arrays.view(Tensor("bfloat16"), "a", devices)
+
+
+def test_lazy_tensors_are_resolved_unless_written_to(torch: Any) -> None:
+    for lazy in ({"conj_bit": True}, {"neg_bit": True}):
+        view = cuda_arrays.view(Tensor("complex64", **lazy), "b", devices)
+        assert view is not None
+        assert view.owner.resolved
+        with pytest.raises(TypeError, match=r"out is a lazily conjugated or negated"):
+            cuda_arrays.view(Tensor("complex64", **lazy), "out", devices)
+    whole = cuda_arrays.view(Tensor("complex64"), "b", devices)
+    assert whole is not None
+    assert cuda_arrays.conjugated(whole, devices).owner.resolved
+
+
+def test_results_are_the_librarys(torch: Any, driver: list[Any]) -> None:
+    """Of the result's type, not of the operand's: int8 gives int32, say."""
+    view = cuda_arrays.view(Tensor(), "a", devices)
+    assert view is not None
+    view.__dict__["dtype"] = np.dtype("int32")
+    assert isinstance(cuda_arrays.empty((5, 6), view), Tensor)
+    assert torch.made == [((5, 6), "int32", "cuda:1")]
+
+
+def test_results_of_other_libraries(driver: list[Any]) -> None:
+    """An array of the array API gets its library's; what that refuses stays ours."""
+    result = cuda_arrays.DeviceArray((2, 2), "float32", DEVICES[0])
+    taking = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=lambda x: ("theirs", x)))
+    assert cuda_arrays.returned(result, taking) == ("theirs", result)
+    refusing = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=raising(BufferError("no"))))
+    assert cuda_arrays.returned(result, refusing) is result
+    assert cuda_arrays.returned(result, result) is result
+    assert cuda_arrays.returned(result, object()) is result
+    foreign = cuda_arrays.conjugated
+    with pytest.raises(TypeError, match="pass its conjugate"):
+        foreign(result.view(), devices)
+
+
+def test_cupy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ndarray:
+        shape, strides, dtype = (3, 4), (32, 8), np.dtype("float64")
+        device, data = SimpleNamespace(id=1), SimpleNamespace(ptr=4096)
+
+    class Module:
+        pass
+
+    module: Any = Module
+    module.ndarray = ndarray
+    stream = SimpleNamespace(ptr=0)
+    module.cuda = SimpleNamespace(
+        runtime=SimpleNamespace(is_hip=False), get_current_stream=lambda ordinal: stream
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    cuda_arrays._reader.cache_clear()
+    view = cuda_arrays.view(ndarray(), "a", devices)
+    assert view is not None
+    assert (view.data, view.device, view.queue, view.dtype) == (4096, DEVICES[1], 1, np.float64)
+    stream.ptr = 99
+    view = cuda_arrays.view(ndarray(), "a", devices)
+    assert view is not None
+    assert view.queue == 99
+    cuda_arrays._reader.cache_clear()
+
+
+def test_structs_have_the_standards_sizes() -> None:
+    assert ctypes.sizeof(cuda_dlpack._Tensor) == 48
+    assert ctypes.sizeof(cuda_dlpack._Managed) == 64
+    assert ctypes.sizeof(cuda_dlpack._Versioned) == 80
