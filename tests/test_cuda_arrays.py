@@ -220,6 +220,11 @@ def test_dlpack_readonly() -> None:
 # Arrays of our own.
 
 
+def exporting(capsule: Any, kind: int) -> Any:
+    """Something that exports `capsule` for a device of `kind`."""
+    return SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (kind, 1))
+
+
 def test_device_arrays_are_freed_in_order(driver: list[Any]) -> None:
     array = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[0])
     view = array.view()
@@ -245,11 +250,10 @@ def test_device_arrays_speak_dlpack(driver: list[Any], newest: Any) -> None:
         driver.clear()
         capsule = array.__dlpack__(stream=stream, max_version=newest)
         assert driver == waits
-        exporter = SimpleNamespace(__dlpack__=lambda capsule=capsule, **_: capsule, __dlpack_device__=lambda: (2, 1))
-        view = cuda_arrays.view(exporter, "a", devices)
+        view = cuda_arrays.view(exporting(capsule, 2), "a", devices)
         assert view is not None
         assert (view.data, view.shape, view.strides) == (array.view().data, (3, 4), (16, 4))
-        del view, exporter
+        view = capsule = None
     for wrong in (0, -2):
         with pytest.raises(ValueError, match=f"stream = {wrong}"):
             array.__dlpack__(stream=wrong)
@@ -273,11 +277,10 @@ def test_consumers_that_take_the_memory_over(driver: list[Any]) -> None:
     capsule = cuda_dlpack.give(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
     tensor = cuda_dlpack._Tensor.from_address(cuda_dlpack._pointer(capsule, b"dltensor"))
     tensor.device_type = 1
-    exporter = SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0))
-    taken = np.from_dlpack(exporter)  # type: ignore[arg-type]
+    taken = np.from_dlpack(exporting(capsule, 1))
     np.testing.assert_array_equal(taken, array.reshape(3, 4))
     held = len(cuda_dlpack._exported)
-    del capsule, exporter
+    del capsule
     gc.collect()
     assert len(cuda_dlpack._exported) == held
     del taken
