@@ -25,8 +25,9 @@ _PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block may have without
 _CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
 _ATTRIBUTES = {
-    "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "l2_bytes": 38, "sm_threads": 39,
-    "major": 75, "minor": 76, "sm_shared_memory": 81, "shared_memory_optin": 97, "memory_pools": 115,
+    "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "memory_khz": 36, "memory_bits": 37,
+    "l2_bytes": 38, "sm_threads": 39, "major": 75, "minor": 76, "sm_shared_memory": 81, "fp64_ratio": 87,
+    "shared_memory_optin": 97, "memory_pools": 115,
 }  # fmt: skip
 """{our name: CUdevice_attribute}."""
 
@@ -237,6 +238,8 @@ def _describe(ordinal: int, version: int) -> Device:
             "shared_memory": facts["shared_memory"],
             "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
             "clock_mhz": facts["clock_khz"] // 1000,
+            "memory_gbs": facts["memory_khz"] * facts["memory_bits"] // 4_000_000,
+            "fp64_ratio": facts["fp64_ratio"],
             "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
             "l2_bytes": facts["l2_bytes"],
         },

@@ -44,7 +44,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, b.queue, readonly=True)
     if planes:
         y, nbytes = planes_of(row, x, BIAS, 0)
-        step = split(row, x, y)
+        step = split(x, y)
     else:
         y, step, nbytes = copied(row, x, 0)
         step = step._replace(pointers=(step.pointers[0], (8, BIAS, 0)))

@@ -11,7 +11,7 @@ A, B, C, OUT, BIAS, ROOM = range(6)
 """What a step's pointers point into: the operands, and room of its own on the device."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
-SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", params={"THREADS": 256})
+SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", params={"THREADS": 512})
 """Kernels that bring operands into the order that others read, on their way."""
 
 SIZES = {
@@ -70,7 +70,8 @@ class Operand(NamedTuple):
         which: "a" or "b". slot, at: its address, `at` bytes into `slot`, a multiple of `aligned`, as all its batch is.
         along, across, step: strides in elements along k, along m or n, and along the batch (0: all are one).
         turned: it is contiguous along m (n), not along k. vectors: it may be read by the row's vectors.
-        planes: it lies in so many planes, `plane` elements apart, with a scale for each row at `scales`.
+        planes: it lies in so many planes, `plane` elements apart, with an exponent for each row of a (column of b) at
+            `scales`.
     """
 
     which: str
@@ -152,21 +153,26 @@ def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
 def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int]:
     """What a split of `x` makes of it, `at` bytes into `slot`, and the bytes that this needs there."""
     count = row.params["planes"]
-    pitch = -(-x.k // 8) * 8
-    plane = x.extent * pitch
-    y = x._replace(slot=slot, at=at, type=PLANES[count], along=1, across=pitch,
-                   step=count * plane if x.step else 0, aligned=_WIDE, turned=False, vectors=True,
-                   planes=count, plane=plane, scales=at + -(-2 * count * plane * x.matrices // 256) * 256)  # fmt: skip
-    return y, y.scales - at + 4 * x.extent * x.matrices
+    turned = abs(x.across) < abs(x.along)
+    lines, length = (x.k, x.extent) if turned else (x.extent, x.k)
+    pitch = -(-length // 8) * 8
+    plane = lines * pitch
+    scales = at + -(-2 * count * plane * x.matrices // 256) * 256
+    y = x._replace(slot=slot, at=at, type=PLANES[count], along=pitch if turned else 1, across=1 if turned else pitch,
+                   step=count * plane if x.step else 0, aligned=_WIDE, turned=turned, vectors=True,
+                   planes=count, plane=plane, scales=scales)  # fmt: skip
+    return y, scales - at + 4 * x.extent * x.matrices
 
 
-def split(row: Kernel, x: Operand, y: Operand) -> Step:
+def split(x: Operand, y: Operand) -> Step:
     """The step that makes the planes `y` of `x`."""
-    packed = _SPLIT.pack(0, 0, x.extent, x.k, x.matrices, x.across, x.along, x.step, y.across,
-                         y.planes * y.plane, 0, y.plane)  # fmt: skip
+    rows, cols, row, col = (x.k, x.extent, x.along, x.across) if y.turned else (x.extent, x.k, x.across, x.along)
+    pitch = y.along if y.turned else y.across
+    packed = _SPLIT.pack(0, 0, rows, cols, x.matrices, row, col, x.step, pitch, y.planes * y.plane, 0, y.plane)
     pointers = (0, x.slot, x.at), (8, y.slot, y.at), (_SPLIT.size - 16, y.slot, y.scales)
-    grid = -(-x.extent // 8), min(x.matrices, 65535)
-    return Step(SPLIT, (("PLANES", y.planes),), grid, 1, packed, pointers)
+    form = ("TYPE", y.type), ("PLANES", y.planes), ("TURNED", int(y.turned))
+    grid = -(-cols // 32) if y.turned else rows, min(x.matrices, 65535)
+    return Step(SPLIT, form, grid, 1, packed, pointers)
 
 
 def tensor_map(row: Kernel, x: Operand) -> Map:

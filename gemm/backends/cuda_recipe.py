@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gemm.backends import cuda_operand
 from gemm.backends.cuda_operand import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step
-from gemm.catalog import KERNELS, Kernel
+from gemm.catalog import KERNELS, Kernel, blocks
 from gemm.problem import same_stack
 
 GRID = 65535
@@ -92,20 +92,6 @@ def types(kernel: Kernel) -> tuple[str, str, str]:
     return TYPES[a], TYPES[b], TYPES[kernel.dtype]
 
 
-def parts(kernel: Kernel, groups: int, k: int, units: int) -> int:
-    """Into how many parts of k each of so many groups of blocks is cut: what takes the fewest steps, joins included."""
-    p = kernel.params
-    steps, rows = max(1, -(-k // p.get("BK", 1))), p.get("MULTICAST", 1)
-    most = min(p.get("parts", 0) or 1, 8 // rows, steps)
-    at_once = max(1, units // rows)
-
-    def takes(count: int) -> float:
-        return -(-groups * count // at_once) * -(-steps // count) + (2 + count / 4) * (count > 1)
-
-    best = min(range(1, max(1, most) + 1), key=takes)
-    return -(-steps // -(-steps // best))  # no part is empty
-
-
 def swaps(kernel: Kernel, layout: Layout) -> bool:
     """Whether out^T = b^T·a^T is computed: as the row says, else where out is nearer to column-major.
 
@@ -143,7 +129,7 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
     choices: dict[str, tuple[object, ...]] = {}
     for name in "AB":
         wide = cuda_operand.vector_of(kernel, name.lower())
-        if wide or (p.get(f"{name.lower()}_lies", 3) == 3 and not p.get("planes")):
+        if wide or p.get(f"{name.lower()}_lies", 3) == 3:
             lies = p.get(f"{name.lower()}_lies", 3)
             choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
         if wide:
@@ -217,16 +203,15 @@ class _Maker:
             operands.append(x)
         x, y = operands
         tall = p["BM"] * p.get("MULTICAST", 1)
-        tiles = -(-m // tall) * -(-n // p["BN"])
-        stacked = -(-batch // p.get("STACK", 1))
-        count = 1 if layout.ordered else parts(row, tiles * stacked, layout.k, self.chip.units)
-        cluster, blocks = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
+        tiles, stacked = blocks.groups(row, m, n, 1), -(-batch // p.get("STACK", 1))
+        count = 1 if layout.ordered else blocks.parts(row, tiles * stacked, layout.k, self.chip.units)
+        cluster, across = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
         pointers = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
         if layout.reads_c:
             pointers.append((16, C, c.at))
         if layout.bias is not None:
             pointers.append((32, BIAS, 0))
-        if x.planes == 2:
+        if x.planes:
             pointers += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
         if self.chip.capability >= 90:
             cluster *= count
@@ -235,10 +220,10 @@ class _Maker:
             self.zeroed = (room, arrivals)
             pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + arrivals)]
             room += arrivals + tiles * batch * count * p["BM"] * p["BN"] * max(4, SIZES[out.type])
-        grid = blocks, stacked
+        grid = across, stacked
         if p.get("blocks"):
-            grid = max(cluster, min(blocks * batch, self.chip.units * p["blocks"] // cluster * cluster)), 1
-        if blocks >= 1 << 31:
+            grid = max(cluster, min(across * batch, self.chip.units * p["blocks"] // cluster * cluster)), 1
+        if across >= 1 << 31:
             raise _Unfit
         bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]
         parameters = _GEMM.pack(
@@ -259,7 +244,7 @@ class _Maker:
             if x.slot == B and self.layout.kept:
                 return cuda_operand.planes_of(row, x, B, x.at)[0], room
             y, nbytes = cuda_operand.planes_of(row, x, ROOM, room)
-            self.steps.append(cuda_operand.split(row, x, y))
+            self.steps.append(cuda_operand.split(x, y))
         else:
             found = cuda_operand.lying(row, x)
             if found is not None:
@@ -275,7 +260,7 @@ class _Maker:
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):
             wide = cuda_operand.vector_of(self.row, x.which)
-            if wide or (p.get(f"{x.which}_lies", 3) == 3 and not x.planes):  # by rows is along k for a, along n for b
+            if wide or p.get(f"{x.which}_lies", 3) == 3:  # by rows is along k for a, along n for b
                 found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1

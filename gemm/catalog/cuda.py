@@ -28,8 +28,8 @@ Small ones are the host's alone, and absent ones are 0:
     a_swizzle b_swizzle    bytes: 0, 32, 64 or 128
     tf32        1: maps of float32 round to TF32 on the way
     planes      the operands are split first, by gemm_cuda_split, into so many planes along k: 3 of bfloat16 or 2 of
-                float16. A_TYPE and B_TYPE are theirs, and g.memory and g.arrivals the scales of a's rows and b's
-                columns where there are 2
+                float16. A_TYPE and B_TYPE are theirs, and g.memory and g.arrivals the exponents (int) of a's rows and
+                b's columns
 
 `swap` says where out^T = b^T a^T is computed (a's m is then out's n); rows without it compute that where out is nearer
 to column-major. k = 0 and what is too large for a row is left to the last row of its types, `tile`.
