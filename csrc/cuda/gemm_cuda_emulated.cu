@@ -5,8 +5,11 @@
 //     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|
 //
 // The tensor cores' accumulator truncates, so that its error would grow with k and to one side. A warpgroup therefore
-// sums PROMOTE stages in it, the smallest products first, and adds that to sums of its own, rounded to nearest. While
-// it does so the other one multiplies: they take turns, so that the tensor cores never wait for additions.
+// sums a stage in it, the smallest products first, and adds that to sums of its own, rounded to nearest. While it does
+// so the other one multiplies: they take turns, so that the tensor cores never wait for additions.
+//
+// |error| <= (k + 48) 2^-24 |a| |b|, besides what gemm_cuda_split loses of elements 2^-17 times the largest of their
+// line or less, with float16 (2^-39 of the largest). Measured as tests/test_emulated.py models it, it is far less.
 //
 // Lines of a and b are scaled by powers of two: results are scaled back, at no loss. A result in a line with an infinity
 // or NaN is summed up again from the planes, one fma an element, as IEEE arithmetic has it.
@@ -38,9 +41,6 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef PROMOTE
-#define PROMOTE 1 // stages that the tensor cores sum alone; PROMOTE * BK <= 64
-#endif
 #ifndef MULTICAST
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
@@ -54,7 +54,7 @@
 
 #define CONSUMERS (BM / 64)
 static_assert(CONSUMERS == 2 && THREADS == 384, "two warpgroups that take turns, and the loading one");
-static_assert(PROMOTE * BK <= 64, "the accumulator truncates");
+static_assert(BK <= 64, "the accumulator truncates");
 
 typedef Operand<A_TYPE, BM, BK, !A_TURNED, 64> A;
 typedef Operand<B_TYPE, BN, BK, B_TURNED, 64, BN / MULTICAST> B;
@@ -67,8 +67,8 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
     wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, add);
 }
 
-// All products of a stage, the smallest first. `fresh`: the accumulator starts anew.
-template <class D> INLINE void products(D &sums, unsigned tiles, int rows, bool fresh) {
+// All products of a stage, the smallest first.
+template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
     for (int order = PLANES - 1; order >= 0; --order) // sum of the planes' numbers
 #pragma unroll
@@ -77,7 +77,7 @@ template <class D> INLINE void products(D &sums, unsigned tiles, int rows, bool 
             for (int k = 0; k < BK / 16; ++k)
                 product(A_TYPE{}, sums, A::at(tiles + p * A::BYTES, rows, k),
                         B::at(tiles + PLANES * A::BYTES + (order - p) * B::BYTES, 0, k),
-                        !(fresh && order == PLANES - 1 && p == 0 && k == 0));
+                        order < PLANES - 1 || p || k);
 }
 
 // A sum of scaled products becomes that of a's and b's.
@@ -123,23 +123,17 @@ INLINE void consume(const Gemm &g, Stages ring) {
         float sums[BN / 2] = {};
         const int steps = share_of<BK>(g, walk.part).steps;
         if (group == 1 && steps) bar_arrive(2, 256);
-        for (int step = 0; step < steps; step += PROMOTE) {
+        for (int step = 0; step < steps; ++step, ring.next()) {
             float latest[BN / 2];
-            Stages oldest = ring; // that this warpgroup may still read
-#pragma unroll
-            for (int x = 0; x < PROMOTE; ++x) {
-                if (x && step + x == steps) break;
-                barrier_wait(ring.full(), ring.parity);
-                bar_sync(2 + group, 256); // the other warpgroup's products are under way
-                wgmma_fence();
-                products(latest, ring.tiles(), rows, x == 0);
-                wgmma_commit();
-                if (group == 0 || step + x + 1 < steps) bar_arrive(3 - group, 256);
-                ring.next();
-            }
+            barrier_wait(ring.full(), ring.parity);
+            bar_sync(2 + group, 256); // the other warpgroup's products are under way
+            wgmma_fence();
+            products(latest, ring.tiles(), rows);
+            wgmma_commit();
+            if (group == 0 || step + 1 < steps) bar_arrive(3 - group, 256);
             wgmma_wait<0>();
             wgmma_hold(latest);
-            for (; oldest.stage != ring.stage; oldest.next()) oldest.leave<MULTICAST>(walk.first());
+            ring.leave<MULTICAST>(walk.first());
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sums[i] = add(sums[i], latest[i]);
         }

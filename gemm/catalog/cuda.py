@@ -94,23 +94,23 @@ WGMMA: tuple[Kernel, ...] = (
 """float16 and bfloat16 on Hopper's tensor cores."""
 
 
-def _emulated(form: str, bn: int, stages: int, *, promote: int, gflops: float) -> Kernel:
-    """A row of gemm_cuda_emulated: products of planes of `form`, summed by the tensor cores over `promote` stages."""
+def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
+    """A row of gemm_cuda_emulated: products of 3 planes of bfloat16 (bf16x6) or 2 of float16 (fp16x3)."""
     planes = 3 if form == "bf16x6" else 2
     return _cuda(
         "s", f"emulated_{form}_128x{bn}", "emulated", "planes of narrower numbers by wgmma, sums in float32",
         needs=SM_90A, precision="high", gflops=gflops, startup=5.0, planes=planes, PLANES=planes,
-        BM=128, BN=bn, BK=32, STAGES=stages, PROMOTE=promote, MULTICAST=2, THREADS=384,
+        BM=128, BN=bn, BK=32, STAGES=stages, MULTICAST=2, THREADS=384,
         maps=3, a_box_k=32, a_box_m=128, b_box_k=32, b_box_n=bn // 2, a_swizzle=64, b_swizzle=64, blocks=1, parts=4,
         derived={"shared": "STAGES * (PLANES * (BM + BN) * BK * 2 + 16) + BM // 16 * 2560 + 1024"},
     )  # fmt: skip
 
 
 EMULATED: tuple[Kernel, ...] = (
-    _emulated("fp16x3", 192, 5, promote=2, gflops=200000),
-    _emulated("fp16x3", 128, 6, promote=2, gflops=180000),
-    _emulated("bf16x6", 192, 3, promote=1, gflops=115000),
-    _emulated("bf16x6", 128, 4, promote=1, gflops=105000),
+    _emulated("fp16x3", 192, 5, 200000),
+    _emulated("fp16x3", 128, 6, 180000),
+    _emulated("bf16x6", 192, 3, 115000),
+    _emulated("bf16x6", 128, 4, 105000),
 )
 """float32 out of products of narrower numbers on tensor cores."""
 

@@ -12,6 +12,7 @@ from oracle.fma import two_product, two_sum
 
 Array = np.ndarray
 
+EMULATED = 46  # units of roundoff that float32's products of narrower numbers may lose besides; see oracle.planes
 _REFERENCE_SLACK = 1 + 2.0**-10  # the reference's own error and second-order terms of the bound
 
 
@@ -103,7 +104,8 @@ def exact(
     float32's, with 2⁻²⁴ for u, and u·|C| for the one rounding at the end; for complex numbers, whose parts are sums of
     2k products, 2(k + 2)·u, absolute values being those of the products of parts. Non-finite operands give the
     non-finite pattern of IEEE arithmetic, whatever the order of summation. With precision="medium" the sums of
-    float16 are float16's themselves: u is 2⁻¹¹, and nothing is owed where |A|·|B| reaches the largest number.
+    float16 are float16's themselves: u is 2⁻¹¹, and nothing is owed where |A|·|B| reaches the largest number. With
+    precision="high" float32 may be multiplied by products of narrower numbers: k + 48 for k + 2.
     """
     dtype, k = a.dtype, a.shape[-1]
     info, complex_, narrow = finfo(dtype), dtype.kind == "c", is_narrow(dtype)
@@ -131,7 +133,7 @@ def exact(
             terms = [term + more for term, more in zip(terms, _scaled(beta_, addend), strict=True)]
         totals = [_combination(term) for term in terms]
         # A rounding among subnormals loses up to half the smallest one, before or after the factor alpha.
-        steps = 2 * (k + 2) if complex_ else k + 2
+        steps = 2 * (k + 2) if complex_ else k + 2 + EMULATED * (dtype == np.float32 and precision == "high")
         underflow = (steps * max(abs(scale), 1.0) + 2) * float(sums.smallest_subnormal)
         bounds = []
         for high, _, magnitude in totals:
