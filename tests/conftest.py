@@ -2,6 +2,7 @@
 
 --require=NAME[,NAME…] turns skips into failures: a kernel or target must run; a backend must be there, and each of
 its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases.
+--cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
 
+import cuda_machine
 from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.narrowed import narrowed, unsigned
 from conformance.repeated import repeated
@@ -47,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
     group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
     group.addoption(
+        "--cuda-machine", metavar="CAPABILITY", help="an emulated CUDA GPU, such as 9.0, instead of any real one"
+    )
+    group.addoption(
         "--every-row", action="store_true", help="OpenCL kernels that share a source, too, and each source in every way"
     )
     group.addoption(
@@ -55,6 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    emulated = config.getoption("--cuda-machine")
+    if emulated:
+        os.environ.update(cuda_machine.environment(emulated))
     unknown = _required(config) - BACKENDS.keys() - TARGETS - BY_NAME.keys()
     if unknown:
         known = ", ".join([*BACKENDS, *sorted(TARGETS), *BY_NAME])
