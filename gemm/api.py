@@ -42,8 +42,9 @@ def gemm(
         precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
             "high": the same but for products and sums below the smallest normal float32, which may count as zero
             (bfloat16 instructions do that), and float32 by products of narrower numbers on CUDA's tensor cores: k + 48
-            for k + 2, and elements less than 2⁻¹⁷ of their row's (b's: column's) largest may lose 2⁻³⁹ of that. "medium": float16 may be summed in float16, on GPUs twice as
-            fast: u is then 2⁻¹¹, as long as no partial sum exceeds 65504.
+            for k + 2, and elements less than 2⁻¹⁷ of their row's (b's: column's) largest may lose 2⁻³⁹ of that.
+            "medium": float16 may be summed in float16, on GPUs twice as fast: u is then 2⁻¹¹, as long as no partial sum
+            exceeds 65504.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
