@@ -1,6 +1,7 @@
 // The end of a tile that wgmma has summed: from the fragments of a warp to neighbouring elements of out.
 //
-// A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i.
+// A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i; or
+// of row 2(l/4) + h, if PAIRED.
 // They pass through shared memory, from where lanes read runs of 16 bytes of out: along its rows, or down its columns
 // where out is contiguous so. No block waits for another and no warp for another, but where parts of k are joined.
 #ifndef GEMM_CUDA_DELIVER
@@ -27,24 +28,25 @@ template <class T> INLINE unsigned halves(T, float, float) {
 }
 
 // Columns FIRST .. FIRST + WIDE - 1 of the sums to rows `pitch` apart.
-template <int FIRST, int WIDE, class T, int COUNT> INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
+template <int FIRST, int WIDE, bool PAIRED, class T, int COUNT>
+INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
     const int lane = threadIdx.x % 32;
-    to += lane / 4 * pitch + lane % 4 * 2;
+    to += lane / 4 * (PAIRED ? 2 : 1) * pitch + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < WIDE / 8; ++j)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int i = FIRST / 2 + 4 * j + 2 * half;
-            *(Vector<T, 2> *)(to + 8 * half * pitch + 8 * j) = {{sums[i], sums[i + 1]}};
+            *(Vector<T, 2> *)(to + (PAIRED ? 1 : 8) * half * pitch + 8 * j) = {{sums[i], sums[i + 1]}};
         }
 }
 
 // The block of STAGED columns that has number `block`: registers have no run-time index.
-template <int WIDE, class T, int COUNT> INLINE void put_block(int block, T *to, const T (&sums)[COUNT]) {
+template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int block, T *to, const T (&sums)[COUNT]) {
     if constexpr (WIDE > STAGED) {
-        if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED>(block, to, sums);
+        if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED, PAIRED>(block, to, sums);
     }
-    put<WIDE - STAGED, STAGED>(to, PITCH, sums);
+    put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
 // STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
@@ -115,11 +117,11 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long
 }
 
 // 16-bit results without c: rounded in registers, then turned by stmatrix into rows, WIDE columns at a time.
-template <int WIDE, class T, int COUNT>
+template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
     enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
     // Row r of 16-byte chunks keeps chunk j in place j ^ swapped(r), so that 8 lanes meet 32 banks both ways.
     const auto place = [=](int row, int chunk) {
         const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
@@ -136,7 +138,7 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
                 const int i = first / 2 + 4 * j + 2 * x;
                 four[x] = halves(OUT_TYPE{}, multiply(g.alpha, sums[i]), multiply(g.alpha, sums[i + 1]));
             }
-            stmatrix_x4(shared_address(place(lane % 16, j + lane / 16)), four);
+            stmatrix_x4(shared_address(place(mine, j + lane / 16)), four);
         }
         __syncwarp();
 #pragma unroll
@@ -165,7 +167,7 @@ struct AsTheyAre {
 // Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
 // GROUPS warpgroups at once. `staging`: STAGING bytes a warp; `ring`: shared memory for all sums, used with parts.
 // Before the epilogue each sum becomes adjust(sum, i, j), also where these are beyond m and n.
-template <int WIDE, int GROUPS, int SHARING, class T, int COUNT, class ADJUST = AsTheyAre>
+template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, Tile tile,
                     long long z, ADJUST adjust = ADJUST()) {
     const int warp = threadIdx.x / 32;
@@ -174,7 +176,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     if constexpr (sizeof(OUT_TYPE) == 2 && !EPILOGUE) {
         const Output<8> output(g, z);
         if (!g.c && g.parts == 1 && output.vectors) {
-            finish_halves<WIDE>(g, output, sums, staging, top, left);
+            finish_halves<WIDE, PAIRED>(g, output, sums, staging, top, left);
             return;
         }
     }
@@ -189,7 +191,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     if (g.parts > 1) {
         bar_sync(1, GROUPS * 128); // the other warpgroup may still multiply from the ring
         T *mine = (T *)ring + warp * 16 * (WIDE + 8);
-        put<0, WIDE>(mine, WIDE + 8, sums);
+        put<0, WIDE, PAIRED>(mine, WIDE + 8, sums);
         cluster_sync();
         finish<WIDE, SHARING>(turned, down, mine, WIDE + 8, top, left, z, adjust);
         fence_async(); // TMA writes next to what was read here
@@ -199,7 +201,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
 #pragma unroll 1
     for (int block = 0; block < WIDE / STAGED; ++block) { // one copy of the epilogue's code
         __syncwarp();
-        put_block<WIDE>(block, (T *)staging, sums);
+        put_block<WIDE, PAIRED>(block, (T *)staging, sums);
         __syncwarp();
         finish<STAGED, SHARING>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
     }

@@ -2,11 +2,11 @@
 //
 //                           BN                 A warpgroup multiplies 64 rows of a's tile by all of b's, four wgmma of 32
 //                     +-----------+            bytes of k a stage. wgmma reads these types from shared memory only where
-//              128 B  | b         |            they lie contiguous along k; who lie otherwise are packed first.
+//              128 B  | b         |            they lie contiguous along k, so that b always has to.
 //            128 B    +-----------+
-//         +-------+   +-----------+            But a may be contiguous along m where it is float: its fragments, single
-//      BM | a     |   | 64 rows   |            words, then come through registers, of which there are two sets: the next
-//         |       |   | 64 rows   |            stage's are loaded while the tensor cores multiply this one's.
+//         +-------+   +-----------+            a may be contiguous along m (A_TURNED): its fragments then come through
+//      BM | a     |   | 64 rows   |            registers, turned on the way. There are two sets of them: those of the
+//         |       |   | 64 rows   |            next stage are fetched while the tensor cores multiply this one's.
 //         +-------+   +-----------+
 //
 // Sums: int8 and uint8 exact in int32, modulo 2^32. TF32 in the tensor core's accumulator, which cuts what it drops; a
@@ -18,7 +18,7 @@
 // lie in any strides. The sums' order is that of the tensor cores: fixed for a form of the launch, not ORDERED.
 
 #ifndef A_TYPE
-#define A_TYPE float // TF32; or int8 or uint8 by int8, or e4m3 or e5m2 by any of the two
+#define A_TYPE float // TF32; or int8 by int8 or uint8, or e4m3 or e5m2 by either
 #endif
 #ifndef B_TYPE
 #define B_TYPE float
@@ -27,7 +27,7 @@
 #define OUT_TYPE float // int32 for integers; float or bfloat16 for fp8
 #endif
 #ifndef A_TURNED
-#define A_TURNED 0 // 1: a is contiguous along m; float only
+#define A_TURNED 0 // 1: a is contiguous along m; types of a byte: only where BM is a multiple of 128
 #endif
 #ifndef BM
 #define BM 128 // rows of out a block, 64 for each warpgroup
@@ -63,7 +63,6 @@
 #define CONSUMERS (BM / 64)
 static_assert(THREADS == CONSUMERS * 128 + 128, "a warpgroup for each 64 rows, and the loading one");
 static_assert(BK * sizeof(A_TYPE) == 128 && sizeof(A_TYPE) == sizeof(B_TYPE), "a stage is 128 bytes of k");
-static_assert(!A_TURNED || sizeof(A_TYPE) == 4, "of fragments that come through registers an element is a register");
 static_assert(BN % PIECE == 0 && (PROMOTE || PIECE == BN), "whole pieces");
 
 typedef Operand<A_TYPE, BM, BK, !A_TURNED> A;
@@ -77,6 +76,7 @@ typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
     }
 PRODUCT(float, float, wgmma_tf32)
 PRODUCT(int8, int8, wgmma_s8_s8)
+PRODUCT(int8, uint8, wgmma_s8_u8)
 PRODUCT(uint8, int8, wgmma_u8_s8)
 PRODUCT(e4m3, e4m3, wgmma_e4m3_e4m3)
 PRODUCT(e4m3, e5m2, wgmma_e4m3_e5m2)
@@ -94,44 +94,138 @@ template <> struct Accumulator<uint8> {
 };
 typedef Accumulator<A_TYPE>::type SUMS[BN / 2];
 
-// The warpgroup's share of a stage: 64 rows from `rows` on, from shared memory.
-template <class D> INLINE void multiply(unsigned tiles, int rows, int first, D &sums, bool keep) {
+// What the four wgmma of a stage take of 64 rows of a: descriptors; or (A_TURNED) fragments of this warp's 16 of them.
+#if !A_TURNED
+enum { SETS = 2 };
+typedef unsigned long long From[4];
+
+INLINE void fetch(From &a, const Stages &stage, int rows) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) a[k] = A::at(stage.tiles(), rows, k);
+}
+
+INLINE void leave(const Stages &stage, int block) {
+    stage.leave<MULTICAST>(block);
+}
+#else
+enum { SETS = RESIDENT > 1 ? 1 : 2 }; // another block's products keep the tensor cores busy, too
+typedef unsigned From[4][4];
+
+// Of float: lane 4g + t has, of each 8 of k, registers 0 and 1: rows g and g + 8 at k = t; 2 and 3: the same at k = t + 4.
+// A row of the tile is 32 of m at one k, in chunks of 4 that are swapped by k % 8. Lanes of g >= 4 read k = t + 4 first:
+// with their chunk, the one next to that of g < 4, it is in the other 16 banks.
+INLINE void fetch_words(From &a, const Stages &stage, int rows) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, row = rows + threadIdx.x / 32 % 4 * 16 + g;
+    const unsigned char *tile = stage.memory + stage.stage * (A::BYTES + B::BYTES) + row / 32 * A::SLAB + row % 4 * 4;
+    const bool late = g >= 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int chunk = row % 32 / 4 + 2 * half, first = t + 4 * late, second = t + 4 * !late;
+        const unsigned char *const one = tile + first * 128 + (chunk ^ first) * 16;
+        const unsigned char *const other = tile + second * 128 + (chunk ^ second) * 16;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const unsigned x = *(const unsigned *)(one + k * 1024), y = *(const unsigned *)(other + k * 1024);
+            a[k][half] = late ? y : x;
+            a[k][half + 2] = late ? x : y;
+        }
+    }
+}
+
+// Of bytes: registers 0 and 1 have two rows at k = 4t .. 4t + 3, 2 and 3 at the next 16 of k. ldmatrix turns pairs of
+// bytes: from rows that are 16 of m at a k each, two to a lane, it gives lane 4g + t the m = 2g and 2g + 1 of two k. So
+// these are the fragment's rows g and g + 8 (`deliver` knows), and two such pairs of k, sorted, its registers. A matrix
+// takes k + 0, 1 of the first two quads and k + 2, 3 of the others, which differ in k % 8: its rows are in all banks.
+INLINE void fetch_bytes(From &a, const Stages &stage, int rows) {
+    const int lane = threadIdx.x % 32, row = rows + threadIdx.x / 32 % 4 * 16, quad = lane % 8 / 2;
+    const int at = lane / 16 * 16 + quad * 4 + lane % 2 + 2 * (lane / 8 % 2 ^ quad / 2); // k
+    const unsigned from = stage.tiles() + row / 128 * A::SLAB + at * 128 + (row % 128 / 16 ^ at % 8) * 16;
+    const bool late = lane % 4 >= 2; // this lane's first pair of k is the later one
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        unsigned pairs[4];
+        ldmatrix_x4_trans(pairs, from + k * 4096);
+#pragma unroll
+        for (int x = 0; x < 4; x += 2) {
+            a[k][x] = __byte_perm(pairs[x], pairs[x + 1], late ? 0x2064 : 0x6420);
+            a[k][x + 1] = __byte_perm(pairs[x], pairs[x + 1], late ? 0x3175 : 0x7531);
+        }
+    }
+}
+
+INLINE void fetch(From &a, const Stages &stage, int rows) {
+    if (sizeof(A_TYPE) == 4)
+        fetch_words(a, stage, rows);
+    else
+        fetch_bytes(a, stage, rows);
+}
+
+INLINE void leave(const Stages &stage, int block) { // by all lanes, which all have read themselves
+#pragma unroll
+    for (int i = 0; i < MULTICAST; ++i) {
+        if (MULTICAST == 1)
+            barrier_arrive(stage.empty());
+        else
+            barrier_arrive_remote(stage.empty(), block + i);
+    }
+}
+#endif
+
+// sums = a * b + (keep ? sums : 0), of columns `first` on.
+template <class D> INLINE void multiply(const From &a, const Stages &stage, int first, D &sums, bool keep) {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-        product(A_TYPE{}, B_TYPE{}, sums, A::at(tiles, rows, k), B::at(tiles + A::BYTES, first, k), keep || k);
+        product(A_TYPE{}, B_TYPE{}, sums, a[k], B::at(stage.tiles() + A::BYTES, first, k), keep || k);
     wgmma_commit();
 }
 
-// The sums of the stages of one tile. A warp leaves a stage when the products that read it are done: with PROMOTE its
-// own, while other warpgroups multiply, else those of the stage before.
+// Starts a stage of the sums, and leaves the one before, whose products are done by then, if `any`; of one set of `a`:
+// does and leaves this one.
+template <class D>
+INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {
+    barrier_wait(ring.full(), ring.parity);
+    fetch(a, ring, rows);
+    multiply(a, ring, 0, sums, true);
+    wgmma_wait<SETS - 1>();
+    if (SETS == 1)
+        leave(ring, block);
+    else if (any)
+        leave(before, block);
+    before = ring;
+    ring.next();
+}
+
 template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int block, D &sums) {
-    if constexpr (PROMOTE) {
-        for (int step = 0; step < steps; ++step, ring.next()) {
-            barrier_wait(ring.full(), ring.parity);
+    From sets[SETS];
+    Stages before = ring;
+    int step = 0;
+    for (; step + 1 < steps; step += 2) {
+        add_stage(sets[0], ring, before, step, rows, block, sums);
+        add_stage(sets[SETS - 1], ring, before, true, rows, block, sums);
+    }
+    if (step < steps) add_stage(sets[0], ring, before, step, rows, block, sums);
+    wgmma_wait<0>();
+    wgmma_hold(sums);
+    if (SETS == 2 && steps) leave(before, block);
+}
+
+// The same, piece by piece: each is multiplied by itself, and joins the sums when it is done.
+template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows, int block, D &sums) {
+    for (int step = 0; step < steps; ++step, ring.next()) {
+        From a;
+        barrier_wait(ring.full(), ring.parity);
+        fetch(a, ring, rows);
 #pragma unroll
-            for (int first = 0; first < BN; first += PIECE) {
-                float piece[PIECE / 2];
-                multiply(ring.tiles(), rows, first, piece, false);
-                wgmma_wait<0>();
-                wgmma_hold(piece);
-                if (first == BN - PIECE) ring.leave<MULTICAST>(block);
+        for (int first = 0; first < BN; first += PIECE) {
+            Accumulator<A_TYPE>::type piece[PIECE / 2];
+            multiply(a, ring, first, piece, false);
+            wgmma_wait<0>();
+            wgmma_hold(piece);
+            if (first == BN - PIECE) leave(ring, block);
 #pragma unroll
-                for (int i = 0; i < PIECE / 2; ++i) sums[first / 2 + i] = add(sums[first / 2 + i], piece[i]);
-            }
+            for (int i = 0; i < PIECE / 2; ++i) sums[first / 2 + i] = add(sums[first / 2 + i], piece[i]);
         }
-    } else {
-        Stages before = ring;
-        for (int step = 0; step < steps; ++step, ring.next()) {
-            barrier_wait(ring.full(), ring.parity);
-            multiply(ring.tiles(), rows, 0, sums, true);
-            wgmma_wait<1>();
-            if (step) before.leave<MULTICAST>(block);
-            before = ring;
-        }
-        wgmma_wait<0>();
-        wgmma_hold(sums);
-        if (steps) before.leave<MULTICAST>(block);
     }
 }
 
@@ -139,8 +233,13 @@ INLINE void consume(const Gemm &g, Stages ring) {
     const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64; // of this warpgroup; uniform, says the shuffle
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
         SUMS sums = {};
-        sum_up(ring, share_of<BK>(g, walk.part).steps, rows, walk.first(), sums);
-        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(), ring.memory, walk.tile(), walk.z);
+        const int steps = share_of<BK>(g, walk.part).steps;
+        if (PROMOTE)
+            sum_up_promoted(ring, steps, rows, walk.first(), sums);
+        else
+            sum_up(ring, steps, rows, walk.first(), sums);
+        deliver<BN, CONSUMERS, MULTICAST, A_TURNED && sizeof(A_TYPE) == 1>(g, sums, ring.behind(), ring.memory,
+                                                                           walk.tile(), walk.z);
     }
 }
 
@@ -150,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     extern __shared__ unsigned char shared[];
     const bool cluster = MULTICAST * g.parts > 1;
     Stages ring(shared);
-    ring.start(4 * CONSUMERS * MULTICAST, cluster);
+    ring.start((A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, cluster);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BM, BN, BK, MULTICAST, 1>(g, ring, &a_map, &b_map);

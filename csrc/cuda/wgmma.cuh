@@ -49,6 +49,11 @@ template <int COUNT> PTX void wgmma_hold(int (&d)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
+template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // a's registers, after the wait
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 // Accumulators as operands of asm (D4, D8 ...), and as text (T4 ...): eight more for each next 16 of n.
 #define WGMMA_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define WGMMA_EIGHT(c, i) WGMMA_FOUR(c, i), WGMMA_FOUR(c, i + 4)

@@ -120,12 +120,15 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
+    # a may be contiguous along m where its boxes are 128 bytes wide, and where registers suffice for its fragments.
+    turns = bm < 256 and bm % bk == 0
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
+        swap="b == 'N' and (a == 'N' or m < n)" if turns else "",
         precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=4.0,
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
         PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn,
-        a_lies=1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
+        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
         a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident, parts=8 // multicast,
         derived={"shared": "STAGES * ((BM + BN) * 128 + 16) + BM // 16 * 2560 + 1024"},
     )  # fmt: skip
