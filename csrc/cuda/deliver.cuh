@@ -92,20 +92,21 @@ template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mi
     }
 }
 
-// The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): with parts, of this
+// The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): if JOINED, of this
 // block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums.
-template <int WIDE, int SHARING, class T, class ADJUST>
+template <int WIDE, int SHARING, bool JOINED, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z,
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
-    const int lane = threadIdx.x % 32, runs = 16 * WIDE / STRETCH, part = blockIdx.x / SHARING % g.parts;
+    const int lane = threadIdx.x % 32, runs = 16 * WIDE / STRETCH;
+    const int parts = JOINED ? g.parts : 1, part = JOINED ? blockIdx.x / SHARING % parts : 0;
 #pragma unroll 1
-    for (int run = runs * part / g.parts + lane; run < runs * (part + 1) / g.parts; run += 32) {
+    for (int run = runs * part / parts + lane; run < runs * (part + 1) / parts; run += 32) {
         const int row = down ? run % (16 / STRETCH) * STRETCH : run / (WIDE / STRETCH);
         const int col = down ? run / (16 / STRETCH) : run % (WIDE / STRETCH) * STRETCH;
         SUM sums[STRETCH];
         T taken[STRETCH];
-        take<SHARING>(taken, from + row * pitch + col, down ? pitch : 1, g.parts);
+        take<SHARING>(taken, from + row * pitch + col, down ? pitch : 1, parts);
 #pragma unroll
         for (int x = 0; x < STRETCH; ++x)
             sums[x] = (SUM)adjust(taken[x], top + row + (down ? x : 0), left + col + (down ? 0 : x));
@@ -193,7 +194,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         T *mine = (T *)ring + warp * 16 * (WIDE + 8);
         put<0, WIDE, PAIRED>(mine, WIDE + 8, sums);
         cluster_sync();
-        finish<WIDE, SHARING>(turned, down, mine, WIDE + 8, top, left, z, adjust);
+        finish<WIDE, SHARING, true>(turned, down, mine, WIDE + 8, top, left, z, adjust);
         fence_async(); // TMA writes next to what was read here
         cluster_sync();
         return;
@@ -203,7 +204,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         put_block<WIDE, PAIRED>(block, (T *)staging, sums);
         __syncwarp();
-        finish<STAGED, SHARING>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
+        finish<STAGED, SHARING, false>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
     }
 }
 
