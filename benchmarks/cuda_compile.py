@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gemm.backends.cuda_compiler import Compiler, compilers, resources
-from gemm.backends.cuda_operand import PACK, SPLIT
+from gemm.backends.cuda_operand import PACK, PLANES, SPLIT
 from gemm.backends.cuda_recipe import forms
 from gemm.catalog import KERNELS, Kernel
 from gemm.errors import KernelFailed
@@ -47,7 +47,7 @@ def forms_of(kernel: Kernel, *, every: bool) -> Iterator[dict[str, object]]:
     if kernel.name == PACK.name:
         yield from ({"BYTES": size} for size in (1, 2, 4, 8))
     elif kernel.name == SPLIT.name:
-        yield from ({"PLANES": count} for count in (2, 3))
+        yield from ({"TYPE": PLANES[n], "PLANES": n, "TURNED": turned} for n in PLANES for turned in (0, 1))
     else:
         seen = set()
         for form in forms(kernel):

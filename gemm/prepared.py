@@ -22,7 +22,7 @@ from gemm.dispatch import registry, trust
 from gemm.engine import engine
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.problem import NARROW, DeviceView, Operand
+from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
@@ -33,7 +33,7 @@ KINDS = 16
 class Prepared:
     """A matrix packed for the kernel that multiplies by it; pass it to `gemm` or `matmul` as b.
 
-    It holds a packed copy: later changes of the array that it was made from do not show.
+    It holds a packed copy: later changes of the array that it was made from do not show (but see `prepare` for CUDA).
 
     Attributes:
         shape: (k, n), as it is multiplied. dtype: of the products. nbytes: of the packed copy.
@@ -80,6 +80,11 @@ class Prepared:
         if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
             dispatch.check_names(backend, kernel)
             raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
+        if options["precision"] in PRECISIONS[: PRECISIONS.index(row.precision)]:
+            asked = options["precision"]
+            raise ValueError(
+                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass that to prepare, too"
+            )
         if options["dtype"] is None:
             options["dtype"] = self.dtype
         bias = options.pop("bias")
@@ -161,17 +166,19 @@ def _complete(launch: Launch, call: Call, b: Operand) -> None:
 
 
 def prepare(
-    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, reproducible: bool = False,
-    backend: str = "auto", kernel: str | None = None,
+    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, precision: str = "highest",
+    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
 ) -> Prepared:  # fmt: skip
-    """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of an OpenCL device.
+    """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of a device.
 
     Args:
-        b: (k, n) array, or (n, k) with trans_b: in host memory, or pyopencl's, for products with arrays of its context.
+        b: (k, n) array, or (n, k) with trans_b: in host memory, or on a device, for products with arrays there. CUDA's
+            kernels read most matrices as they lie: a CUDA array of that kind is not copied, and later changes show.
         trans_b: False or "N"; True or "T": transposed; "C": and conjugated.
         dtype: of the products; default: b's.
+        precision: the strictest that its products will be asked for.
         reproducible: all its products on a device are; on the CPU it may be asked of each.
-        backend, kernel: as for `gemm`, of the CPU or OpenCL. "auto": the CPU, or the device where b lies.
+        backend, kernel: as for `gemm`. "auto": the CPU, or the device where b lies.
 
     Raises:
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
@@ -186,14 +193,14 @@ def prepare(
     if isinstance(matrix, DeviceView):
         left, held_by = operands.nothing_of(matrix, *row), matrix.device
     call = normalise(left, matrix, None, alpha=1, beta=0, trans_a=False, trans_b=trans_b, out=None, dtype=dtype,
-                     precision="highest", reproducible=reproducible)  # fmt: skip
+                     precision=precision, reproducible=reproducible)  # fmt: skip
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
     asked = "cpu" if (backend, held_by) == ("auto", None) else backend
     # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
     plan = dispatch.choose(problem, asked, kernel, held_by)
-    if plan.kernel.backend not in ("cpu", "opencl"):
+    if plan.kernel.backend == "numpy":
         raise TypeError(f"{plan.kernel.name}, the kernel for {call.problem.dtype}, takes no prepared b")
     right = call.b
     if isinstance(right, np.ndarray):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm.backends.cuda_api import LEGACY_STREAM
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_arrays import DeviceArray
 from gemm.backends.cuda_operand import BIAS, A, Operand, copied, lying, planes_of, split
 from gemm.backends.cuda_recipe import Recipe, types
@@ -41,7 +41,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     x = x._replace(aligned=min(16, x.aligned))
     planes = row.params.get("planes", 0)
     if not planes and lying(row, x) is not None:
-        return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, b.queue, readonly=True)
+        return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     if planes:
         y, nbytes = planes_of(row, x, BIAS, 0)
         step = split(x, y)
@@ -52,6 +52,9 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
     launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
+    with device.handle:
+        cuda().cuStreamSynchronize(stream)  # products on any stream may follow
+    memory._lent = True  # and be at work when it is given up
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (n * size, size) if planes else (y.along * size, y.across * size)
-    return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, stream, readonly=True)
+    return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)

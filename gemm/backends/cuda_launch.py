@@ -81,7 +81,7 @@ class Launcher:
         x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
         launches, scale = self._launches(layout), self.scale(alpha, beta)
         launches.run(stream, x, y, z, goal, w, scale)
-        self._last.given = launches, layout, scale, y
+        self._last.given = launches, layout, scale, (x, y, z, goal)
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
         """alpha and beta as gemm.cuh has them, 16 bytes each."""

@@ -11,7 +11,8 @@ A, B, C, OUT, BIAS, ROOM = range(6)
 """What a step's pointers point into: the operands, and room of its own on the device."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
-SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", params={"THREADS": 512})
+SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", needs=("sm_90a",),
+               params={"THREADS": 512})  # fmt: skip
 """Kernels that bring operands into the order that others read, on their way."""
 
 SIZES = {

@@ -73,7 +73,7 @@ def _cupy() -> _Reader:
 
 def _own() -> _Reader:
     return _Reader(
-        lambda x: (x.shape, x.dtype, x.device.key), lambda x: x.view().data,
+        lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address),
         lambda x: LEGACY_STREAM, lambda x: partial(DeviceArray, x.shape, x.dtype, x.device),
     )  # fmt: skip
 
@@ -124,14 +124,21 @@ class Replay:
         self._spans = [_span(*pair) for pair in zip(shapes, layout.strides, strict=True)]
 
     @classmethod
-    def of(cls, given: tuple[Launches, Layout, bytes, int], arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
-        """A replay, if the arrays' library is one that can be read quickly.
+    def of(
+        cls, given: tuple[Launches, Layout, bytes, tuple[int, ...]], arrays: tuple[Any, Any, Any, Any]
+    ) -> Replay | None:
+        """A replay, if the arrays' library can be read quickly and they are what was launched, not copied before.
 
         Args:
-            given: what was launched, and the address of b. arrays: its a, b, c and out.
+            given: what was launched, and the addresses of a, b, c and out. arrays: these.
         """
+        launches, layout, scale, addresses = given
         reader = _reader(arrays[0].__class__)
-        return None if reader is None else cls(*given, reader, arrays)
+        if reader is None or any(
+            x is not None and reader.address(x) != address for x, address in zip(arrays, addresses, strict=True)
+        ):
+            return None
+        return cls(launches, layout, scale, addresses[1], reader, arrays)
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
