@@ -39,12 +39,13 @@ def gemm(
         out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
         dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes. fp8 operands (ml_dtypes'
             or PyTorch's float8_e4m3fn and float8_e5m2) count as bfloat16 there; no result is fp8.
-        precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff.
-            "high": the same but for products and sums below the smallest normal float32, which may count as zero
-            (bfloat16 instructions do that), and float32 by products of narrower numbers on CUDA's tensor cores: k + 48
-            for k + 2, and elements less than 2⁻¹⁷ of their row's (b's: column's) largest may lose 2⁻³⁹ of that.
-            "medium": float16 may be summed in float16, on GPUs twice as fast: u is then 2⁻¹¹, as long as no partial sum
-            exceeds 65504.
+        precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff;
+            of float16 and bfloat16 u is float32's, 2⁻²⁴, and the result is rounded once. "high" allows besides
+            bfloat16 instructions by which products and sums below the smallest normal float32 count as zero; and
+            float32 by several products of narrower numbers on CUDA's tensor cores: within (k + 48)·u, where elements
+            below 2⁻¹⁷ of the largest of their row of a (column of b) may lose 2⁻³⁹ of that. "medium" allows besides
+            TF32 for float32 on CUDA, 2⁻¹⁰ + (k + 2)·2⁻²² for (k + 2)·u; the tensor cores' own sums of fp8, 2⁻⁵ +
+            (k + 2)·2⁻²⁴; and sums of float16 in float16, u = 2⁻¹¹, as long as none exceeds 65504.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.

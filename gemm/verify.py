@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from gemm import operands
 from gemm.backends.base import Backend
 from gemm.catalog import Kernel
-from gemm.problem import Device, Problem
+from gemm.problem import FP8, NARROW, Device, Problem
 
 
 class Mismatch(ArithmeticError):
@@ -60,8 +60,16 @@ FULL = (
 
 def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
     """Raise Mismatch (or KernelFailed) unless `kernel` passes the short cases and its ordered bits are right."""
-    for _ in checks(backend, kernel, device, QUICK):
+    for _ in checks(backend, kernel, device, QUICK + beyond(kernel)):
         pass
+
+
+def beyond(kernel: Kernel) -> tuple[Case, ...]:
+    """A product of more than one tile of a GPU's kernel each way, which the short cases may all lie within."""
+    p = kernel.params
+    if not kernel.late or "BM" not in p:
+        return ()
+    return (Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, 2 * p.get("BK", 8) + 16, 0.5, -2.0),)
 
 
 def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:
@@ -69,7 +77,7 @@ def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, 
     for case in cases:
         _check(backend, kernel, device, case)
         yield str(case)
-    if kernel.ordered and not set(kernel.ordered_needs) - device.features:
+    if kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features:
         if ordered_hash(backend, kernel, device) != ORDERED[kernel.dtype]:
             raise Mismatch(f"{kernel.name} on {device.name}: its ordered bits differ from the contract's")
         yield "ordered bits"
@@ -98,8 +106,7 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
     if whole:
         right = np.array_equal(out, _wrapped(a, b, c, int(alpha), int(beta), dtype))
     else:
-        right = _within(out, a, b, c, case, half_sums=dtype == np.float16 and kernel.precision == "medium",
-                        steps=case.k + (48 if dtype == np.float32 and kernel.precision == "high" else 2))  # fmt: skip
+        right = _within(out, a, b, c, case, kernel)
     if not right:
         raise Mismatch(f"{kernel.name} on {device.name}: {case} {'is wrong' if whole else 'exceeds the error bound'}")
     out.view(np.uint8)[...] = 0xA5
@@ -134,25 +141,32 @@ def _wrapped(
     return result
 
 
-def _within(
-    out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, *, half_sums: bool = False,
-    steps: int,
-) -> bool:  # fmt: skip
-    """Whether each element, and of complex ones each part, is within the error bound; NaN is not.
+def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
+    """What |a|·|b| is multiplied by in the bound of `kernel`, whose sums are of `dtype`; see `gemm.gemm`."""
+    if kernel.precision == "medium" and any(name in FP8 for name in kernel.inputs):
+        return 2.0**-5 + (k + 2) * 2.0**-24
+    if kernel.precision == "medium" and kernel.dtype == "float16":
+        return (k + 2) * 2.0**-11
+    if kernel.precision == "medium" and kernel.dtype == "float32":
+        return 2.0**-10 + (k + 2) * 2.0**-22
+    if kernel.precision == "high" and kernel.dtype == "float32":
+        return (k + 48) * 2.0**-24
+    return float((k + 2) * np.finfo(dtype).eps / 2)
 
-    Args:
-        steps: roundings of a result: k + 2, but where gemm.gemm's precision says otherwise.
-    """
+
+def _within(
+    out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
+) -> bool:  # fmt: skip
+    """Whether each element, and of complex ones each part, is within the error bound; NaN is not."""
     dtype = out.dtype
     if dtype.kind == "c":  # real parts, then imaginary parts: products of twice the depth
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)
         rows = zip((out.real, out.imag), left, right, thirds, strict=True)
-        return all(_within(*row, case, steps=2 * case.k + 2) for row in rows)
-    narrow = dtype.name in ("float16", "bfloat16")  # sums of float32, rounded once
-    if narrow:
-        unit = 2.0**-11 if dtype.name == "float16" else 2.0**-8
+        return all(_within(*row, replace(case, k=2 * case.k), kernel) for row in rows)
+    narrow = dtype.name in NARROW  # sums of float32, rounded once
+    if narrow or kernel.inputs:
         out, a, b = (x.astype(np.float32) for x in (out, a, b))
         c = None if c is None else c.astype(np.float32)
     wide = np.longdouble
@@ -160,11 +174,11 @@ def _within(
     size = np.matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
     if c is not None:
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
-    eps = np.finfo(np.float16 if half_sums else a.dtype).eps
     # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference errs as much as the result may.
-    bound = (1 if np.finfo(wide).eps < eps else 2) * steps * eps / 2 * size
+    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(kernel, a.dtype, case.k) * size
     if narrow:
-        bound = bound + unit * (np.abs(exact) + bound) + 2.0**-25  # half of float16's least number
+        rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
+        bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's least number
     return bool(np.all(np.abs(out - exact) <= bound))
 
 

@@ -33,6 +33,7 @@ from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 import gemm
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import registry, unavailable
+from gemm.problem import EXTRA
 
 if importlib.util.find_spec("ml_dtypes"):
     import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
@@ -111,17 +112,19 @@ CRAMPED = {"image_width": 24, "image_height": 72, "max_alloc": 4096}
 REFERENCE = (
     ("float32", ()), ("float64", ()), ("float16", ()), ("bfloat16", ()), ("complex64", ()), ("complex128", ()),
     ("int8", ()), ("int64", ()), ("int32", ("uint8", "int8")),
+    ("float32", ("float16", "float16")), ("bfloat16", ("float8_e4m3fn", "float8_e5m2")),
 )  # fmt: skip
 """What kernels of every dtype are tested with."""
 
 
 def _sibling(row: Kernel) -> bool:
-    """Whether an earlier row has `row`'s source and form, so that they differ in parameters and types only."""
+    """Whether an earlier row has `row`'s source and form, so that they differ in parameters (OpenCL: or types) only."""
 
-    def form(other: Kernel) -> tuple[str, int]:
-        return other.source, other.params.get("DIRECT", 0)
+    def form(other: Kernel) -> tuple[object, ...]:
+        types = (other.dtype, other.inputs) if other.backend == "cuda" else ()
+        return other.source, other.params.get("DIRECT", 0), *types
 
-    return row.backend == "opencl" and row is not next(other for other in KERNELS if form(other) == form(row))
+    return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
 
 
 EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive")
@@ -156,7 +159,7 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
             continue
         several = len(status.devices) > 1
         for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
-            devices = status.devices if dtype != "bfloat16" or _imports("ml_dtypes") else ()
+            devices = status.devices if not {dtype, *inputs} & {*EXTRA} or _imports("ml_dtypes") else ()
             for device in devices or (None,):
                 variants = _variants(status.row, "" if inputs else dtype, every=every)
                 for variant in variants if device else [""]:
@@ -169,6 +172,10 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
 HOST_ONLY = {"far_strides", "concurrent"}
 
 
+NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero"}
+"""Checks of numbers that only the result's type has."""
+
+
 def _applies(check: str, spec: Spec) -> bool:
     """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
     row = BY_NAME[spec.kernel]
@@ -177,6 +184,8 @@ def _applies(check: str, spec: Spec) -> bool:
     kind = "i" if "int" in spec.dtype else "c" if "complex" in spec.dtype else "f"
     if kind not in ONLY.get(check, kind):
         return False
+    if check in NARROWER and any("float" in name for name in spec.inputs):
+        return False  # what these are about is not in the types of a and b
     if check == "subnormals" and row.precision != "highest":
         return False  # precision="high" lets them count as zero
     if check == "overflow" and row.precision == "medium":
@@ -241,7 +250,7 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         call = resident(call, Torch(str(spec.device)))
     return Subject(
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
-        always=row.ordered and row.backend in ("cpu", "cuda"),
+        always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
         precision=row.precision, params=row.params, slow=row.backend in ("opencl", "cuda"),
         effort=THIN if (spec.variant or _sibling(row)) and _effort(config) != FULL else _effort(config),
     )  # fmt: skip

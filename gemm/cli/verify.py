@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     skipped: list[str] = []
     for backend, device in devices:
         for row in rows:
-            if row.backend != backend.name or (args.hashes and not row.ordered):
+            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
                 continue
             why = dispatch.unavailable(row, device, reproducible=args.hashes)
             if why:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
-    cases = suite.QUICK if quick else suite.FULL
+    cases = (suite.QUICK if quick else suite.FULL) + suite.beyond(row)
     offers = row.ordered and not set(row.ordered_needs) - device.features
     total = len(cases) + offers
     passed, error = 0, ""

@@ -51,13 +51,20 @@ DATA: dict[str, Callable[..., Array]] = {
 }  # fmt: skip
 
 
+def _fitting(x: Array, narrow: np.dtype[Any]) -> Array:
+    largest = x.dtype.type(finfo(narrow).max)
+    return np.clip(x, -largest, largest).astype(narrow).astype(x.dtype)
+
+
 @cache
-def _solved(one: Case, dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array]:
-    """a, b, c and the expected bits."""
+def _solved(one: Case, dtype: np.dtype[Any], inputs: tuple[str, ...] = ()) -> tuple[Array, Array, Array, Array]:
+    """a, b, c and the expected bits; numbers of a and b are such as `inputs` have."""
     rng = np.random.default_rng([len(one.data), one.m, one.n, one.k])
     make = DATA[one.data]
     shapes = ((one.m, one.k), (one.k, one.n), (one.m, one.n))
     a, b, c = (make(rng, dtype, *shape) for shape in shapes)
+    if inputs:
+        a, b = (_fitting(x, np.dtype(name)) for x, name in zip((a, b), inputs, strict=True))
     expected = ordered(a, b, c, one.alpha, one.beta)
     for array in (a, b, c, expected):
         array.flags.writeable = False
@@ -66,7 +73,7 @@ def _solved(one: Case, dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array
 
 def _run(s: Subject, one: Case, **options: Any) -> Array:
     """Multiply and compare; kernels that promise the order always are also called without asking for it."""
-    a, b, c, expected = _solved(one, s.dtype)
+    a, b, c, expected = _solved(one, s.dtype, s.inputs)
     with case(**one._asdict()):
         always = s.always and one.m > 1 and one.n > 1  # with a vector, sums may be split unless the order is asked for
         for reproducible in (True, False) if always else (True,):
@@ -133,7 +140,7 @@ def minus_zero(s: Subject) -> None:
 def chain_layouts(s: Subject) -> None:
     """Neither strides, nor transposes, nor working in place change a bit."""
     one = Case("wide", 14, 35, 29, 1 / 3, -0.7)
-    a, b, c, expected = _solved(one, s.dtype)
+    a, b, c, expected = _solved(one, s.dtype, s.inputs)
     for number, (name, layout) in enumerate(LAYOUTS.items()):
         other = list(LAYOUTS.values())[number * 3 % len(LAYOUTS)]
         trans_a, trans_b = bool(number & 1), bool(number & 2)
@@ -144,7 +151,7 @@ def chain_layouts(s: Subject) -> None:
             check_same_bits(s(x, y, z, **options, out=z), expected, "in place")
     for k in (s.edges("KC", "BK")[-1], 2 * s.edges("KC", "BK")[-1] + 1) if s.pick(False, True) else (521,):
         one = Case("normal", 11, 21, k, 1 / 3, -0.7)
-        a, b, c, expected = _solved(one, s.dtype)
+        a, b, c, expected = _solved(one, s.dtype, s.inputs)
         out = c.copy()
         result = s(a, b, out, alpha=one.alpha, beta=one.beta, reproducible=True, out=out)
         check_same_bits(result, expected, f"in place, k = {k}")
@@ -164,7 +171,7 @@ def positions(s: Subject) -> None:
     large = [(170, 203, 90), (530, 517, 300), (3, 2100, 130), (2100, 3, 130)]
     for m, n, k in s.pick([(70, 83, 40), (140, 150, 30)], large):
         rng = np.random.default_rng([m, n, k])
-        a, b, c = wide(rng, s.dtype, m, k, exponent=9), wide(rng, s.dtype, k, n, exponent=9), normal(rng, s.dtype, m, n)
+        a, b, c = s.far(rng, m, k, exponent=9), s.far(rng, k, n, exponent=9), normal(rng, s.dtype, m, n)
         options = {"alpha": 1 / 3, "beta": 0.7, "reproducible": True}
         whole = s(a, b, c, **options)
         for number, (rows, columns) in enumerate((r, q) for r in _pieces(m) for q in _pieces(n)):
@@ -181,7 +188,7 @@ def batch_members(s: Subject) -> None:
     """A member of a stack has the bits of its own product."""
     rng = np.random.default_rng(20)
     for count, m, n, k in ((3, 7, 9, 5), (17, 33, 20, 40), *s.pick([], [(150, 8, 8, 8), (4, 96, 110, 70)])):
-        a, b = wide(rng, s.dtype, count, m, k), wide(rng, s.dtype, count, k, n)
+        a, b = s.far(rng, count, m, k), s.far(rng, count, k, n)
         stack = s(a, b, alpha=1 / 3, reproducible=True)
         for i in range(count):
             with case(count=count, m=m, n=n, k=k, member=i):

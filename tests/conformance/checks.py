@@ -52,7 +52,7 @@ def close(
         result = s(a, b, c, alpha=alpha, beta=beta, **options)
         equal(result, wrapped(a, b, c, int(alpha), int(beta), s.dtype))
     else:
-        check_close(s(a, b, c, alpha=alpha, beta=beta, **options), exact(a, b, c, alpha, beta, s.precision))
+        check_close(s(a, b, c, alpha=alpha, beta=beta, **options), exact(a, b, c, alpha, beta, s.precision, s.inputs))
 
 
 @check
@@ -304,7 +304,9 @@ def accuracy(s: Subject) -> None:
             close(s, *positive, c, 1 / 3, 1 / 7)
             close(s, np.concatenate([a, a], 1), np.concatenate([b, -b], 0))
             close(s, s.wide(rng, m, k, exponent=30), s.wide(rng, k, n, exponent=30), c, -0.1, 1e3)
-            close(s, (a + 1000).astype(s.dtype), b)
+            close(s, s.narrowed((a + (100 if s.inputs else 1000)).astype(s.dtype)), b)
+    if s.inputs:  # which have no such numbers
+        return
     k = 4000
     small = np.full((1, k), s.dtype.type(finfo(s.dtype).eps * 0.75), s.dtype)
     small[0, 0] = 1  # 1 + many terms of 3/4 ulp: an accumulator that truncates, or is narrower, stays behind

@@ -110,15 +110,28 @@ class Subject:
             return rng.integers(low, high, shape, np.int64 if low else np.uint64, endpoint=True).astype(self.dtype)
         if self.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(self.dtype)
-        return normal(rng, self.dtype, *shape)
+        return self.narrowed(normal(rng, self.dtype, *shape))
+
+    def narrowed(self, x: Array) -> Array:
+        """x rounded so that each of the narrower floats of `inputs` has such numbers."""
+        for name in self.inputs:
+            x = x.astype(np.dtype(name)).astype(self.dtype) if "float" in name else x
+        return x
 
     def wide(self, rng: np.random.Generator, *shape: int, exponent: int = 60) -> Array:
         """Numbers of sizes 2^-exponent … 2^exponent, less where the type does not reach so far."""
-        exponent = min(exponent, int(finfo(self.dtype).maxexp) // 4)
+        exponent = min(exponent, *(int(finfo(np.dtype(name)).maxexp) // 4 for name in (self.dtype.name, *self.inputs)
+                                   if "int" not in name))  # fmt: skip
         if self.kind == "c":
             parts = (wide(rng, np.float64, *shape, exponent=exponent) for _ in "ri")
             return (next(parts) + 1j * next(parts)).astype(self.dtype)
-        return wide(rng, self.dtype, *shape, exponent=exponent)
+        return self.narrowed(wide(rng, self.dtype, *shape, exponent=exponent))
+
+    def far(self, rng: np.random.Generator, *shape: int, exponent: int = 60) -> Array:
+        """Real numbers as far apart as the type allows; see `wide` below."""
+        if not self.inputs:
+            return wide(rng, self.dtype, *shape, exponent=exponent)
+        return self.wide(rng, *shape, exponent=exponent)
 
     def pick(self, thin: Any, default: Any, full: Any = None) -> Any:
         """A value by effort; a slow subject's default is the thin one."""

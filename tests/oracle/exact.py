@@ -12,7 +12,7 @@ from oracle.fma import two_product, two_sum
 
 Array = np.ndarray
 
-EMULATED = 46  # units of roundoff that float32's products of narrower numbers may lose besides; see oracle.planes
+EMULATED = 48  # units of roundoff that float32's products of narrower numbers may lose besides k; see oracle.planes
 _REFERENCE_SLACK = 1 + 2.0**-10  # the reference's own error and second-order terms of the bound
 
 
@@ -28,8 +28,8 @@ class Reference:
 
 
 def finfo(dtype: Any) -> Any:
-    """np.finfo, for bfloat16 as well."""
-    if np.dtype(dtype).name != "bfloat16":
+    """np.finfo, for ml_dtypes' types as well."""
+    if np.dtype(dtype).kind in "fc" and not np.dtype(dtype).name.startswith("float8"):
         return np.finfo(dtype)
     import ml_dtypes
 
@@ -94,9 +94,19 @@ def _scaled(factor: Any, parts: list[tuple[Array, Array, Array]]) -> list[list[A
     return [[(re, x), (-im, y)], [(re, y), (im, x)]]
 
 
+def _loose(dtype: np.dtype[Any], k: int, precision: str, inputs: tuple[str, ...]) -> float | None:
+    """What |A|·|B| is multiplied by where it is not (k + 2)·u; see tensor_core.py and planes.py."""
+    if precision == "medium" and any(name.startswith("float8") for name in inputs):
+        return 2.0**-5 + (k + 2) * 2.0**-24
+    if dtype != np.float32 or precision == "highest" or inputs:
+        return None
+    return (k + EMULATED) * 2.0**-24 if precision == "high" else 2.0**-10 + (k + 2) * 2.0**-22
+
+
 def exact(
-    a: Array, b: Array, c: Array | None = None, alpha: complex = 1.0, beta: complex = 0.0, precision: str = "highest"
-) -> Reference:
+    a: Array, b: Array, c: Array | None = None, alpha: complex = 1.0, beta: complex = 0.0, precision: str = "highest",
+    inputs: tuple[str, ...] = (),
+) -> Reference:  # fmt: skip
     """The reference and its bound plus an allowance for underflow.
 
     a (*batch, m, k), b (*batch, k, n), both of one floating-point or complex dtype with unit roundoff u; alpha and beta
@@ -104,13 +114,15 @@ def exact(
     float32's, with 2⁻²⁴ for u, and u·|C| for the one rounding at the end; for complex numbers, whose parts are sums of
     2k products, 2(k + 2)·u, absolute values being those of the products of parts. Non-finite operands give the
     non-finite pattern of IEEE arithmetic, whatever the order of summation. With precision="medium" the sums of
-    float16 are float16's themselves: u is 2⁻¹¹, and nothing is owed where |A|·|B| reaches the largest number. With
-    precision="high" float32 may be multiplied by products of narrower numbers: k + 48 for k + 2.
+    float16 are float16's themselves: u is 2⁻¹¹, and nothing is owed where |A|·|B| reaches the largest number.
+    What float32 owes with less than the highest precision, and products of fp8 (by the names of `inputs`), is
+    `_loose`'s; of float32 below its smallest normal number nothing is owed then.
     """
     dtype, k = a.dtype, a.shape[-1]
     info, complex_, narrow = finfo(dtype), dtype.kind == "c", is_narrow(dtype)
     half_sums = dtype == np.float16 and precision == "medium"
     sums = np.finfo(np.float32) if narrow and not half_sums else info
+    loose = _loose(dtype, k, precision, inputs)
     scale, beta_ = (np.array(x, dtype).astype(np.complex128)[()] for x in (alpha, beta))
     wide = np.complex128 if complex_ else np.float64
     a, b = a.astype(wide), b.astype(wide)
@@ -133,11 +145,16 @@ def exact(
             terms = [term + more for term, more in zip(terms, _scaled(beta_, addend), strict=True)]
         totals = [_combination(term) for term in terms]
         # A rounding among subnormals loses up to half the smallest one, before or after the factor alpha.
-        steps = 2 * (k + 2) if complex_ else k + 2 + EMULATED * (dtype == np.float32 and precision == "high")
-        underflow = (steps * max(abs(scale), 1.0) + 2) * float(sums.smallest_subnormal)
+        steps = 2 * (k + 2) if complex_ else k + 2
+        least = float(sums.smallest_subnormal if loose is None else sums.smallest_normal)
+        underflow: Any = (steps * max(abs(scale), 1.0) + 2) * least
+        unit = steps * float(sums.eps) / 2 if loose is None else loose
+        if precision == "high" and dtype == np.float32:  # what is far below the largest of its row or column
+            largest = [abs(x).max(axis, initial=0.0, keepdims=True) for x, axis in ((a, -1), (b, -2))]
+            underflow = underflow + abs(scale) * k * 2.0**-38 * (largest[0] * largest[1])
         bounds = []
         for high, _, magnitude in totals:
-            bound = steps * float(sums.eps) / 2 * magnitude * _REFERENCE_SLACK + underflow
+            bound = unit * magnitude * _REFERENCE_SLACK + underflow
             if narrow:
                 bound = bound + float(info.eps) / 2 * (abs(high) + bound) + float(info.smallest_subnormal) / 2
             if half_sums:
