@@ -75,9 +75,9 @@ PTX unsigned e4m3x2_to_f16x2(unsigned short bits) {
 
 // ---- cp.async.
 
-template <int BYTES> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    machine_copy(shared, global, BYTES, valid_bytes);
+template <int COUNT> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
+    static_assert(COUNT == 4 || COUNT == 8 || COUNT == 16, "cp.async copies 4, 8 or 16 bytes");
+    machine_copy(shared, global, COUNT, valid_bytes);
 }
 PTX void copy_commit() {
     machine_copy_commit();
