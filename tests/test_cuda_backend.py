@@ -1,57 +1,50 @@
-"""The CUDA backend below the public face: compilation, cache, recognition of arrays, launch plans; on a GPU, launches.
+"""The CUDA backend below the public face, on a GPU, or on the emulated one (tests/cuda_machine) where there is none.
 
-The conformance suite holds the kernels to the numerical contract; here are streams, grid limits, staging, second
-devices and what needs no GPU at all.
+The conformance suite holds the kernels to the numerical contract, tests/test_cuda_recipe.py what they are handed; here
+are compilation and its cache, devices, streams, faults, repeated products and prepared matrices.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cuda_machine
 import numpy as np
 import pytest
-from numpy.lib.stride_tricks import as_strided
 from oracle import check_same_bits, ordered
 
 from gemm import sources
-from gemm.backends import cuda_arrays, cuda_compiler, cuda_driver
-from gemm.backends.cuda import CudaBackend, dense, walk
+from gemm.backends import cuda_api, cuda_arrays, cuda_compiler, cuda_recipe, cuda_sequence
+from gemm.backends.cuda import CudaBackend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, Problem
+from gemm.problem import Device, DeviceView, Problem
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
+SOURCES = list({row.source: row for row in reversed(ROWS)}.values())
 TILE = BY_NAME["sgemm_cuda_tile"]
+ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def private_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
     sources.cache_dir.cache_clear()
-    yield
+    yield tmp_path
     sources.cache_dir.cache_clear()
 
 
 def rand(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-# Compilation, with NVRTC and without a GPU.
-
-
-@pytest.fixture
-def nvrtc(request: pytest.FixtureRequest) -> None:
-    try:
-        cuda_compiler.compiler_version()
-    except (ImportError, RuntimeError) as error:
-        absent(request, f"no NVRTC: {error}")
 
 
 def absent(request: pytest.FixtureRequest, reason: str) -> None:
@@ -60,24 +53,33 @@ def absent(request: pytest.FixtureRequest, reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_compiles_without_spills(row: Kernel) -> None:
-    capability = max(c for c in cuda_compiler.supported() if c <= 90)
-    image, log = cuda_compiler.compile_source(row, cuda_compiler.architecture(row, capability))
+# Compilation, with NVIDIA's NVRTC and without a GPU.
+
+
+@pytest.fixture(scope="module")
+def nvrtc(request: pytest.FixtureRequest) -> cuda_compiler.Compiler:
+    found = sorted((cuda_compiler.Compiler(path) for path in cuda_compiler._libraries()), key=lambda c: -c.major)
+    if not found:
+        absent(request, "no NVRTC")
+    return found[0]
+
+
+@pytest.mark.parametrize("row", SOURCES, ids=lambda row: row.name)
+def test_compiles_without_spills(nvrtc: cuda_compiler.Compiler, row: Kernel) -> None:
+    """A row of each source; benchmarks/cuda_compile.py compiles all, for all architectures."""
+    form = next(cuda_recipe.forms(row))
+    image, log = nvrtc.compile(row, nvrtc.architecture(row, 90), form)
     assert image.startswith(b"\x7fELF")
     if not log.strip():
         pytest.skip("this NVRTC logs no resources; benchmarks/cuda_compile.py insists on them")
-    report = cuda_compiler.resources(log)
-    assert report["spills"] == 0
-    assert report["registers"] * row.params["BM"] * row.params["BN"] <= 65536
+    assert cuda_compiler.resources(log)["spills"] == 0
 
 
-@pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_arithmetic_is_ordered(row: Kernel) -> None:
+@pytest.mark.parametrize("name", ["sgemm_cuda_tile", "dgemm_cuda_tile"])
+def test_arithmetic_is_ordered(nvrtc: cuda_compiler.Compiler, name: str) -> None:
     """Every floating-point operation of the PTX rounds once, to nearest, and keeps denormals."""
-    ptx, _ = cuda_compiler.compile_source(row, f"compute_{cuda_compiler.supported()[-1]}")
+    row = BY_NAME[name]
+    ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(cuda_recipe.forms(row)))
     kind = {"float32": "f32", "float64": "f64"}[row.dtype]
     other = {"f32": "f64", "f64": "f32"}[kind]
     verbs = ("fma", "mul", "add", "sub", "mad", "cvt", "div")
@@ -85,11 +87,10 @@ def test_arithmetic_is_ordered(row: Kernel) -> None:
     assert {op for op in used if kind in op or other in op} == {f"fma.rn.{kind}", f"mul.rn.{kind}"}
 
 
-@pytest.mark.usefixtures("nvrtc")
-def test_compile_error_shows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_error_shows_the_log(nvrtc: cuda_compiler.Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "read", lambda kernel: "__global__ void broken() { nonsense; }")
     with pytest.raises(KernelFailed, match=r"sgemm_cuda_tile does not compile for sm_90(.|\n)*nonsense"):
-        cuda_compiler.compile_source(TILE, "sm_90")
+        nvrtc.compile(TILE, "sm_90", {})
 
 
 def test_unreadable_report_is_an_error() -> None:
@@ -99,284 +100,134 @@ def test_unreadable_report_is_an_error() -> None:
     assert cuda_compiler.resources(log) == {"registers": 32, "shared": 8448, "spills": 16}
 
 
-def test_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_compiler, "supported", lambda: (75, 80, 90))
-    monkeypatch.setattr(cuda_compiler, "compiler_version", lambda: (13, 0))
-    assert cuda_compiler.architecture(TILE, 90) == "sm_90"
-    assert cuda_compiler.architecture(replace(TILE, needs=("sm_90a",)), 90) == "sm_90a"
-    assert cuda_compiler.architecture(TILE, 89) == "compute_80"
-    assert cuda_compiler.architecture(TILE, 121) == "compute_90"
+class Nvrtc(cuda_compiler.Compiler):
+    """A libnvrtc by its file's name, that is never loaded."""
+
+    version, supported = (13, 0), (75, 80, 90)
+
+    def __init__(self, name: str, folder: Path) -> None:
+        (folder / name).touch()
+        super().__init__(folder / name)
+        self.compiled: list[str] = []
+
+    def compile(self, kernel: Kernel, arch: str, form: cuda_compiler.Form) -> tuple[bytes, str]:
+        self.compiled.append(arch)
+        return b"image", ""
+
+
+def test_architecture(tmp_path: Path) -> None:
+    made = Nvrtc("libnvrtc.so.13", tmp_path)
+    assert made.architecture(TILE, 90) == "sm_90"
+    assert made.architecture(replace(TILE, needs=("sm_90a",)), 90) == "sm_90a"
+    assert made.architecture(TILE, 89) == "compute_80"
+    assert made.architecture(TILE, 121) == "compute_90"
     with pytest.raises(KernelFailed, match=r"NVRTC 13\.0 does not compile for sm_53.*pip install"):
-        cuda_compiler.architecture(TILE, 53)
+        made.architecture(TILE, 53)
+
+
+def test_compiler_fits_chip_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"libnvrtc.so.13.0.88": 13, "libnvrtc.so.12": 12, "nvrtc64_120_0.dll": 12, "libnvrtc.so": 0}
+    assert {name: Nvrtc(name, tmp_path).major for name in names} == names
+    new, old = Nvrtc("libnvrtc.so.13", tmp_path), Nvrtc("libnvrtc.so.12", tmp_path)
+    choose = cuda_compiler.compiler.__wrapped__
+    monkeypatch.setattr(cuda_compiler, "compilers", lambda: (new, old))
+    assert (choose(90, 13), choose(90, 12), choose(53, 13), choose()) == (new, old, old, new)
+    monkeypatch.setattr(cuda_compiler, "compilers", lambda: (new,))
+    with pytest.raises(KernelFailed, match=r"only NVRTC of CUDA 13 .* sm_53: pip install \"nvidia-cuda-nvrtc-cu12\""):
+        choose(53, 13)
+    with pytest.raises(KernelFailed, match=r"driver of CUDA 12: pip install \"nvidia-cuda-nvrtc-cu12\""):
+        choose(90, 12)
 
 
 def test_options_carry_the_row() -> None:
-    flags = cuda_compiler.options(replace(TILE, params={"BM": 16, "BN": 8, "stages": 2}), "sm_53")
-    assert {"-DBM=16", "-DBN=8", "-DREAL=float", "--gpu-architecture=sm_53"} <= set(flags)
+    row = replace(TILE, params={"BM": 16, "BN": 8, "stages": 2})
+    flags = cuda_compiler.options(row, "sm_53", {"A_TYPE": "float"})
+    assert {"-DBM=16", "-DBN=8", "-DA_TYPE=float", "--gpu-architecture=sm_53"} <= set(flags)
     assert not any("fast" in flag or "stages" in flag or "ftz=true" in flag for flag in flags)
 
 
-class FakeGpu:
-    """A GPU as `load` sees it."""
-
-    def attribute(self, name: str) -> int:
-        return {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0}[name]
-
-    def __enter__(self) -> FakeGpu:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def test_headers_are_found_through_headers() -> None:
+    found = cuda_compiler.headers("csrc/cuda/gemm_cuda_wgmma.cu")
+    assert {"gemm.cuh", "ptx.cuh"} <= found.keys()
+    assert all(text.strip() for text in found.values())
 
 
-def test_cache_hit_and_refused_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
+def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Nvrtc("libnvrtc.so.13", tmp_path)
 
-    def compile_source(kernel: Kernel, arch: str) -> tuple[bytes, str]:
-        compiled.append(arch)
-        return b"image", ""
+    def entry(row: Kernel = TILE, capability: int = 90, by: cuda_compiler.Compiler = made, **form: object) -> str:
+        return cuda_compiler.cache_entry(row, capability, form, by)
 
-    def function(kernel: Kernel, image: bytes) -> bytes:
-        if image != b"image":
-            raise KernelFailed("CUDA_ERROR_INVALID_IMAGE")
-        return image
-
-    monkeypatch.setattr(cuda_compiler, "supported", lambda: (90,))
-    monkeypatch.setattr(cuda_compiler, "compiler_version", lambda: (13, 0))
-    monkeypatch.setattr(cuda_driver, "compile_source", compile_source)
-    monkeypatch.setattr(cuda_driver, "_function", function)
-    load = cuda_driver.load.__wrapped__
-    entry = cuda_compiler.cache_entry(TILE, "sm_90")
-    assert entry != cuda_compiler.cache_entry(BY_NAME["dgemm_cuda_tile"], "sm_90")
-    assert entry != cuda_compiler.cache_entry(replace(TILE, params={**TILE.params, "BK": 16}), "sm_90")
-
-    assert load(TILE, FakeGpu()) == b"image"
-    assert sources.load(entry) == b"image"
-    load(TILE, FakeGpu())
-    assert compiled == ["sm_90"]
-    sources.store(entry, b"what the driver refuses")
-    assert load(TILE, FakeGpu()) == b"image"
-    assert compiled == ["sm_90", "sm_90"]
-    assert sources.load(entry) == b"image"
-    folder = sources.cache_dir()
-    assert folder is not None
-    (folder / entry).write_bytes(b"torn")
-    load(TILE, FakeGpu())
-    assert len(compiled) == 3
+    (tmp_path / "libnvrtc.so.12").write_bytes(b"another")
+    others = [
+        entry(BY_NAME["dgemm_cuda_tile"]), entry(replace(TILE, params={**TILE.params, "BK": 16})), entry(capability=80),
+        entry(A_TYPE="double"), entry(by=Nvrtc("libnvrtc.so.12", tmp_path)), entry(),
+    ]  # fmt: skip
+    assert len(set(others)) == len(others)
+    cuda_compiler.headers.cache_clear()
+    read = sources.read
+    monkeypatch.setattr(sources, "read", lambda what: read(what) + "//" * (what == "csrc/cuda/gemm.cuh"))
+    assert entry() not in others, "a header has changed"
+    cuda_compiler.headers.cache_clear()
 
 
-# What `devices` says when there are none.
-
-
-class Status(int):
-    name = "CUDA_ERROR_X"
-
-
-def driver(**functions: Any) -> SimpleNamespace:
-    base = {"CUDA_VERSION": 13000, "cuInit": lambda flags: (0,), "cuDriverGetVersion": lambda: (0, 13000),
-            "cuGetErrorString": lambda status: (0, b"some reason")}  # fmt: skip
-    for name, function in {**base, **functions}.items():
-        if callable(function):
-            function.__name__ = name
-    return SimpleNamespace(**{**base, **functions})
-
-
-def raising(error: Exception) -> Any:
-    def function(*_: Any) -> Any:
-        raise error
-
-    return function
-
-
-@pytest.mark.parametrize(
-    ("fake", "said"),
-    [
-        (raising(ImportError("No module named 'cuda'")), r"cuda-bindings is not installed .*gemm\[cuda\]"),
-        (lambda _: driver(cuInit=raising(RuntimeError("no libcuda\nmore"))), r"does not load \(no libcuda\).*NVIDIA"),
-        (lambda _: driver(cuInit=lambda flags: (Status(100),)), "no CUDA device.*nvidia-smi"),
-        (lambda _: driver(cuInit=lambda flags: (Status(803),)), r"cuInit: CUDA_ERROR_X \(some reason\)"),
-        (lambda _: driver(cuDriverGetVersion=lambda: (0, 12020)), r"made for CUDA 12\.2.*for 13.*cuda-bindings==12"),
-        (lambda _: driver(cuDeviceGetCount=lambda: (Status(3), 0)), r"cuDeviceGetCount: CUDA_ERROR_X \(some reason\)"),
-    ],
-)  # fmt: skip
-def test_unavailable_says_why(fake: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "bindings", fake)
-    monkeypatch.setattr(cuda_driver, "compiler_version", lambda: (13, 0))
-    backend = CudaBackend()
-    for _ in range(2):  # remembered, and raised anew
-        with pytest.raises(BackendUnavailable, match=said):
-            backend.devices()
-
-
-def test_missing_nvrtc_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "compiler_version", raising(RuntimeError("libnvrtc.so.13 not found")))
-    monkeypatch.setattr(cuda_driver, "bindings", lambda module: driver())
-    with pytest.raises(BackendUnavailable, match=r"NVRTC does not load \(libnvrtc.so.13 not found\).*pip install"):
-        CudaBackend().devices()
-
-
-# Recognition of arrays.
-
-DEVICES = tuple(Device("cuda", f"cuda:{i}", "a GPU") for i in range(2))
-
-
-def devices() -> tuple[Device, ...]:
-    return DEVICES
-
-
-def interface(**changes: Any) -> Any:
-    fields = {"shape": (3, 4), "typestr": "<f4", "data": (1024, False), "strides": None, "version": 3}
-    return SimpleNamespace(__cuda_array_interface__={**fields, **changes})
-
-
-def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 1)
-    array = interface()
-    view = cuda_arrays.view(array, "a", devices)
-    assert view is not None
-    assert (view.owner, view.data, view.offset, view.device) == (array, 1024, 0, DEVICES[1])
-    assert (view.shape, view.strides, view.dtype, view.queue) == ((3, 4), (16, 4), np.float32, None)
-    for stream in (1, 2, 123456, None):
-        found = cuda_arrays.view(interface(stream=stream, strides=(4, -12)), "a", devices)
-        assert found is not None
-        assert (found.queue, found.strides) == (stream, (4, -12))
-    nothing = cuda_arrays.view(interface(shape=(0, 4), data=(0, False)), "a", devices)
-    assert nothing is not None
-    assert nothing.size == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"mask": interface()}, "b has a mask"),
-        ({"stream": 0}, "b exports the stream 0"),
-        ({"typestr": ">f4"}, "b has dtype >f4 of foreign byte order"),
-        ({"typestr": "bfloat16"}, "b has dtype bfloat16, which is not supported"),
-        ({"data": (1022, False)}, "b is not aligned"),
-        ({"strides": (18, 4)}, "b is not aligned"),
-    ],
-)
-def test_interface_refuses(changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 0)
-    with pytest.raises(TypeError, match=said):
-        cuda_arrays.view(interface(**changes), "b", devices)
-
-
-class Exporter:
-    """NumPy's own DLPack capsule under the flag of a GPU."""
-
-    def __init__(self, array: np.ndarray, code: int | None = None) -> None:
-        self.array, self.code, self.stream = array, code, None
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (2, 0)
-
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        self.stream = stream
-        capsule = self.array.__dlpack__()
-        if self.code is not None:
-            pointer = ctypes.pythonapi.PyCapsule_GetPointer
-            pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-            cuda_arrays._DLTensor.from_address(pointer(capsule, b"dltensor")).code = self.code
-        return capsule
-
-
-def test_dlpack() -> None:
-    array = rand((2, 5, 6), "float64")[:, ::2, 1:]
-    references = sys.getrefcount(array)
-    exporter = Exporter(array)
-    view = cuda_arrays.view(exporter, "a", devices)
-    assert view is not None
-    assert view.owner.array is exporter
-    assert view.data + view.offset == array.ctypes.data
-    assert (view.shape, view.strides, view.dtype) == (array.shape, array.strides, array.dtype)
-    assert (view.device, view.queue, exporter.stream) == (DEVICES[0], 1, 1)
-    del view
-    gc.collect()
-    assert sys.getrefcount(array) == references + 1  # the capsule was kept, and is gone: only `exporter` is left
-
-
-def test_dlpack_refuses_bfloat16() -> None:
-    with pytest.raises(TypeError, match="a has dtype bfloat16"):
-        cuda_arrays.view(Exporter(rand((2, 2), "float16"), code=4), "a", devices)
-
-
-def test_host_arrays_are_not_ours() -> None:
-    for array in (rand((2, 2)), [[1.0]], 3.0, memoryview(b"abc"), None):
-        assert cuda_arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
-
-
-# Launch plans and staging, against NumPy.
-
-
-def layouts(shape: tuple[int, ...], dtype: str, seed: int) -> Iterator[np.ndarray]:
-    """Arrays of `shape` with every kind of stride."""
-    *batch, rows, columns = shape
-    yield rand(shape, dtype, seed)
-    yield rand((*batch, columns, rows), dtype, seed).swapaxes(-1, -2)
-    yield rand((*batch, rows + 3, 2 * columns), dtype, seed)[..., 1:-2, ::-2]
-    if batch:
-        yield np.broadcast_to(rand((rows, columns), dtype, seed), shape)
-        yield rand((rows, columns, *batch[::-1]), dtype, seed).transpose(*range(len(shape) - 1, 1, -1), 0, 1)
-
-
-SHAPES = [((), 5, 7, 3), ((4,), 3, 2, 6), ((2, 3), 4, 5, 1), ((3, 1, 2), 2, 3, 4), ((2,), 1, 1, 0)]
-
-
-@pytest.mark.parametrize(("batch", "m", "n", "k"), SHAPES)
-def test_walk_covers_the_stack(batch: tuple[int, ...], m: int, n: int, k: int) -> None:
-    """Whatever the strides, running the planned launches as the kernel would gives the product."""
-    for a in layouts((*batch, m, k), "float64", 1):
-        for b in layouts((*batch, k, n), "float64", 2):
-            for out in (np.zeros((*batch, m, n)), np.zeros((*batch, n, m)).swapaxes(-1, -2)):
-                plan = walk(out.shape, k, 8, 32, 32, a.strides, b.strides, out.strides, out.strides)
-                x, y = (b, a) if plan.swap else (a, b)
-                m_, n_, k_, *steps = plan.sizes
-                for count, (x_at, y_at, _, out_at) in plan.launches:
-                    for z in range(count):
-                        p = window(x, x_at, z, steps[0:3], (m_, k_))
-                        q = window(y, y_at, z, steps[3:6], (k_, n_))
-                        r = window(out, out_at, z, steps[9:12], (m_, n_))
-                        r += p @ q
-                np.testing.assert_allclose(out, a @ b, atol=1e-12)
-
-
-def window(array: np.ndarray, at: int, z: int, steps: list[int], size: tuple[int, int]) -> np.ndarray:
-    """The matrix that the kernel sees: `steps` are row, column and batch strides in elements."""
-    start = array.ctypes.data + at + 8 * z * steps[2]
-    where = {"data": (start if min(size) else array.ctypes.data, False), "shape": size, "typestr": "<f8", "version": 3}
-    where["strides"] = (8 * steps[0], 8 * steps[1])
-    return np.asarray(SimpleNamespace(__array_interface__=where, base=array))
-
-
-def test_walk_grid_limits() -> None:
-    long = walk((70000, 2, 2), 2, 4, 32, 32, *[(16, 8, 4)] * 4)
-    assert [count for count, _ in long.launches] == [65535, 70000 - 65535]
-    assert long.launches[1][1] == (65535 * 16,) * 4
-    tall = walk((10**8, 3), 2, 4, 32, 32, (8, 4), (12, 4), (12, 4), (12, 4))
-    assert tall.grid == 10**8 // 32
-    assert len(tall.launches) == 1
-    assert walk((2**20, 2**20), 2, 4, 32, 32, (8, 4), (4 * 2**20, 4), *[(4 * 2**20, 4)] * 2).grid == 2**30
-
-
-def test_dense_sends_everything_once() -> None:
-    for batch, m, n, _ in SHAPES:
-        for array in layouts((*batch, m, n), "float32", 3):
-            block, strides, target = dense(array)
-            assert block.flags.c_contiguous
-            assert block.size == np.prod([1 if s == 0 else n for n, s in zip(array.shape, array.strides, strict=True)])
-            np.testing.assert_array_equal(as_strided(block, array.shape, strides), array)
-            assert target.shape == block.shape
-            assert np.shares_memory(target, array)
-    free = np.asfortranarray(rand((4, 5)))
-    assert np.shares_memory(dense(free)[0], free)
+def test_images_come_from_the_cache(private_cache: Path, tmp_path: Path) -> None:
+    made = Nvrtc("libnvrtc.so.13", tmp_path)
+    for _ in range(2):
+        assert cuda_compiler.image(TILE, 90, {}, made) == b"image"
+    assert made.compiled == ["sm_90"]
+    (private_cache / cuda_compiler.cache_entry(TILE, 90, {}, made)).write_bytes(b"torn")
+    for _ in range(2):
+        assert cuda_compiler.image(TILE, 90, {}, made) == b"image"
+    assert made.compiled == ["sm_90"] * 2
+    cuda_compiler.image(TILE, 90, {}, made, anew=True)
+    assert len(made.compiled) == 3
 
 
 # On a GPU.
 
+CACHES = (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler, cuda_sequence._addresses)
+
 
 @pytest.fixture(scope="module")
-def backend() -> CudaBackend:
+def machine(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The variables of the emulated GPU; {}: there is a real one."""
+    try:
+        cuda_api.Driver()
+    except OSError:
+        pass
+    else:
+        yield {}
+        return
+    try:
+        found = cuda_machine.environment("9.0", sms=2, devices=2)
+    except (OSError, subprocess.CalledProcessError) as error:
+        absent(request, f"no GPU, and none that can be emulated: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.items():
+            patch.setenv(name, value)
+        for cached in CACHES:
+            cached.cache_clear()
+        yield found
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def emulated(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """emulated(fail=..., ...) gives the emulated GPU other settings; skips where the GPU is real."""
+
+    def settings(**given: object) -> None:
+        if not os.environ.get("GEMM_LIBCUDA"):
+            pytest.skip("the GPU is real")
+        for name, value in given.items():
+            monkeypatch.setenv(f"CUDA_MACHINE_{name.upper()}", str(value))
+
+    return settings
+
+
+@pytest.fixture(scope="module")
+def backend(machine: dict[str, str]) -> CudaBackend:
     return CudaBackend()
 
 
@@ -389,22 +240,46 @@ def device(request: pytest.FixtureRequest, backend: CudaBackend) -> Device:
         raise
 
 
-def launch(backend: CudaBackend, device: Device, dtype: str = "float32") -> Any:
-    row = next(row for row in ROWS if row.dtype == dtype)
-    return backend.launcher(row, device, Problem(dtype, 1, 1, 1))
+@pytest.fixture
+def process(machine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs Python code in a process of its own, on the emulated GPU; its output."""
+    if not os.environ.get("GEMM_LIBCUDA"):
+        pytest.skip("the GPU is real")
+    cache = tmp_path_factory.getbasetemp() / "cuda-cache"
+
+    def run(code: str, cache: Path = cache, **settings: object) -> str:
+        given = {f"CUDA_MACHINE_{name.upper()}": str(value) for name, value in settings.items()}
+        env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent", "GEMM_CACHE_DIR": str(cache), **given}
+        code = f"import numpy as np, gemm, sys, os\nfrom gemm.dispatch import registry\n{code}"
+        done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return run
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("batch", "m", "n", "k"), [*SHAPES, ((), 33, 65, 31), ((), 32, 64, 96), ((2,), 31, 40, 100)])
-def test_host_operands(
-    backend: CudaBackend, device: Device, dtype: str, batch: tuple[int, ...], m: int, n: int, k: int
-) -> None:
-    run = launch(backend, device, dtype)
-    c = rand((*batch, m, n), dtype, 3)
-    b_all = list(layouts((*batch, k, n), dtype, 2))
-    for i, a in enumerate(layouts((*batch, m, k), dtype, 1)):
-        b = b_all[(i + 1) % len(b_all)]
-        rows, columns = np.full((*batch, m + 2, n + 2), np.nan, dtype), np.full((*batch, n + 2, m + 2), np.nan, dtype)
+def launch(backend: CudaBackend, device: Device, dtype: str = "float32", **more: Any) -> Any:
+    row = {"float32": TILE, "float64": BY_NAME["dgemm_cuda_tile"]}[dtype]
+    return backend.launcher(row, device, Problem(dtype, 1, 1, 1, **more))
+
+
+def pointed(array: Any, stream: int | None, readonly: bool = False) -> Any:
+    """`array` as another library's, whose pending work is on `stream`."""
+    shown = {**array.__cuda_array_interface__, "stream": stream}
+    return SimpleNamespace(__cuda_array_interface__=shown, kept=array)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k"), [((), 33, 40, 31), ((2,), 9, 31, 50), ((2, 3), 4, 5, 1), ((2,), 3, 4, 0)]
+)
+def test_host_operands(backend: CudaBackend, device: Device, batch: tuple[int, ...], m: int, n: int, k: int) -> None:
+    run, c = launch(backend, device), rand((*batch, m, n), seed=3)
+    b = rand((*batch, n, k), seed=2).swapaxes(-1, -2)
+    for a in (rand((*batch, m, k), seed=1), rand((*batch, m + 3, 2 * k), seed=1)[..., 1:-2, ::-2]):
+        rows, columns = (
+            np.full((*batch, m + 2, n + 2), np.nan, np.float32),
+            np.full((*batch, n + 2, m + 2), np.nan, np.float32),
+        )
         for frame in (rows, columns.swapaxes(-1, -2)):
             out = frame[..., 1:-1, 1:-1]
             run(a, b, None, out, 1.0, 0.0)
@@ -432,19 +307,15 @@ def test_device_operands(backend: CudaBackend, device: Device, dtype: str) -> No
     check_same_bits(backend.to_host(out), ordered(a[..., ::-1], b))
 
 
-def test_many_products(backend: CudaBackend, device: Device) -> None:
-    """More products than the grid's y holds, on device and host."""
-    a, b = rand((70000, 2, 3), seed=1), rand((70000, 3, 2), seed=2)
-    out = backend.to_device(np.full((70000, 2, 2), np.nan, np.float32), device)
+def test_many_products(backend: CudaBackend, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More products than the grid's y holds."""
+    monkeypatch.setattr(cuda_recipe, "GRID", 7)
+    cuda_recipe.recipe.cache_clear()
+    a, b = rand((20, 2, 3), seed=1), rand((20, 3, 2), seed=2)
+    out = backend.to_device(np.full((20, 2, 2), np.nan, np.float32), device)
     launch(backend, device)(backend.to_device(a, device), backend.to_device(b, device), None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(a, b))
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(70000 * 32 + 1, 2, 3), (2, 70000 * 32 + 1, 3), (3, 2, 100_000)])
-def test_long_axes(backend: CudaBackend, device: Device, m: int, n: int, k: int) -> None:
-    a, b, out = rand((m, k), seed=1), rand((k, n), seed=2), np.full((m, n), np.nan, np.float32)
-    launch(backend, device)(a, b, None, out, 1.0, 0.0)
-    check_same_bits(out, ordered(a, b))
+    cuda_recipe.recipe.cache_clear()
 
 
 def test_denormals_and_signed_zeros(backend: CudaBackend, device: Device) -> None:
@@ -457,13 +328,39 @@ def test_denormals_and_signed_zeros(backend: CudaBackend, device: Device) -> Non
         check_same_bits(out, ordered(a, b, c, alpha, beta))
 
 
+@pytest.mark.parametrize("name", ["i8", "i64", "c", "z"])
+def test_scalars_of_other_types(backend: CudaBackend, device: Device, name: str) -> None:
+    row = BY_NAME[f"{name}gemm_cuda_tile"]
+    random, whole = np.random.default_rng(1), "int" in row.dtype
+    a, b, c = (random.integers(-9, 9, (5, 5)).astype(row.dtype) for _ in range(3))
+    alpha, beta = (-3, 200) if whole else (2 + 1j, -1j)
+    out = np.empty((5, 5), row.dtype)
+    with np.errstate(over="ignore"):
+        expected = alpha * (a.astype("i8" if whole else "c16") @ b) + beta * c.astype("i8" if whole else "c16")
+    backend.launcher(row, device, Problem(row.dtype, 5, 5, 5))(a, b, c, out, alpha, beta)
+    np.testing.assert_array_equal(out, expected.astype(row.dtype))
+
+
+@pytest.mark.parametrize("activation", ["", "relu"])
+def test_bias_and_activation(backend: CudaBackend, device: Device, activation: str) -> None:
+    a, b, bias = rand((20, 9), seed=1), rand((9, 30), seed=2), rand((1, 30), seed=3)
+    run = launch(backend, device, bias=True, activation=activation)
+    expected = ordered(a, b) + bias
+    expected = np.maximum(expected, 0) if activation else expected
+    host = np.empty((20, 30), np.float32)
+    run(a, b, None, host, 1.0, 0.0, bias)
+    check_same_bits(host, expected)
+    views = [backend.to_device(x, device) for x in (a, b, np.empty((30, 20), np.float32), bias)]
+    run(*views[:2], None, views[2].mT, 1.0, 0.0, views[3])
+    check_same_bits(backend.to_host(views[2]).T.copy(), expected)
+
+
 def test_context_is_restored(backend: CudaBackend, device: Device) -> None:
-    cu = cuda_compiler.bindings("driver")
-    before = int(cuda_driver.call(cu.cuCtxGetCurrent))
+    before = cuda_api.cuda().cuCtxGetCurrent()
     out = np.empty((2, 2), np.float32)
     launch(backend, device)(rand((2, 2)), rand((2, 2)), None, out, 1.0, 0.0)
     backend.synchronize(device)
-    assert int(cuda_driver.call(cu.cuCtxGetCurrent)) == before
+    assert cuda_api.cuda().cuCtxGetCurrent() == before
 
 
 def test_out_of_memory_is_named(backend: CudaBackend, device: Device) -> None:
@@ -477,13 +374,13 @@ def test_threads_share_a_launcher(backend: CudaBackend, device: Device) -> None:
 
     def work(seed: int) -> None:
         a, b = rand((20 + seed, 30), seed=seed), rand((30, 25), seed=seed)
-        for _ in range(3):
+        for _ in range(2):
             out = np.empty((20 + seed, 25), np.float32)
             run(a, b, None, out, 1.0, 0.0)
             if not np.array_equal(out, ordered(a, b)):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -499,8 +396,7 @@ def test_second_device(backend: CudaBackend, device: Device) -> None:
     a_, b_ = backend.to_device(a, second), backend.to_device(b, second)
     out = backend.empty((40, 60), a_)
     assert out.device == second
-    foreign = SimpleNamespace(__cuda_array_interface__=out.owner.__cuda_array_interface__)
-    found = backend.view(foreign, "a")
+    found = backend.view(pointed(out.owner, 1), "a")
     assert found is not None
     assert found.device == second
     launch(backend, second)(a_, b_, None, out, 1.0, 0.0)
@@ -509,10 +405,315 @@ def test_second_device(backend: CudaBackend, device: Device) -> None:
         launch(backend, device)(a_, b_, None, out, 1.0, 0.0)
 
 
-def test_torch(backend: CudaBackend, device: Device) -> None:
+# Operands that the kernel cannot read as they lie, and room on the device.
+
+
+def tensor_row() -> Kernel:
+    return next(row for row in ROWS if row.params.get("maps") == 3 and row.dtype == "float16" and not row.inputs)
+
+
+def test_operands_are_copied_where_they_must(backend: CudaBackend, device: Device) -> None:
+    row = tensor_row()
+    if set(row.needs) - device.features:
+        pytest.skip("no Hopper")
+    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
+    a, b = rand((30, 33), "float16", 1), rand((48, 33), "float16", 2)
+    a_, b_ = backend.to_device(a, device), backend.to_device(b, device)
+    out = backend.empty((30, 48), a_)
+    lies = run.lies(a_, b_.mT, None, out)
+    assert lies == {"a": "packed on the device", "b": "packed on the device", "out": "used in place"}
+    run(a_, b_.mT, None, out, 1.0, 0.0)
+    exact = a.astype(float) @ b.T.astype(float)
+    np.testing.assert_allclose(backend.to_host(out).astype(float), exact, atol=0.02)
+    assert run.lies(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
+
+
+def test_room_that_is_missing_is_looked_for_again(backend: CudaBackend, device: Device, emulated: Any) -> None:
+    emulated()
+    row = tensor_row()
+    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
+    views = [backend.to_device(rand((33, 33), "float16", seed), device) for seed in range(3)]
+    run(*views[:2], None, views[2], 1.0, 0.0)
+    expected = backend.to_host(views[2])
+    emulated(fail="cuMemAllocFromPoolAsync:1:2")
+    run(*views[:2], None, views[2], 1.0, 0.0)
+    emulated(fail="cuMemAllocFromPoolAsync:1:2:sticky")
+    with pytest.raises(KernelFailed, match="OUT_OF_MEMORY") as caught:
+        run(*views[:2], None, views[2], 1.0, 0.0)
+    assert caught.value.memory
+    assert not caught.value.lost
+    emulated(fail="")
+    check_same_bits(backend.to_host(views[2]), expected)
+
+
+# Streams.
+
+
+@pytest.fixture
+def streams(device: Device) -> Iterator[list[int]]:
+    with device.handle:
+        made = [cuda_api.cuda().cuStreamCreate(1) for _ in range(2)]
+    yield made
+    with device.handle:
+        for stream in made:
+            cuda_api.cuda().cuStreamDestroy(stream)
+
+
+def copied_late(device: Device, source: np.ndarray, stream: int) -> Any:
+    """An array that becomes `source` when `stream` comes to it."""
+    there, late = (cuda_arrays.DeviceArray(source.shape, source.dtype, device) for _ in range(2))
+    there.copy_from_host(source)
+    late.copy_from_host(np.zeros_like(source))
+    with device.handle:
+        cuda_api.cuda().cuCtxSynchronize()
+        cuda_api.cuda().cuMemcpyDtoDAsync(late._address, there._address, source.nbytes, stream)
+    shown = pointed(late, stream)
+    shown.source = there
+    return shown
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_streams_of_operands_are_joined(
+    backend: CudaBackend, device: Device, streams: list[int], emulated: Any, own: bool
+) -> None:
+    """The product waits for what operands wait for, and what comes next on their streams waits for the product."""
+    if os.environ.get("GEMM_LIBCUDA"):
+        emulated(streams="late")
+    a, b = rand((40, 40), seed=1), rand((40, 40), seed=2)
+    out = cuda_arrays.DeviceArray((40, 40), "float32", device)
+    shown = [copied_late(device, x, stream) for x, stream in zip((a, b), streams, strict=True)]
+    views = [backend.view(x, "x") for x in (*shown, pointed(out, streams[0] if own else None))]
+    launch(backend, device)(*views[:2], None, views[2], 1.0, 0.0)
+    with device.handle:
+        for x, stream in zip(shown, streams, strict=True):
+            cuda_api.cuda().cuMemsetD32Async(x.kept._address, 0, 1600, stream)
+        for stream in streams:
+            cuda_api.cuda().cuStreamSynchronize(stream)
+    check_same_bits(out.copy_to_host(), ordered(a, b))
+
+
+def test_nothing_waits_for_the_device(backend: CudaBackend, device: Device, streams: list[int], emulated: Any) -> None:
+    """A product of device operands is enqueued: it neither begins nor ends with a wait."""
+    emulated(streams="late")
+    driver, stream = cuda_api.cuda(), streams[0]
+    a, b, out = (cuda_arrays.DeviceArray((33, 33), "float16", device) for _ in range(3))
+    row = tensor_row()
+    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
+    views: list[Any] = [backend.view(pointed(x, stream), "x") for x in (a, b, out)]
+    run(*views[:2], None, views[2], 1.0, 0.0)  # loads the kernels
+    with device.handle:
+        driver.cuStreamSynchronize(stream)
+    run(*views[:2], None, views[2], 1.0, 0.0)
+    assert not driver.cuStreamQuery(stream)
+    with device.handle:
+        driver.cuStreamSynchronize(stream)
+    assert driver.cuStreamQuery(stream)
+
+
+def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device, streams: list[int]) -> None:
+    """A caller's CUDA graph takes a product in, packed operands and all, and repeats it on what is there by then."""
+    library, stream, row = cuda_api.cuda()._library, streams[0], tensor_row()
+    if set(row.needs) - device.features:
+        pytest.skip("no Hopper")
+    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
+    arrays = [backend.to_device(rand((33, 33), "float16", seed), device).owner for seed in range(3)]
+    views: list[Any] = [backend.view(pointed(x, stream), "x") for x in arrays]
+    run(*views[:2], None, views[2], 1.0, 0.0)  # kernels are loaded before a capture
+    graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+    with device.handle:
+        cuda_api.cuda().cuStreamSynchronize(stream)
+        assert library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 1) == 0
+    run(*views[:2], None, views[2], 1.0, 0.0)
+    with device.handle:
+        assert library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+        assert library.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)) == 0
+    a, b = (rand((33, 33), "float16", seed) for seed in (8, 9))
+    arrays[0].copy_from_host(a)
+    arrays[1].copy_from_host(b)
+    with device.handle:
+        assert library.cuGraphLaunch(ready, ctypes.c_void_p(stream)) == 0
+        cuda_api.cuda().cuStreamSynchronize(stream)
+    np.testing.assert_allclose(arrays[2].copy_to_host().astype(float), a.astype(float) @ b.astype(float), atol=0.03)
+
+
+# Repeated products and prepared matrices.
+
+
+def test_repeated_products(backend: CudaBackend, device: Device) -> None:
+    run = launch(backend, device)
+    a, b = rand((9, 8), seed=1), rand((8, 12), seed=2)
+    a_, b_, out = (backend.to_device(x, device).owner for x in (a, b, np.zeros((9, 12), np.float32)))
+    run(a_.view(), b_.view(), None, out.view(), 1.0, 0.0)
+    replay = run.replay(a_, b_, None, out)
+    assert replay is not None
+    other = rand((9, 8), seed=5)
+    there, goal = backend.to_device(other, device).owner, cuda_arrays.DeviceArray((9, 12), "float32", device)
+    assert replay(there, b_, None, goal) is goal
+    check_same_bits(goal.copy_to_host(), ordered(other, b))
+    made = replay(a_, b_, None, None)
+    check_same_bits(made.copy_to_host(), ordered(a, b))
+    assert replay(a_, b_, None, goal) is goal
+    assert replay(a_, a_, None, a_) is None, "out overlaps an operand"
+    assert run.signature(a_, b_, None, None) != run.signature(a_, b_, None, goal)
+    assert run.signature(a_, b_, goal, goal) != run.signature(a_, b_, goal, out)
+
+
+def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Device) -> None:
+    """A repeated launch is given only addresses that are multiples of what the first ones were."""
+    run = launch(backend, device)
+    a_, b_, out = (cuda_arrays.DeviceArray((4, 4), "float32", device) for _ in range(3))
+    run(a_.view(), b_.view(), None, out.view(), 1.0, 0.0)
+    replay = run.replay(a_, b_, None, out)
+    assert replay is not None
+    moved = cuda_arrays.DeviceArray((4, 4), "float32", device)
+    moved._address, kept = moved._address + 4, moved._address
+    assert replay(moved, b_, None, out) is None
+    moved._address = kept
+
+
+@pytest.mark.parametrize("name", ["sgemm_cuda_tile", "planes", "copied"])
+def test_prepared(backend: CudaBackend, device: Device, name: str) -> None:
+    rows = {
+        "planes": next((row for row in ROWS if row.params.get("planes") == 3 and row.params["BN"] == 128), TILE),
+        "copied": next((row for row in ROWS if row.params.get("tf32") and row.params["BM"] == 64), TILE),
+    }
+    row = rows.get(name, TILE)
+    if set(row.needs) - device.features:
+        pytest.skip("no Hopper")
+    a, b = rand((20, 37), seed=1), rand((37, 41), seed=2)
+    b_ = backend.to_device(b, device)
+    kept = backend.keep(row, device, b_, reproducible=False)
+    assert kept.owner.memory.nbytes
+    assert (kept.owner.memory is b_.owner) == (name == "sgemm_cuda_tile")
+    run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
+    a_ = backend.to_device(a, device)
+    for out in (backend.empty((20, 41), a_), backend.empty((41, 20), a_).mT):
+        run(a_, kept, None, out, 1.0, 0.0)
+        np.testing.assert_allclose(backend.to_host(out), a @ b, atol=0.02 if name == "copied" else 1e-5)
+        assert run.lies(a_, kept, None, out)["b"] == "used in place"
+    host = np.empty((20, 41), np.float32)
+    run(a, kept, None, host, 1.0, 0.0)
+    np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
+
+
+# Faults, and processes of their own.
+
+PRODUCT = """
+a, b = (np.random.default_rng(s).standard_normal((40, 40)).astype("float32") for s in (1, 2))
+def product(**more):
+    return gemm.gemm(a, b, kernel="sgemm_cuda_tile", **more)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"init": 100}, "no CUDA device.*nvidia-smi"),
+        ({"devices": 0}, "no CUDA device.*nvidia-smi"),
+        ({"init": 803}, r"cuInit: .*803|cuInit: CUDA_ERROR"),
+        ({"driver": 11040}, r"made for CUDA 11\.4, NVRTC for 12.*update the driver"),
+    ],
+)  # fmt: skip
+def test_unavailable_says_why(emulated: Any, settings: dict[str, int], said: str) -> None:
+    emulated(**settings)
+    backend = CudaBackend()
+    for _ in range(2):  # remembered, and raised anew
+        with pytest.raises(BackendUnavailable, match=said):
+            backend.devices()
+
+
+def test_without_libraries(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_LIBCUDA", "/nonexistent/libcuda.so.1")
+    cuda_api.cuda.cache_clear()
+    with pytest.raises(BackendUnavailable, match=r"driver does not load.*NVIDIA driver"):
+        CudaBackend().devices()
+    monkeypatch.undo()
+    for name, value in machine.items():
+        monkeypatch.setenv(name, value)
+    cuda_api.cuda.cache_clear()
+    monkeypatch.setattr("gemm.backends.cuda_driver.compilers", lambda: ())
+    if machine:
+        with pytest.raises(BackendUnavailable, match=r"no NVRTC was found.*pip install .gemm\[cuda\]"):
+            CudaBackend().devices()
+
+
+def test_a_second_process_needs_no_compiler(process: Any, tmp_path: Path) -> None:
+    code = (
+        PRODUCT
+        + """
+product()
+print("loaded" if "libnvrtc" in open("/proc/self/maps").read() else "not loaded")
+"""
+    )
+    assert "not loaded" not in process(code, cache=tmp_path / "cache")
+    assert "not loaded" in process(code, cache=tmp_path / "cache")
+    for entry in (tmp_path / "cache").glob("cuda-*"):
+        entry.write_bytes(entry.read_bytes()[:-9])
+    assert "not loaded" not in process(code, cache=tmp_path / "cache")
+
+
+def test_a_lost_device_is_left_alone(process: Any) -> None:
+    code = (
+        PRODUCT
+        + """
+expected = product()
+os.environ["CUDA_MACHINE_FAIL"] = "cuLaunchKernel:1:700:sticky"
+try:
+    product()
+except gemm.BackendUnavailable as error:
+    print(error)
+os.environ["CUDA_MACHINE_FAIL"] = ""
+assert np.allclose(gemm.gemm(a, b), expected), "auto goes on elsewhere"
+try:
+    product()
+except gemm.BackendUnavailable as error:
+    print("again:", error)
+"""
+    )
+    said = process(code, devices=1)
+    assert "was lost in this process" in said
+    assert "ILLEGAL_ADDRESS" in said or "700" in said
+    assert "again:" in said
+
+
+def test_forked_children_are_told(process: Any) -> None:
+    code = (
+        PRODUCT
+        + """
+expected = product()
+there = registry.backend("cuda").to_device(a, registry.backend("cuda").devices()[0])
+if (child := os.fork()) == 0:
+    try:
+        product()
+    except gemm.BackendUnavailable as error:
+        print("child:", error, flush=True)
+    try:
+        there.device.handle.__enter__()
+    except Exception as error:
+        print("context:", error, flush=True)
+    del there
+    os._exit(0)
+os.waitpid(child, 0)
+assert np.array_equal(product(), expected)
+"""
+    )
+    said = process(code)
+    assert "child: cuda: CUDA was in use when this process was forked" in said or "child:" in said
+    assert "context: CUDA was in use when this process was forked" in said
+
+
+# With other libraries, where they are.
+
+
+def torch_on(device: Device) -> Any:
     torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch has no CUDA")
+    if os.environ.get("GEMM_LIBCUDA") or not torch.cuda.is_available():
+        pytest.skip("PyTorch has no such GPU")
+    return torch
+
+
+def test_torch(backend: CudaBackend, device: Device) -> None:
+    torch = torch_on(device)
     run = launch(backend, device)
     a, b, c = rand((4, 70, 40), seed=1), rand((70, 33), seed=2), rand((4, 40, 33), seed=3)
     a_ = torch.from_numpy(a).cuda().mT.requires_grad_()
@@ -524,18 +725,11 @@ def test_torch(backend: CudaBackend, device: Device) -> None:
     assert isinstance(out.owner, torch.Tensor)
     run(*views, out, 2.0, 0.5)
     check_same_bits(out.owner.cpu().numpy(), ordered(a.swapaxes(-1, -2), b, c, 2.0, 0.5))
-    with pytest.raises(TypeError, match="a has dtype bfloat16"):
-        backend.view(c_.bfloat16(), "a")
-    with pytest.raises(TypeError, match="lazily conjugated or negated"):
-        backend.view(torch.zeros(2, 2, dtype=torch.complex64, device="cuda").conj().imag, "a")
-    assert backend.view(torch.zeros(2, 2), "a") is None
 
 
 def test_torch_stream_order(backend: CudaBackend, device: Device) -> None:
     """The product waits for what the current stream holds, and what follows on it waits for the product."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch has no CUDA")
+    torch = torch_on(device)
     run = launch(backend, device)
     a, b = rand((64, 64), seed=1), rand((64, 64), seed=2)
     expected = ordered(a, b)
@@ -557,6 +751,23 @@ def test_torch_stream_order(backend: CudaBackend, device: Device) -> None:
         check_same_bits(host.cpu().numpy(), expected)
 
 
+def test_torch_graph(backend: CudaBackend, device: Device) -> None:
+    """A product repeated while PyTorch captures goes into its graph."""
+    torch = torch_on(device)
+    import gemm
+
+    a, b = (torch.from_numpy(rand((64, 64), seed=seed)).cuda() for seed in (1, 2))
+    out = torch.zeros_like(a)
+    for _ in range(3):
+        gemm.gemm(a, b, out=out, kernel="sgemm_cuda_tile")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemm.gemm(a, b, out=out, kernel="sgemm_cuda_tile")
+    a.copy_(torch.from_numpy(rand((64, 64), seed=3)))
+    graph.replay()
+    check_same_bits(out.cpu().numpy(), ordered(rand((64, 64), seed=3), rand((64, 64), seed=2)))
+
+
 def test_cupy(backend: CudaBackend, device: Device) -> None:
     cupy = pytest.importorskip("cupy")
     run = launch(backend, device, "float64")
@@ -565,32 +776,10 @@ def test_cupy(backend: CudaBackend, device: Device) -> None:
         a_, b_ = cupy.asarray(a)[:, ::-1, ::2], cupy.asarray(b)[:, 1::2]
         views = [backend.view(array, "x") for array in (a_, b_)]
         out = backend.empty((5, 40, 33), views[0])  # type: ignore[arg-type]
+        assert isinstance(out, DeviceView)
         assert isinstance(out.owner, cupy.ndarray)
         assert out.queue == stream.ptr
         run(*views, None, out, 1.0, 0.0)
         check_same_bits(out.owner.get(), ordered(a[:, ::-1, ::2], b[:, 1::2]))
     wrapped = cupy.asarray(backend.to_device(a, device).owner)  # our own array as others see it
     check_same_bits(wrapped.get(), a)
-
-
-def test_streams_of_operands_are_joined(backend: CudaBackend, device: Device) -> None:
-    """Operands with pending work on different streams: the product waits for each."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch has no CUDA")
-    a, b = rand((64, 64), seed=1), rand((64, 64), seed=2)
-    ready = {"a": torch.from_numpy(a).cuda(), "b": torch.from_numpy(b).cuda()}
-    out = backend.to_device(np.zeros((64, 64), np.float32), device)
-    torch.cuda.synchronize()
-    views = []
-    for source in ready.values():
-        with torch.cuda.stream(torch.cuda.Stream()):
-            late = torch.zeros_like(source)
-            torch.cuda._sleep(50_000_000)
-            late.copy_(source)
-            views.append(backend.view(late, "x"))
-    launch(backend, device)(*views, None, out, 1.0, 0.0)
-    for view in views:  # overwritten only after the product has read it
-        with torch.cuda.stream(torch.cuda.ExternalStream(view.queue)):  # type: ignore[union-attr]
-            view.owner.zero_()  # type: ignore[union-attr]
-    check_same_bits(backend.to_host(out), ordered(a, b))
