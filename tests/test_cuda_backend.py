@@ -23,7 +23,7 @@ import pytest
 from oracle import check_same_bits, ordered
 
 from gemm import sources
-from gemm.backends import cuda_api, cuda_arrays, cuda_compiler, cuda_recipe, cuda_sequence
+from gemm.backends import cuda_api, cuda_arrays, cuda_compiler, cuda_driver, cuda_recipe, cuda_sequence
 from gemm.backends.cuda import CudaBackend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -631,7 +631,7 @@ def test_without_libraries(machine: dict[str, str], monkeypatch: pytest.MonkeyPa
     for name, value in machine.items():
         monkeypatch.setenv(name, value)
     cuda_api.cuda.cache_clear()
-    monkeypatch.setattr("gemm.backends.cuda_driver.compilers", lambda: ())
+    monkeypatch.setattr(cuda_driver, "compilers", lambda: ())
     if machine:
         with pytest.raises(BackendUnavailable, match=r"no NVRTC was found.*pip install .gemm\[cuda\]"):
             CudaBackend().devices()

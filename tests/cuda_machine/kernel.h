@@ -289,6 +289,19 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate) {
         "__ballot_sync");
     return mine;
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+    machine_warp(
+        mask, &value,
+        [](void *const *lanes, unsigned met) {
+            unsigned most = 0;
+            for (int i = 0; i < 32; ++i)
+                if (met >> i & 1 && *(unsigned *)lanes[i] > most) most = *(unsigned *)lanes[i];
+            for (int i = 0; i < 32; ++i)
+                if (met >> i & 1) *(unsigned *)lanes[i] = most;
+        },
+        "__reduce_max_sync");
+    return value;
+}
 static inline int __any_sync(unsigned mask, int predicate) {
     return __ballot_sync(mask, predicate) != 0;
 }
