@@ -1,11 +1,13 @@
 """Compile every CUDA kernel for every architecture that an NVRTC knows, and read the assembler's report.
 
-    python benchmarks/cuda_compile.py [--require sm_53,sm_90a] [--cuda 12] [--every-form] [--kernels TEXT] [--json FILE]
+    python benchmarks/cuda_compile.py [--require sm_53,sm_90a] [--only sm_53,sm_70] [--cuda 12] [--every-form]
+                                       [--kernels TEXT] [--json FILE]
 
 Needs NVRTC but no GPU. Prints registers a thread, bytes of shared memory a block and bytes spilled: the worst of the
-forms (how operands lie, types, epilogue) that were compiled, which are one without and one with an epilogue unless
---every-form asks for all. Exits 1 when a kernel does not compile, spills a register, or nothing (or not all of
---require) was compiled. NVRTC 12.9 is the last for sm_50 to sm_70; 13 brings newer ones than sm_120:
+forms (how operands lie, types, epilogue) that were compiled: in turn one for each architecture of a row, two at least,
+so that the rows of a source go through its forms together; --every-form compiles all for all, many times as long.
+Exits 1 when a kernel does not compile, spills a register, or nothing (or not all of --require) was compiled.
+NVRTC 12.9 is the last for sm_50 to sm_70; 13 brings newer ones than sm_120:
 
     pip install "nvidia-cuda-nvrtc-cu12==12.9.*"
     pip install "nvidia-cuda-nvrtc==13.*"
@@ -15,13 +17,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gemm import threads
 from gemm.backends.cuda_compiler import Compiler, compilers, resources
 from gemm.backends.cuda_operand import PACK, PLANES, SPLIT
 from gemm.backends.cuda_recipe import forms
@@ -30,6 +38,8 @@ from gemm.errors import KernelFailed
 
 ARCHITECTURES = (50, 53, 60, 61, 70, 75, 80, 86, 87, 89, 90, 100, 120)
 """Compute capabilities that the package claims; Hopper is also compiled as sm_90a, with its own instructions."""
+
+Job = tuple[Kernel, str, dict[str, object]]
 
 
 def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
@@ -42,53 +52,82 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
     return [f"sm_{capability}" for capability in known if capability >= least]
 
 
-def forms_of(kernel: Kernel, *, every: bool) -> Iterator[dict[str, object]]:
-    """The forms to compile `kernel` in."""
+def forms_of(kernel: Kernel) -> list[dict[str, object]]:
+    """Every form that `kernel` has."""
     if kernel.name == PACK.name:
-        yield from ({"BYTES": size} for size in (1, 2, 4, 8))
-    elif kernel.name == SPLIT.name:
-        yield from ({"TYPE": PLANES[n], "PLANES": n, "TURNED": turned} for n in PLANES for turned in (0, 1))
-    else:
-        seen = set()
-        for form in forms(kernel):
-            if every or form.get("EPILOGUE") not in seen:
-                seen.add(form.get("EPILOGUE"))
-                yield form
+        return [{"BYTES": size} for size in (1, 2, 4, 8)]
+    if kernel.name == SPLIT.name:
+        return [{"TYPE": PLANES[n], "PLANES": n, "TURNED": turned} for n in PLANES for turned in (0, 1)]
+    return list(forms(kernel))
 
 
-def measure(kernel: Kernel, arch: str, compiler: Compiler, *, every: bool) -> dict[str, Any]:
-    """One row of the table; `error` is "" when all is well."""
+def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
+    """What is compiled of `kernel`: for each architecture one of its forms, two forms at least, or every one."""
+    wanted = forms_of(kernel)
+    if every:
+        return [(kernel, arch, form) for arch in archs for form in wanted]
+    start = zlib.crc32(kernel.name.encode())  # so that rows begin with different ones
+    count = max(len(archs), min(2, len(wanted))) if archs else 0
+    return [(kernel, archs[(start + i) % len(archs)], wanted[(start + i) % len(wanted)]) for i in range(count)]
+
+
+def measure(job: Job, major: int) -> dict[str, Any]:
+    """One compilation; `error` is "" when all is well."""
+    kernel, arch, form = job
     row: dict[str, Any] = {"kernel": kernel.name, "arch": arch, "registers": 0, "shared": 0, "spills": 0, "error": ""}
-    for form in forms_of(kernel, every=every):
-        try:
-            used = resources(compiler.compile(kernel, arch, form)[1])
-        except (KernelFailed, ValueError) as error:
-            return row | {"error": f"{error} ({form})"}
-        row |= {name: max(row[name], value) for name, value in used.items()}
-    return row | {"error": "spills registers" if row["spills"] else ""}
+    try:
+        row |= resources(chosen(major).compile(kernel, arch, form)[1])
+    except (KernelFailed, ValueError) as error:
+        return row | {"error": f"{error} ({form})"}
+    return row | {"error": f"spills registers ({form})" if row["spills"] else ""}
+
+
+def chosen(major: int) -> Compiler:
+    """The NVRTC of CUDA `major`, 0 for the newest. Raises KernelFailed."""
+    found = [compiler for compiler in compilers() if major in (0, compiler.major)]
+    if not found:
+        raise KernelFailed("there is no such NVRTC")
+    return found[0]
+
+
+def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each kernel and architecture: the most of each resource, the first error."""
+    table: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        known = table.setdefault((row["kernel"], row["arch"]), row | {"forms": 0})
+        known["forms"] += 1
+        known |= {name: max(known[name], row[name]) for name in ("registers", "shared", "spills")}
+        known["error"] = known["error"] or row["error"]
+    return list(table.values())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--require", default="", metavar="ARCH,...", help="fail unless these were compiled")
+    parser.add_argument("--only", default="", metavar="ARCH,...", help="no other architectures")
     parser.add_argument("--cuda", type=int, default=0, metavar="MAJOR", help="the NVRTC to use; default: the newest")
     parser.add_argument("--every-form", action="store_true", help="however operands may lie")
     parser.add_argument("--kernels", default="", metavar="TEXT", help="only those whose names have this in them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     options = parser.parse_args()
-    found = [compiler for compiler in compilers() if options.cuda in (0, compiler.major)]
-    if not found:
-        print("there is no such NVRTC", file=sys.stderr)
+    try:
+        compiler = chosen(options.cuda)
+    except KernelFailed as error:
+        print(error, file=sys.stderr)
         return 1
-    compiler = found[0]
     version = "{}.{}".format(*compiler.version)
-    print(f"NVRTC {version}\n{'kernel':36} {'arch':8} {'registers':>9} {'shared':>7} {'spills':>7}")
-    table = []
-    helpers = [kernel for kernel in (PACK, SPLIT) if (Path(__file__).parents[1] / kernel.source).is_file()]
-    for kernel in (*helpers, *(row for row in KERNELS if row.backend == "cuda")):
-        for arch in architectures(kernel, compiler) if options.kernels in kernel.name else ():
-            table.append(measure(kernel, arch, compiler, every=options.every_form))
-            print("{kernel:36} {arch:8} {registers:9} {shared:7} {spills:7}  {error}".format(**table[-1]).rstrip())
+    rows = [row for row in (PACK, SPLIT, *KERNELS) if row.backend == "cuda" and options.kernels in row.name]
+    only = options.only.split(",") if options.only else None
+    archs = {row: [x for x in architectures(row, compiler) if only is None or x in only] for row in rows}
+    wanted = [job for row in rows for job in jobs(row, archs[row], every=options.every_form)]
+    start = time.perf_counter()
+    with ProcessPoolExecutor(threads.cores(), multiprocessing.get_context("spawn")) as pool:
+        table = worst(pool.map(partial(measure, major=options.cuda), wanted, chunksize=4))
+    took = time.perf_counter() - start
+    print(f"NVRTC {version}, {len(wanted)} compilations in {took:.0f} s")
+    print(f"{'kernel':40} {'arch':8} {'forms':>5} {'registers':>9} {'shared':>7} {'spills':>7}")
+    for row in table:
+        print("{kernel:40} {arch:8} {forms:5} {registers:9} {shared:7} {spills:7}  {error}".format(**row).rstrip())
     if options.json:
         options.json.write_text(json.dumps({"nvrtc": version, "kernels": table}, indent=1) + "\n", encoding="utf-8")
     good = {row["arch"] for row in table if not row["error"]}

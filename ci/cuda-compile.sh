@@ -5,12 +5,12 @@ copy_source "$CI_WORK/cuda"
 cd "$CI_WORK/cuda"
 mapfile -t dependencies < <(requirements - numpy cffi)
 
-compile() { # NAME ARCHITECTURE REQUIREMENT...
+compile() { # NAME REQUIREMENT OPTION...
     say "$*"
-    venv "$CI_WORK/cuda-$1" "${dependencies[@]}" "${@:3}"
-    "$CI_WORK/cuda-$1/bin/python" benchmarks/cuda_compile.py --require "$2" --json "$CI_REPORTS/nvrtc-${1%.*}.cuda.json"
+    venv "$CI_WORK/cuda-$1" "${dependencies[@]}" "$2"
+    "$CI_WORK/cuda-$1/bin/python" benchmarks/cuda_compile.py "${@:3}" --json "$CI_REPORTS/nvrtc-${1%.*}.cuda.json"
 }
 
 # NVRTC 12.9 is the last that knows sm_50 to sm_70; 13 knows sm_75 and newer.
-compile 12.9 sm_53 'nvidia-cuda-nvrtc-cu12==12.9.*'
-compile 13 sm_90a 'nvidia-cuda-nvrtc==13.*'
+compile 12.9 'nvidia-cuda-nvrtc-cu12==12.9.*' --require sm_53 --only sm_50,sm_53,sm_60,sm_61,sm_70
+compile 13 'nvidia-cuda-nvrtc==13.*' --require sm_90a
