@@ -84,14 +84,14 @@ _FAR = (
 
 def erfc(x: np.ndarray) -> np.ndarray:
     """1 - erf(x) of float64, which NumPy lacks; its relative error is some units of roundoff, more below 1e-300."""
-    y = np.abs(x)
-    square = np.minimum(y, 27.0) ** 2
+    y = np.minimum(np.abs(x), 30.0)
+    square = y * y
     near, inverse = np.where(y < 0.5, square, 0.0), 1 / np.maximum(square, 0.2)
     small = 1 - x * _ratio(_NEAR, near)
     tail = _ratio(_MIDDLE, np.minimum(y, 5.0))
     large = (1 / np.sqrt(np.pi) - inverse * _ratio(_FAR, inverse)) / np.maximum(y, 1.0)
     # exp(-y²) of a y² that is exact: its upper part has half the bits.
-    high = np.trunc(np.minimum(y, 30.0) * 16) / 16
+    high = np.trunc(y * 16) / 16
     low = (y - high) * (y + high)
     upper = np.exp(-high * high) * np.exp(-low) * np.where(y < 4, tail, large)
     return np.asarray(np.where(y < 0.46875, small, np.where(x < 0, 2 - upper, upper)))

@@ -16,6 +16,7 @@ CLUSTER = 8
 
 _NEIGHBOURS = 16  # multiprocessors that a cluster lies within
 _JOIN = 2e-6  # seconds of two barriers of a cluster and of what its blocks wait for each other
+_NEXT = 0.3  # microseconds from a block's tile to its next, of which little is hidden
 _EXCHANGE = 1e11  # bytes a second that a block takes from the others of its cluster
 
 
@@ -61,6 +62,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> flo
     if rest:
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
-    started = 1 if "blocks" in p else rounds + (rest > 0)
+    started = rounds + (rest > 0)
+    startup = kernel.startup * (1 if "blocks" in p else started) + _NEXT * (started - 1)
     joined = _JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE if cut > 1 else 0.0
-    return time + started * kernel.startup * 1e-6 + joined
+    return time + startup * 1e-6 + joined
