@@ -138,13 +138,17 @@ API int nvrtcDestroyProgram(Program **program) {
     return 0;
 }
 API int nvrtcCompileProgram(Program *program, int count, const char *const *options) {
-    std::string flags, arch = "sm_90";
+    std::string flags, macros, arch = "sm_90";
     for (int i = 0; i < count; ++i) {
         std::string option = options[i];
         for (const char *prefix : {"--gpu-architecture=", "-arch="})
             if (option.rfind(prefix, 0) == 0) arch = option.substr(strlen(prefix));
         if (option.rfind("--define-macro=", 0) == 0) option = "-D" + option.substr(15);
-        if (option.rfind("-D", 0) == 0) flags += quoted(option) + " ";
+        if (option.rfind("-D", 0) == 0) { // defined after kernel.h, whose names are its own
+            const size_t equals = std::min(option.find('='), option.size());
+            macros += "#define " + option.substr(2, equals - 2) + " " +
+                      (equals < option.size() ? option.substr(equals + 1) : "1") + "\n";
+        }
     }
     int number = 0;
     char special = 0;
@@ -158,7 +162,8 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     const std::string at = folder, here = folder_of_this();
     std::string wrapped =
         "extern \"C\" __attribute__((visibility(\"default\"))) const char machine_architecture[] = \"" + arch +
-        "\";\n#line 1 \"" + program->name + "\"\n" + dynamic_shared(program->source) + entries(program->source);
+        "\";\n" + macros + "#line 1 \"" + program->name + "\"\n" + dynamic_shared(program->source) +
+        entries(program->source);
     write(at + "/kernel.cpp", wrapped);
     for (const auto &header : program->headers) {
         // those that are emulated are empty already, by their guards

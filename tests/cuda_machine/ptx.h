@@ -260,3 +260,13 @@ MACHINE_WGMMA(wgmma_s8_s8, int, S8, S8)
 MACHINE_WGMMA(wgmma_s8_u8, int, S8, U8)
 MACHINE_WGMMA(wgmma_u8_s8, int, U8, S8)
 MACHINE_WGMMA(wgmma_u8_u8, int, U8, U8)
+
+// ---- What single families of kernels add to ptx.cuh.
+
+template <int WORDS> PTX void load_once(unsigned (&to)[WORDS], const void *from) {
+    if ((uintptr_t)from % sizeof to) machine_fail("load_once from %p: not aligned to %zu bytes", from, sizeof to);
+    memcpy(to, from, sizeof to);
+}
+PTX void mma_f64_k8(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
+    machine_mma_f64(d, a, b, 16, 8);
+}
