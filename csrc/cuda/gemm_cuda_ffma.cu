@@ -36,8 +36,8 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
-#ifndef BLOCKS
-#define BLOCKS 1 // blocks that a multiprocessor shall hold at once
+#ifndef RESIDENT
+#define RESIDENT 1 // blocks that a multiprocessor shall hold at once
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -121,7 +121,7 @@ INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_ffma(ARGUMENT Gemm g) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(ARGUMENT Gemm g) {
     alignas(128) extern __shared__ unsigned char shared[];
     constexpr int STEPS = BK / GROUPS;
     T *const a_tiles = (T *)shared, *const b_tiles = a_tiles + STAGES * BK * A_PITCH;

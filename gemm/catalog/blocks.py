@@ -21,10 +21,10 @@ _EXCHANGE = 1e11  # bytes a second that a block takes from the others of its clu
 
 
 def resident(kernel: Kernel) -> int:
-    """Blocks that a multiprocessor holds: of a persistent row as it says, else as registers and shared memory allow."""
+    """Blocks that a multiprocessor holds: as the row says, else as registers and shared memory allow."""
     p = kernel.params
-    if "blocks" in p:
-        return max(1, p["blocks"])
+    if "blocks" in p or "RESIDENT" in p:
+        return max(1, p.get("blocks") or p["RESIDENT"])
     by_memory = (227 << 10) // (p.get("shared", 0) + 1024)
     return max(1, min(512 // p.get("THREADS", 256), by_memory))
 

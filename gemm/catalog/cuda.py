@@ -64,10 +64,51 @@ def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
                 **rest)  # fmt: skip
 
 
-FFMA: tuple[Kernel, ...] = ()
+def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
+          **rest: Any) -> Kernel:
+    """A row of gemm_cuda_ffma: `groups` of threads with tm x tn sums each share the steps of a stage."""
+    size = 8 if op == "d" else 4
+    tiles, sums = stages * bk * ((bm + bn) * size + 32), bm * bn * size * max(1, groups - 1)
+    about = "register tiles fed by cp.async" + (f", {groups} groups of threads a tile" if groups > 1 else "")
+    return _cuda(
+        op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1, startup=4.0,
+        BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=bm * bn // (tm * tn) * groups,
+        RESIDENT=resident, vector=16, parts=8, shared=max(tiles, sums), **rest,
+    )  # fmt: skip
+
+
+FFMA: tuple[Kernel, ...] = (
+    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=53000),
+    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=49000),
+    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=47000),
+    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=45000),
+    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=43000),
+    _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=42000),
+    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=40000, swap="m > n"),
+    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=33000),
+    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=38000, swap="m > n"),
+    _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=26000),
+    _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles, operands held in registers on their way",
+          gflops=33000, startup=4.0, beaten=SM_80, parts=8,
+          BM=64, BN=64, BK=16, TM=8, TN=4, THREADS=128),
+    _cuda("d", "ffma_held_32x64", "ffma_held", "register tiles, operands held in registers on their way",
+          gflops=22000, startup=4.0, beaten=SM_80, parts=8,
+          BM=32, BN=64, BK=16, TM=4, TN=4, THREADS=128),
+)  # fmt: skip
 """float32 and float64 on the ordinary units: register tiles by cp.async, or held in registers on the way."""
 
-FFMA_TMA: tuple[Kernel, ...] = ()
+
+def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float) -> Kernel:
+    """A row of gemm_cuda_ffma_tma."""
+    return _cuda(
+        "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=("sm_90",),
+        gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4, THREADS=bm * bn // (tm * tn),
+        a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=bm, b_box_k=32, b_box_n=bn, blocks=1, parts=8,
+        derived={"shared": "STAGES * BK * (BM + BN) * 4"},
+    )  # fmt: skip
+
+
+FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 56000), _ffma_tma(128, 128, 8, 8, 53000))
 """float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
 
 

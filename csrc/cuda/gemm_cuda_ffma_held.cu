@@ -1,0 +1,127 @@
+// gemm_cuda_ffma_held: out = alpha * a * b + beta * c with outputs in registers, operands held there on their way, too:
+// for GPUs without cp.async (sm_50 to sm_75).
+//
+//   memory --> registers --> shared memory, two tiles of a and b in turn --16 bytes a load--> registers --fma--> acc
+//
+// While one tile is multiplied, the next one's elements are on their way to registers; then they are stored into the
+// other half of shared memory, and one barrier a step suffices. Consecutive threads read along whichever axis of an
+// operand is contiguous, 8 of them where that is k. How the product's tiles are shared: ffma.cuh.
+//
+// ORDERED when k is not cut: each output is one chain of fma, k ascending.
+//
+// Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN).
+
+#ifndef BM
+#define BM 64 // rows of out a block
+#endif
+#ifndef BN
+#define BN 64 // columns of out a block
+#endif
+#ifndef BK
+#define BK 16 // steps along k between two barriers
+#endif
+#ifndef TM
+#define TM 8 // rows of out a thread
+#endif
+#ifndef TN
+#define TN 4 // columns of out a thread
+#endif
+#ifndef THREADS
+#define THREADS 128
+#endif
+#ifndef A_TURNED
+#define A_TURNED 0 // 1: a is contiguous along m, not k
+#endif
+#ifndef B_TURNED
+#define B_TURNED 0 // 1: b is contiguous along k, not n
+#endif
+
+#include "ffma.cuh"
+
+static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
+
+// A thread's share of an operand's tiles, BK rows of WIDE elements. In memory `step` is from one k to the next and
+// `line` from one m (n) to the next; ALONG_K: the former is 1. `from` is the tile's corner.
+template <int WIDE, bool ALONG_K> struct Held {
+    static constexpr int LINE = ALONG_K ? 8 : WIDE;                           // threads along the contiguous axis
+    static constexpr int LINES = THREADS / LINE;                              // loaded at once, along the other one
+    static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads of a thread along k
+    static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // and along m (n)
+    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // from one of them to the next
+    static constexpr int PITCH = WIDE + CHUNK; // 8 threads that store one column meet no bank conflict
+    static_assert(THREADS % LINE == 0 && STEPS * COUNT * THREADS == WIDE * BK, "tiles are whole");
+    const T *from;
+    long long line, step;
+    int l, k; // the first that this thread loads
+    T at[STEPS][COUNT];
+
+    __device__ __forceinline__ Held(const T *corner, long long line, long long step) : line(line), step(step) {
+        k = ALONG_K ? threadIdx.x % LINE : threadIdx.x / LINE;
+        l = ALONG_K ? threadIdx.x / LINE : threadIdx.x % LINE;
+        from = corner + l * line + k * step;
+    }
+
+    // Of the tile, `lines` and `steps` exist; zeros come from beyond. The next call is for the next tile along k.
+    __device__ __forceinline__ void load(int lines, int steps) {
+#pragma unroll
+        for (int x = 0; x < COUNT; ++x) {
+            const T *next = from + x * L * line;
+#pragma unroll
+            for (int y = 0; y < STEPS; ++y, next += K * step)
+                at[y][x] = l + x * L < lines && k + y * K < steps ? *next : T(0);
+        }
+        from += BK * step;
+    }
+    __device__ __forceinline__ void store(T *tile) const {
+#pragma unroll
+        for (int y = 0; y < STEPS; ++y) {
+#pragma unroll
+            for (int x = 0; x < COUNT; ++x) tile[(k + y * K) * PITCH + l + x * L] = at[y][x];
+        }
+    }
+};
+
+enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK, STAGE = BK * (A_PITCH + B_PITCH) };
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
+    alignas(16) __shared__ T tiles[2 * STAGE];
+
+    const unsigned index = blockIdx.x / g.parts;
+    const int part = blockIdx.x % g.parts;
+    const Tile tile = tile_of<BM, BN>(g, index);
+    const Share share = share_of<BK>(g, part);
+    const Lane lane = lane_of(threadIdx.x);
+    const int rows = (int)min((long long)BM, g.m - tile.top), cols = (int)min((long long)BN, g.n - tile.left);
+
+    const long long first = share.first * (long long)BK;
+    Held<BM, !A_TURNED> a(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col, g.a_row, g.a_col);
+    Held<BN, B_TURNED> b(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, g.b_col, g.b_row);
+    long long left = g.k - first; // of k, for the next loads
+    auto load = [&] {
+        const int steps = (int)min((long long)BK, left);
+        a.load(rows, steps);
+        b.load(cols, steps);
+        left -= BK;
+    };
+    auto store = [&](int half) {
+        a.store(tiles + half * STAGE);
+        b.store(tiles + half * STAGE + BK * A_PITCH);
+    };
+
+    T acc[TM * TN] = {};
+    if (share.steps > 0) {
+        load();
+        store(0);
+    }
+    __syncthreads();
+    for (int step = 0; step < share.steps; ++step) {
+        const int half = step % 2;
+        const bool more = step + 1 < share.steps;
+        if (more) load();
+        const T *const from = tiles + half * STAGE;
+        multiply_tiles<BK, A_PITCH, B_PITCH>(acc, from, from + BK * A_PITCH, lane);
+        if (more) store(1 - half);
+        __syncthreads();
+    }
+    finish(g, blockIdx.y, index, part, threadIdx.x, acc, tiles);
+}
