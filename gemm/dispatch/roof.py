@@ -23,7 +23,7 @@ MEMORY = 4800
 STREAMED, SHARED = 0.88, 0.66
 """Of the memory's rate: what kernels reach that read an operand once from end to end, and others."""
 FEW = 8
-"""Rows of a tile of kernels that stream."""
+"""Rows or columns of a tile of kernels that stream."""
 _MISALIGNED = 1.4  # times the time of wide accesses, where elements come one by one
 _SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
 _TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
@@ -60,7 +60,8 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     if kernel.dtype == "float64":
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.traffic((False,) * 4)
-    memory = (bytes_in + bytes_out) / (rate * (STREAMED if kernel.params["BM"] <= FEW else SHARED))
+    few = min(kernel.params["BM"], kernel.params["BN"]) <= FEW
+    memory = (bytes_in + bytes_out) / (rate * (STREAMED if few else SHARED))
     # The shorter of the two hides behind the other, but not wholly.
     busy = max(compute, memory) + 0.1 * min(compute, memory) + packing
     transfer = 0.0
