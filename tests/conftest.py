@@ -172,7 +172,7 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
 HOST_ONLY = {"far_strides", "concurrent"}
 
 
-NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero"}
+NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero", "published_bits"}
 """Checks of numbers that only the result's type has."""
 
 
