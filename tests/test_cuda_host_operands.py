@@ -1,0 +1,171 @@
+"""Products of NumPy arrays on the emulated GPU (tests/cuda_machine): the whole way, with streams that run late."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda_machine
+import numpy as np
+import pytest
+from oracle import check_same_bits, ordered
+
+from gemm.backends import cuda_api, cuda_compiler, cuda_panels, cuda_pinned, cuda_staging, cuda_travel
+from gemm.backends.cuda import CudaBackend
+from gemm.catalog import BY_NAME
+from gemm.errors import KernelFailed
+from gemm.problem import Device, Problem
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The emulated GPU, where products of 70 rows already go in panels."""
+    try:
+        settings = cuda_machine.environment(streams="late", memory=64)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    for module, name, small in (
+        (cuda_travel, "SLOT", 1 << 12), (cuda_pinned, "SLOT", 1 << 12), (cuda_staging, "TOGETHER", 1 << 13),
+        (cuda_panels, "_NARROWEST", 32), (cuda_panels, "_GRAIN", 32), (cuda_panels, "LINK", 1e4),
+        (cuda_panels, "_GROUP", 1 << 13),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, small)
+    forget()
+    yield CudaBackend().devices()[0]
+    forget()
+
+
+def forget() -> None:
+    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler, cuda_pinned.lanes,
+                   cuda_panels.panels, cuda_staging._speed):  # fmt: skip
+        cached.cache_clear()
+
+
+def run(device: Device, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, *scale: float) -> None:
+    row = BY_NAME["sgemm_cuda_tile"]
+    problem = Problem("float32", *out.shape[-2:], a.shape[-1])
+    CudaBackend().launcher(row, device, problem)(a, b, c, out, *scale)
+
+
+def rand(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k"), [((), 5, 7, 3), ((), 96, 128, 40), ((9,), 20, 33, 17), ((2, 3), 40, 5, 60)]
+)
+def test_bits_are_those_of_the_chain(device: Device, batch: tuple[int, ...], m: int, n: int, k: int) -> None:
+    a, b, c = rand(*batch, m, k), rand(*batch, k, n), rand(*batch, m, n)
+    for x in (a, a[..., ::-1], np.asfortranarray(a)):
+        out = np.full_like(c, np.nan)
+        run(device, x, b, None, out, 1.0, 0.0)
+        check_same_bits(out, ordered(x, b))
+    out = c.copy()
+    run(device, a, b, out, out, 1.5, -0.5)
+    check_same_bits(out, ordered(a, b, c, 1.5, -0.5))
+
+
+def test_what_does_not_fit_runs_in_blocks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB of device memory, and 71 MB of operands."""
+    monkeypatch.setattr(cuda_travel, "SLOT", 1 << 22)
+    monkeypatch.setattr(cuda_pinned, "SLOT", 1 << 22)
+    a, b = rand(9, 900_000), rand(900_000, 9)
+    out = np.empty((9, 9), np.float32)
+    run(device, a, b, None, out, 1.0, 0.0)
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, atol=2.0)
+
+
+def test_threads_multiply_side_by_side(device: Device) -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        a, b = rand(64 + seed, 50), rand(50, 70)
+        for _ in range(2):
+            out = np.empty((64 + seed, 70), np.float32)
+            run(device, a, b, None, out, 1.0, 0.0)
+            if not np.array_equal(out, ordered(a, b)):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("fault", ["cuLaunchKernel:1:719", "cuMemcpyHtoDAsync_v2:2:999", "cuMemAllocFromPoolAsync:1:2",
+                                   "cuMemHostAlloc:1:2", "cuStreamCreate:2:2"])  # fmt: skip
+@pytest.mark.parametrize("size", [4, 96])
+def test_faults_leave_the_operands(device: Device, monkeypatch: pytest.MonkeyPatch, fault: str, size: int) -> None:
+    a, b, c = rand(size, 40), rand(40, 64), rand(size, 64)
+    before = a.copy(), b.copy(), c.copy()
+    out, warm = c.copy(), np.empty_like(c)
+    if "HostAlloc" not in fault and "StreamCreate" not in fault:
+        run(device, a, b, None, warm, 1.0, 0.0)  # kernels are loaded, lanes are there
+    monkeypatch.setenv("CUDA_MACHINE_FAIL", fault)
+    try:
+        run(device, a, b, out, out, 1.0, 1.0)
+    except KernelFailed as error:
+        assert not error.spoilt
+        np.testing.assert_array_equal(out, before[2])
+    else:
+        check_same_bits(out, ordered(a, b, c, 1.0, 1.0))
+    for x, y in zip((a, b, c), before, strict=True):
+        np.testing.assert_array_equal(x, y)
+    monkeypatch.delenv("CUDA_MACHINE_FAIL")
+    out = c.copy()
+    run(device, a, b, out, out, 1.0, 1.0)
+    check_same_bits(out, ordered(a, b, c, 1.0, 1.0))
+
+
+FORKED = """
+import os, sys, numpy as np, gemm
+a = np.ones((40, 50), np.float32)
+gemm.gemm(a, a.T, kernel="sgemm_cuda_tile")
+child = os.fork()
+if child == 0:
+    try:
+        gemm.gemm(a, a.T, kernel="sgemm_cuda_tile")
+    except gemm.BackendUnavailable as error:
+        result = gemm.gemm(a, a.T, backend="cpu")
+        os._exit(0 if (result == 50).all() else 2)
+    os._exit(1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_does_without(device: Device) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_of_the_public_face(device: Device) -> None:
+    """Each option that staging passes on: types, a bias, conjugates, one vector."""
+    code = """
+import numpy as np, gemm
+rng = np.random.default_rng(0)
+a, b = rng.integers(-9, 9, (33, 20)), rng.integers(-9, 9, (20, 17))
+for kind in ("float32", "float64", "float16", "complex64", "int8", "int16", "int32", "int64"):
+    x, y = a.astype(kind), b.astype(kind)
+    np.testing.assert_array_equal(gemm.gemm(x, y, backend="cuda"), x @ y)
+x, y = a.astype("float32"), b.astype("float32")
+bias = np.arange(17, dtype="float32")
+np.testing.assert_array_equal(gemm.gemm(x, y, bias=bias, activation="relu", backend="cuda"), np.maximum(x @ y + bias, 0))
+z = (x + 1j * x[::-1]).astype("complex64")
+np.testing.assert_array_equal(gemm.gemm(z, z, trans_b="C", backend="cuda"), z @ z.conj().T)
+np.testing.assert_array_equal(gemm.gemm(x, y[:, 0], backend="cuda"), x @ y[:, 0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=280, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
