@@ -322,7 +322,8 @@ def _copy_on_device(source: Operand, target: Operand) -> None:
     rows = [
         row for row in KERNELS if (row.backend, row.dtype) == (device.backend, dtype) and not unavailable(row, device)
     ]
+    row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    inputs = rows[-1].inputs  # nothing of which is read
+    inputs = row.inputs  # nothing of which is read
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
-    run(problem, "auto", rows[-1].name, a, b, source, target, -1.0, 1.0)
+    run(problem, "auto", row.name, a, b, source, target, -1.0, 1.0)

@@ -65,7 +65,7 @@ def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
 
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
-          **rest: Any) -> Kernel:
+          **rest: Any) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_ffma: `groups` of threads with tm x tn sums each share the steps of a stage."""
     size = 8 if op == "d" else 4
     tiles, sums = stages * bk * ((bm + bn) * size + 32), bm * bn * size * max(1, groups - 1)

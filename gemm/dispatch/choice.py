@@ -215,6 +215,8 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
     if weighed and all(_unfit(c.kernel, problem) for c in weighed):
         if problem.reproducible and any(c.kernel.multiplies(problem.dtype, problem.inputs) for c in weighed):
             return ValueError(f"reproducible=True: {asked} does not offer it for {problem.dtype}")
+        if problem.fused and problem.device != "host":
+            return TypeError(f"bias and activation: {asked} has no kernel for them in {problem.device}'s memory")
         return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({'; '.join(whys)})")
     fit = [c for c in weighed if not _unfit(c.kernel, problem)]
     whys = list(dict.fromkeys(c.why_not or f"{c.kernel.name} failed" for c in fit))

@@ -1,0 +1,155 @@
+"""What dispatch chooses on an H200, by the model alone: the family of kernels that ought to win each product."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gemm.catalog import BY_NAME, KERNELS, blocks
+from gemm.dispatch import choice, cost, roof
+from gemm.problem import Device, Problem
+
+pytest.importorskip("ml_dtypes")
+
+H200 = Device(
+    "cuda", "cuda:0", "NVIDIA H200", kind="gpu",
+    features=frozenset({"fp64", "sm_90a", *(f"sm_{x}" for x in (50, 53, 60, 61, 70, 75, 80, 86, 89, 90))}),
+    limits={"sm_count": 132, "clock_mhz": 1980, "memory_gbs": 4917, "fp64_ratio": 2, "compute_capability": 90},
+)  # fmt: skip
+PASCAL = Device(
+    "cuda", "cuda:0", "a GeForce GTX 1080", kind="gpu",
+    features=frozenset({"fp64", *(f"sm_{x}" for x in (50, 52, 53, 60, 61))}),
+    limits={"sm_count": 20, "clock_mhz": 1733, "memory_gbs": 320, "fp64_ratio": 32, "compute_capability": 61},
+)  # fmt: skip
+
+FP32 = {"dtype": "float32"}
+HIGH, TF32 = {**FP32, "precision": "high"}, {**FP32, "precision": "medium"}
+BF16, FP16, FP64 = {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}
+BF16_32 = {**FP32, "inputs": ("bfloat16", "bfloat16")}
+INT8 = {"dtype": "int32", "inputs": ("int8", "int8")}
+FP8 = {"dtype": "bfloat16", "inputs": ("float8_e4m3fn", "float8_e5m2"), "precision": "medium"}
+
+
+def weighed(device, m, n, k, batch=1, **options):
+    """Every candidate, the best first."""
+    problem = Problem(options.pop("dtype"), m, n, k, batch, device=device.key, **options)
+    names = {"m": m, "n": n, "k": k, "batch": batch, **device.limits}
+    rows = [
+        row for row in KERNELS
+        if row.backend == "cuda" and not choice._unfit(row, problem) and not choice.unavailable(row, device)
+        and row.chosen_on(device.kind, device.features) and not row.illegal(names)
+    ]  # fmt: skip
+    return sorted((cost.predict(row, device, problem, None) for row in rows), key=lambda c: c.seconds)
+
+
+def best(*shape, device=H200, **options):
+    return weighed(device, *shape, **options)[0].kernel.name
+
+
+def is_of(family, name):
+    return re.fullmatch(rf"\w+gemm_cuda_({family})_\w+", name)
+
+
+@pytest.mark.parametrize("n", [512, 640, 1024, 1536, 2048, 3072, 4096, 8192, 16384])
+@pytest.mark.parametrize(
+    ("options", "family"),
+    [
+        (FP32, "ffma"), (HIGH, "emulated|kmajor_tf32"), (TF32, "kmajor_tf32"), (BF16, "wgmma"), (FP16, "wgmma"),
+        (BF16_32, "wgmma"), (INT8, "kmajor"), (FP8, "kmajor"),
+    ],
+    ids=["fp32", "high", "tf32", "bf16", "fp16", "bf16-fp32", "int8", "fp8"],
+)  # fmt: skip
+def test_squares_go_to_the_family_of_their_type(n, options, family):
+    if n < 1024 and options is HIGH:
+        family = "emulated|ffma"
+    assert is_of(family, best(n, n, n, **options))
+
+
+def test_large_tiles_are_for_large_products():
+    assert best(8192, 8192, 8192, **FP32) == "sgemm_cuda_ffma_tma_128x256"
+    assert best(8192, 8192, 8192, **BF16) == "bgemm_cuda_wgmma_128x256"
+    assert best(8192, 8192, 8192, **TF32) == "sgemm_cuda_kmajor_tf32_128x256"
+    for options in (FP32, BF16, TF32, INT8, FP8):
+        row = BY_NAME[best(256, 256, 256, **options)]
+        assert row.params["BM"] * row.params["BN"] <= 128 * 64
+    assert is_of("emulated_fp16x3", best(8192, 8192, 8192, **HIGH))
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 4096, 4096), (4096, 64, 4096), (16, 8192, 8192), (256, 256, 16384), (128, 576, 7168)]
+)
+@pytest.mark.parametrize(("options", "family"), [(FP32, "ffma"), (BF16, "wgmma")], ids=["fp32", "bf16"])
+def test_skinny_products_fill_the_chip_by_cutting_k_or_by_small_tiles(shape, options, family):
+    first = weighed(H200, *shape, **options)[0]
+    row = first.kernel
+    assert is_of(family, row.name)
+    count = blocks.groups(row, *(shape[1::-1] if row.swap and row.swaps(*shape[:2], "NNN") else shape[:2]), 1)
+    used = count * blocks.parts(row, count, shape[2], 132) * row.params.get("MULTICAST", 1)
+    assert used >= 0.6 * 132
+
+
+@pytest.mark.parametrize("options", [FP32, BF16, FP16], ids=["fp32", "bf16", "fp16"])
+def test_a_pass_over_memory_is_predicted_by_the_memory(options):
+    size = 4 if options is FP32 else 2
+    first = weighed(H200, 1, 16384, 16384, **options)[0]
+    assert first.seconds == pytest.approx(16384**2 * size / (0.85 * 4917e9), rel=0.25)
+
+
+def test_operands_that_lie_wrong_cost_their_copy():
+    row = BY_NAME["sgemm_cuda_kmajor_tf32_128x256"]
+    problem = Problem("float32", 4096, 4096, 4096, layout="NTN", device="cuda:0", precision="medium")
+
+    def launched(layout):
+        return roof.predict(row, H200, replace(problem, layout=layout), None)
+
+    whole, other = launched("NTN"), launched("SSN")
+    assert other.launch == pytest.approx(whole.launch + 2 * roof.LAUNCH)
+    assert other.seconds > whole.seconds + 2 * (2 * 4 * 4096**2) / 4917e9
+
+
+def test_a_swapped_product_is_the_same_product():
+    """out in columns: out' = b' a', as the launches have it."""
+    for row in (row for row in KERNELS if row.backend == "cuda" and not row.swap and "float" in row.dtype):
+        problem = Problem(row.dtype, 300, 5000, 700, device="cuda:0", inputs=row.inputs)
+        turned = replace(problem, m=5000, n=300, layout="TTT", inputs=row.inputs[::-1])
+        assert roof.predict(row, H200, turned, None).seconds == roof.predict(row, H200, problem, None).seconds
+
+
+def test_older_gpus_run_what_they_have_instructions_for():
+    assert best(2048, 2048, 2048, device=PASCAL, **FP32) == "sgemm_cuda_ffma_held_64x64"
+    assert best(2048, 2048, 2048, device=PASCAL, **BF16) == "bgemm_cuda_tile"
+    slow, fast = (weighed(gpu, 2048, 2048, 2048, **FP32)[0].seconds for gpu in (PASCAL, H200))
+    assert 5 < slow / fast < 20
+    assert weighed(PASCAL, 2048, 2048, 2048, **FP64)[0].seconds > 8 * slow
+
+
+def test_reproducible_products_are_not_cut():
+    options = {"device": "cuda:0", "reproducible": True}
+    row = BY_NAME["sgemm_cuda_ffma_64x64"]
+    whole, cut = (
+        roof.predict(row, H200, replace(Problem("float32", 64, 64, 65536, **options), reproducible=x), None)
+        for x in (True, False)
+    )
+    assert cut.seconds < whole.seconds / 3
+
+
+ROWS = [row for row in KERNELS if row.backend == "cuda"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_parts_of_k_are_clusters_and_none_is_empty(row):
+    for units in (1, 6, 132):
+        for k in (0, 1, 31, 64, 700, 5003, 65536):
+            steps = max(1, -(-k // row.params.get("BK", 1)))
+            for count in (1, 3, 100, 5000):
+                found = blocks.parts(row, count, k, units)
+                assert 1 <= found <= max(1, min(row.params.get("parts", 1), 8 // row.params.get("MULTICAST", 1)))
+                assert (found - 1) * -(-steps // found) < steps
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_can_be_weighed(row):
+    for shape in ((1, 1, 1), (37, 41, 43), (5000, 3, 700), (3, 5000, 700), (4096, 4096, 4096)):
+        for layout in ("NNN", "TTT", "SSS", "NTN"):
+            problem = Problem(row.dtype, *shape, layout=layout, device="cuda:0", inputs=row.inputs)
+            assert 2e-6 < cost.predict(row, H200, problem, None).seconds < 1
