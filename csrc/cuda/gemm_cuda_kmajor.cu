@@ -48,7 +48,7 @@
 #define PROMOTE 0 // 1: the sums of each stage join those of all others in float32
 #endif
 #ifndef PIECE
-#define PIECE BN // columns that a warpgroup multiplies at a time
+#define PIECE 256 // columns that a warpgroup multiplies at a time; BN without PROMOTE
 #endif
 #ifndef RESIDENT
 #define RESIDENT 1 // blocks of a multiprocessor that registers must suffice for
