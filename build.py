@@ -96,7 +96,8 @@ def extensions() -> list[Any]:
     return [
         Extension("gemm._memo", ["csrc/python/memo.c"], include_dirs=["csrc"], depends=["csrc/gemm.h"],
                   py_limited_api=True),
-        Extension("gemm._cuda", ["csrc/python/cuda.c"], py_limited_api=True),
+        Extension("gemm._cuda", [f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")],
+                  depends=["csrc/python/cuda.h"], py_limited_api=True),
     ]  # fmt: skip
 
 

@@ -36,9 +36,14 @@ class Replays(threading.local):
         self._array: Any = None  # the class of the arrays
         self._signature: Any = None
         self._known: dict[object, Any] = {}
+        self._memo: Any = None  # a native one, for libraries that it can read
 
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
+        if self._memo is not None:
+            result = self._memo.run(a, b, c, out)
+            if result is not None:
+                return result
         kind = self._array
         if a.__class__ is not kind or (b is not None and b.__class__ is not kind):
             return None
@@ -57,6 +62,8 @@ class Replays(threading.local):
         replay = launch.replay(a, b, None if call.c is None else c, made)
         if replay is None or len({x.__class__ for x in (a, b, made) if x is not None}) > 1:
             return
+        if hasattr(replay, "taught"):
+            self._memo = replay.taught(self._memo, a, b, c, out, KINDS)
         self._array, self._signature = a.__class__, launch.signature
         key = self._signature(a, b, c, out)
         if key is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Iterator
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gemm.backends import cuda_sequence
@@ -205,7 +207,7 @@ def test_arguments_are_checked() -> None:
         sequence.run(1)
     with pytest.raises(ValueError, match="32"):
         sequence.run(STREAM, 1, 2, 3, 4, 0, b"short")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="int"):
         sequence.run(STREAM, "1", 2, 3, 4, 0, SCALE)
     made = cuda_sequence._native()
     good = Fake().addresses, CONTEXT, POOL, 0, (0, 0), steps()
@@ -219,3 +221,149 @@ def test_arguments_are_checked() -> None:
         wrong = (*steps()[0][:8], ((0, slot, 0),), ())
         with pytest.raises(ValueError, match="cannot be launched"):
             made(*good[:5], (wrong,))
+
+
+# The memo, over a library of arrays made up here.
+
+
+class Tensor:
+    """An array of a library that has DLPack's exchange of C functions; `stream` is the library's current one."""
+
+    stream = STREAM
+
+    def __init__(
+        self, address: int, *shape: int, strides: tuple[int, ...] = (), code: int = 2, device: int = 0
+    ) -> None:
+        strides = strides or tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+        self.address, self.code, self.device, self.negated = address, code, device, False
+        self.shape, self.strides = ((ctypes.c_int64 * len(shape))(*values) for values in (shape, strides))
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p), ("device_type", c_int), ("device", c_int), ("axes", c_int), ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", c_void_p), ("strides", c_void_p),
+        ("offset", c_uint64),
+    )  # fmt: skip
+
+
+class Exchange(ctypes.Structure):
+    _fields_ = (
+        ("major", c_uint), ("minor", c_uint), ("older", c_void_p), ("allocate", c_void_p), ("from_object", c_void_p),
+        ("to_object", c_void_p), ("read", c_void_p), ("stream", c_void_p),
+    )  # fmt: skip
+
+
+@CFUNCTYPE(c_int, ctypes.py_object, POINTER(DLTensor))
+def read(x: Tensor, out: Any) -> int:
+    there = DLTensor(x.address, 2, x.device, len(x.shape), x.code, 32, 1, ctypes.addressof(x.shape), 0, 0)
+    there.strides = ctypes.addressof(x.strides)
+    out[0] = there
+    return 0
+
+
+@CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p))
+def current_stream(kind: int, device: int, out: Any) -> int:
+    out[0] = Tensor.stream or None
+    return 0
+
+
+EXCHANGE = Exchange(1, 3, None, None, None, None, *(ctypes.cast(f, c_void_p).value for f in (read, current_stream)))
+
+
+def capsule(exchange: Exchange = EXCHANGE) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (c_void_p, ctypes.c_char_p, c_void_p)
+    return new(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
+
+
+SPANS = (0, 96, 0, 96, 0, 96, 0, 96)
+
+
+class Lesson:
+    """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
+
+    def __init__(self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False) -> None:
+        made = cuda_sequence._native()
+        if made is None:
+            pytest.skip("gemm._cuda was not built")
+        self.fake = Fake()
+        step = (0xAC0, 1, 1, 256, 1, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
+        self.sequence = made(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
+        self.memo = importlib.import_module("gemm._cuda").Memo(Tensor, capsule(), 4)
+        self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))
+        lesson = self.a, None if kept else self.b, with_c, None if new else self.out
+        assert self.memo.learn(
+            *lesson, lambda: Tensor(0x9000, 4, 6), self.sequence, SCALE, kept, reads_c, (16, 16, 16, 4), SPANS
+        )
+
+    def addresses(self) -> list[int]:
+        """Those of the last launch."""
+        given = self.fake.said[-1][-1][0]
+        assert given[48:] == SCALE
+        return [int.from_bytes(given[at : at + 8], "little") for at in (0, 8, 16, 24)]
+
+
+def test_memo_repeats_what_it_has_learned() -> None:
+    known = Lesson()
+    a, b, out = (Tensor(at, 4, 6) for at in (0x11000, 0x12000, 0x14004))
+    assert known.memo.run(a, b, None, out) is out
+    assert known.addresses() == [0x11000, 0x12000, 0, 0x14004]
+    assert known.fake.said[-1][9] == STREAM
+    Tensor.stream = 0
+    assert known.memo.run(a, b, None, out) is out
+    assert known.fake.said[-1][9] == 1, "the default stream by its explicit handle"
+    Tensor.stream = STREAM
+
+
+def test_memo_makes_results_and_keeps_prepared_matrices() -> None:
+    known = Lesson(kept=0x7000, new=True)
+    made = known.memo.run(known.a, None, None, None)
+    assert made.address == 0x9000
+    assert known.addresses() == [0x1000, 0x7000, 0, 0x9000]
+    assert known.memo.run(known.a, known.b, None, None) is None
+
+
+@pytest.mark.parametrize("reads_c", [False, True])
+def test_memo_tells_what_c_is(reads_c: bool) -> None:
+    c = Tensor(0x6000, 4, 6)
+    known = Lesson(reads_c=reads_c, with_c=c)
+    assert known.memo.run(known.a, known.b, c, known.out) is known.out
+    assert known.addresses() == [0x1000, 0x2000, 0x6000 * reads_c, 0x4000]
+    assert known.memo.run(known.a, known.b, known.out, known.out) is None, "c is out: another product"
+    near = Tensor(0x4000 + 16, 4, 6)
+    assert (known.memo.run(known.a, known.b, near, known.out) is None) == reads_c, "overlapping out"
+
+
+def test_memo_leaves_the_rest_to_the_long_way() -> None:
+    known = Lesson()
+    a, b, out = known.a, known.b, known.out
+    negated, unlike = Tensor(0x1000, 4, 6), SimpleNamespace(address=1)
+    negated.negated = True
+    strangers = [
+        (Tensor(0x1008, 4, 6), b, out), (a, Tensor(0x2000, 4, 7), out), (a, Tensor(0x2000, 4, 6, code=0), out),
+        (a, Tensor(0x2000, 4, 6, strides=(12, 1)), out), (Tensor(0x1000, 4, 6, code=5), b, out), (negated, b, out),
+        (a, b, Tensor(0x2000 + 64, 4, 6)), (a, Tensor(0x2000, 4, 6, device=1), out), (a, b, unlike), (unlike, b, out),
+        (Tensor(0x1000, 1, 1, 1, 4, 6), b, out), (a, b, None),
+    ]  # fmt: skip
+    for x, y, goal in strangers:
+        assert known.memo.run(x, y, None, goal) is None
+    assert not known.fake.said
+    known.fake.failing["cuLaunchKernel"] = 700
+    assert known.memo.run(a, b, None, out) is None
+    assert not known.memo.learn(unlike, b, None, out, list, known.sequence, SCALE, 0, False, (1, 1, 1, 1), SPANS)
+
+
+def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
+    memo = importlib.import_module("gemm._cuda").Memo
+    with pytest.raises(ValueError, match="Memo needs"):
+        memo(Tensor, capsule(Exchange(2, 0)), 4)
+    newer = Exchange(2, 0, ctypes.addressof(EXCHANGE))
+    memo(Tensor, capsule(newer), 4)
+    with pytest.raises(ValueError, match="capsule|Capsule"):
+        memo(Tensor, object(), 4)
+    with pytest.raises(TypeError, match="keyword"):
+        memo(Tensor, capsule(), 4, kind=1)

@@ -6,6 +6,7 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -111,7 +112,7 @@ class Replay:
     def __init__(
         self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: _Reader, arrays: tuple[Any, ...]
     ) -> None:
-        self._run, self._scale = launches.run, scale
+        self._launches, self._run, self._scale = launches, launches.run, scale
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
         self._empty = reader.empty(arrays[-1])
         self._kept = kept  # b's address where it is prepared
@@ -139,6 +140,38 @@ class Replay:
         ):
             return None
         return cls(launches, layout, scale, addresses[1], reader, arrays)
+
+    def taught(self, memo: Any, a: Any, b: Any, c: Any, out: Any, kinds: int) -> Any:
+        """`memo`, or a new gemm._cuda.Memo, that repeats this product without Python; None for other libraries.
+
+        The arrays are the caller's: b is None where it is a prepared one, out where a new array is wanted.
+        """
+        kind = a.__class__
+        exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
+        if exchange is None or self._launches.native is None:
+            return None
+        spans = tuple(limit for span in self._spans for limit in span)
+        aligned = tuple(mask + 1 for mask in self._masks)
+        lesson = (
+            a,
+            b,
+            c,
+            out,
+            self._empty,
+            self._launches.native,
+            self._scale,
+            self._kept,
+            self._reads_c,
+            aligned,
+            spans,
+        )
+        if memo is None or not memo.learn(*lesson):
+            try:
+                memo = importlib.import_module("gemm._cuda").Memo(kind, exchange, kinds)
+            except ValueError:  # another version of the exchange than ours
+                return None
+            memo.learn(*lesson)
+        return memo
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""

@@ -38,7 +38,11 @@ def _addresses() -> tuple[int, ...]:
 
 
 class Launches:
-    """A recipe ready to run on a GPU. Raises KernelFailed where a kernel does not compile or load."""
+    """A recipe ready to run on a GPU. Raises KernelFailed where a kernel does not compile or load.
+
+    Attributes:
+        native: the gemm._cuda.Sequence, or None where one in Python stands for it.
+    """
 
     def __init__(self, gpu: Gpu, recipe: Recipe) -> None:
         self.gpu, self.recipe = gpu, recipe
@@ -55,6 +59,7 @@ class Launches:
         native = _native() if pool or not recipe.room else None
         given = gpu.context, pool, recipe.room, recipe.zeroed, steps
         self._sequence = Sequence(gpu, *given) if native is None else native(_addresses(), *given)
+        self.native = None if native is None else self._sequence
 
     def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
         """Enqueue the product of what lies at these addresses; `scale` is alpha and beta. Raises KernelFailed."""

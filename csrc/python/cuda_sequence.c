@@ -1,21 +1,13 @@
-/* gemm._cuda: sequences of kernel launches, prepared once and given again for other addresses.
+/* gemm._cuda.Sequence: kernel launches prepared once and given again for other addresses.
  *
  * What gemm/backends/cuda_recipe.py has made of a product becomes a Sequence: functions, grids, and their parameters as
  * bytes, in which only addresses, tensor maps and the scalars change from one product to the next. Running it is a few
  * calls of the driver, whose functions are handed in as addresses: this file links to no CUDA library, and
  * gemm/backends/cuda_sequence.py says the same in Python for where it was not built.
- *
- * Limited API: one build serves every CPython from 3.10.
  */
-#define Py_LIMITED_API 0x030A0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "cuda.h"
 
-#include <stdint.h>
-#include <string.h>
-
-enum { A, B, C, OUT, BIAS, ROOM, SLOTS };
-enum { MOST_MAPS = 2, MOST_POINTERS = 8, MAP_BYTES = 128, MAP_ALIGNMENT = 64, SCALE_BYTES = 32, MOST_PARAMETERS = 512 };
+enum { MOST_MAPS = 2, MOST_POINTERS = 8, MAP_BYTES = 128, MAP_ALIGNMENT = 64, MOST_PARAMETERS = 512 };
 enum { CLUSTER_DIMENSION = 4 }; /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
 
 typedef int launch_function(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
@@ -148,7 +140,8 @@ static int run_steps(const sequence *self, uint64_t *at, void *stream, const cha
     return status;
 }
 
-static int run_here(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
+int gemm_sequence_launch(PyObject *object, uint64_t *at, void *stream, const char *scale, int *which) {
+    const sequence *self = (const sequence *)object;
     void *current = NULL;
     *which = CURRENT;
     int status = self->api.current(&current);
@@ -169,7 +162,6 @@ PyDoc_STRVAR(run_doc, "run(stream, a, b, c, out, bias, scale, /)\n--\n\n"
                       "bytes each. None, or (function of the driver that failed, its CUresult).");
 
 static PyObject *sequence_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    const sequence *self = (sequence *)object;
     uint64_t at[SLOTS] = {0};
     if (count != 2 + ROOM) return PyErr_Format(PyExc_TypeError, "run takes %d arguments, got %zd", 2 + ROOM, count);
     void *stream = PyLong_AsVoidPtr(arguments[0]);
@@ -181,7 +173,7 @@ static PyObject *sequence_run(PyObject *object, PyObject *const *arguments, Py_s
     int which = 0;
     /* A launch may wait for the device, where its queue is full, and the device for a callback that needs the GIL. */
     PyThreadState *state = PyEval_SaveThread();
-    const int status = run_here(self, at, stream, scale, &which);
+    const int status = gemm_sequence_launch(object, at, stream, scale, &which);
     PyEval_RestoreThread(state);
     if (!status) Py_RETURN_NONE;
     return Py_BuildValue("si", names[which], status);
@@ -279,15 +271,4 @@ static PyType_Slot type_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec type_spec = {"gemm._cuda.Sequence", sizeof(sequence), 0, Py_TPFLAGS_DEFAULT, type_slots};
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cuda", NULL, -1, NULL, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__cuda(void) {
-    PyObject *made = PyModule_Create(&module);
-    PyObject *type = made ? PyType_FromSpec(&type_spec) : NULL;
-    if (type && !PyModule_AddObject(made, "Sequence", type)) return made;
-    Py_XDECREF(type);
-    Py_XDECREF(made);
-    return NULL;
-}
+PyType_Spec gemm_sequence_type = {"gemm._cuda.Sequence", sizeof(sequence), 0, Py_TPFLAGS_DEFAULT, type_slots};

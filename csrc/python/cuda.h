@@ -1,0 +1,22 @@
+/* What the files of gemm._cuda share. Limited API: one build serves every CPython from 3.10. */
+#ifndef GEMM_PYTHON_CUDA_H
+#define GEMM_PYTHON_CUDA_H
+
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+/* What a launch's addresses point into: the operands, and room of its own; as in gemm/backends/cuda_operand.py. */
+enum { A, B, C, OUT, BIAS, ROOM, SLOTS };
+enum { SCALE_BYTES = 32 }; /* of alpha and beta */
+
+/* Gives the launches of a Sequence for operands at `at`, of which ROOM is filled in; the CUresult, and in `which` the
+ * number of the driver's function that it is of. Needs no GIL. */
+int gemm_sequence_launch(PyObject *sequence, uint64_t *at, void *stream, const char *scale, int *which);
+
+extern PyType_Spec gemm_sequence_type, gemm_memo_type;
+
+#endif
