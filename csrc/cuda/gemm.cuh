@@ -1,10 +1,11 @@
-// What the CUDA kernels share: element types, the arguments of a product, the order of tiles, the epilogue.
+// What the CUDA kernels share: the arguments of a product, the order of tiles, the epilogue.
 //
 // A kernel's file defines its parameters' defaults and includes this. Who compiles it chooses the types with -DA_TYPE,
-// -DB_TYPE and -DOUT_TYPE. Products are summed in SUM, and alpha, beta and the bias are applied in SCALE: float for
-// float and all narrower ones, double, complex numbers, and integers modulo 2^32 or 2^64, of which OUT_TYPE is a part.
+// -DB_TYPE and -DOUT_TYPE (number.cuh); sums are SUM, and alpha, beta and the bias are applied in SCALE.
 #ifndef GEMM_CUDA_GEMM
 #define GEMM_CUDA_GEMM
+
+#include "number.cuh"
 
 #ifndef A_TYPE
 #define A_TYPE float
@@ -19,68 +20,12 @@
 #define EPILOGUE 0 // 1: bias and activation too
 #endif
 
-#define INLINE static __device__ __forceinline__
-
 #if __CUDA_ARCH__ >= 700
 #define ARGUMENT const __grid_constant__ // read where the launch has put it; older chips copy what is indexed
 #else
 #define ARGUMENT const
 #endif
 
-typedef signed char int8;
-typedef unsigned char uint8;
-typedef short int16;
-typedef int int32;
-typedef long long int64;
-
-struct float16 {
-    unsigned short bits;
-};
-struct bfloat16 {
-    unsigned short bits;
-};
-struct e4m3 { // no infinity, and one NaN of either sign: e4m3fn
-    unsigned char bits;
-};
-struct e5m2 { // the upper byte of a float16
-    unsigned char bits;
-};
-struct alignas(8) complex64 {
-    float re, im;
-};
-struct alignas(16) complex128 {
-    double re, im;
-};
-
-// Adjacent elements, moved by one instruction.
-template <class T, int N> struct alignas(sizeof(T) * N) Vector {
-    T at[N];
-};
-
-template <class T> struct Scale {
-    typedef T type;
-};
-template <> struct Scale<float16> {
-    typedef float type;
-};
-template <> struct Scale<bfloat16> {
-    typedef float type;
-};
-template <> struct Scale<int8> {
-    typedef unsigned type;
-};
-template <> struct Scale<uint8> {
-    typedef unsigned type;
-};
-template <> struct Scale<int16> {
-    typedef unsigned type;
-};
-template <> struct Scale<int32> {
-    typedef unsigned type;
-};
-template <> struct Scale<int64> {
-    typedef unsigned long long type;
-};
 typedef Scale<OUT_TYPE>::type SCALE;
 typedef SCALE SUM;
 
@@ -104,132 +49,6 @@ struct Gemm {
     alignas(16) SCALE alpha;
     alignas(16) SCALE beta;
 };
-
-// Arithmetic in which each step is rounded once, whatever the compiler's flags.
-
-INLINE float multiply(float x, float y) {
-    return __fmul_rn(x, y);
-}
-INLINE double multiply(double x, double y) {
-    return __dmul_rn(x, y);
-}
-INLINE float multiply_add(float x, float y, float z) {
-    return __fmaf_rn(x, y, z);
-}
-INLINE double multiply_add(double x, double y, double z) {
-    return __fma_rn(x, y, z);
-}
-INLINE float add(float x, float y) {
-    return __fadd_rn(x, y);
-}
-INLINE double add(double x, double y) {
-    return __dadd_rn(x, y);
-}
-template <class T> INLINE T multiply(T x, T y) {
-    return x * y;
-}
-template <class T> INLINE T multiply_add(T x, T y, T z) {
-    return x * y + z;
-}
-template <class T> INLINE T add(T x, T y) {
-    return x + y;
-}
-
-// Complex: four real steps in the order of csrc/complex.h, without any test for infinities. A real alpha or beta scales
-// both parts on their own: as a complex number its zero would turn an infinity beside it into NaN.
-template <class T> INLINE T complex_multiply(T s, T x) {
-    if (s.im == 0) return T{multiply(s.re, x.re), multiply(s.re, x.im)};
-    return T{multiply_add(-s.im, x.im, multiply(s.re, x.re)), multiply_add(s.im, x.re, multiply(s.re, x.im))};
-}
-template <class T> INLINE T complex_scale_add(T s, T x, T y) {
-    const T sum = {multiply_add(s.re, x.re, y.re), multiply_add(s.re, x.im, y.im)};
-    if (s.im == 0) return sum;
-    return T{multiply_add(-s.im, x.im, sum.re), multiply_add(s.im, x.re, sum.im)};
-}
-template <class T> INLINE T complex_multiply_add(T x, T y, T z) {
-    return T{multiply_add(-x.im, y.im, multiply_add(x.re, y.re, z.re)),
-             multiply_add(x.im, y.re, multiply_add(x.re, y.im, z.im))};
-}
-INLINE complex64 multiply(complex64 x, complex64 y) {
-    return complex_multiply(x, y);
-}
-INLINE complex128 multiply(complex128 x, complex128 y) {
-    return complex_multiply(x, y);
-}
-INLINE complex64 multiply_add(complex64 x, complex64 y, complex64 z) {
-    return complex_multiply_add(x, y, z);
-}
-INLINE complex128 multiply_add(complex128 x, complex128 y, complex128 z) {
-    return complex_multiply_add(x, y, z);
-}
-INLINE complex64 add(complex64 x, complex64 y) {
-    return complex64{add(x.re, y.re), add(x.im, y.im)};
-}
-INLINE complex128 add(complex128 x, complex128 y) {
-    return complex128{add(x.re, y.re), add(x.im, y.im)};
-}
-
-// beta * c + t
-template <class T> INLINE T scale_add(T s, T x, T y) {
-    return multiply_add(s, x, y);
-}
-INLINE complex64 scale_add(complex64 s, complex64 x, complex64 y) {
-    return complex_scale_add(s, x, y);
-}
-INLINE complex128 scale_add(complex128 s, complex128 x, complex128 y) {
-    return complex_scale_add(s, x, y);
-}
-
-// Conversions: exact upwards, to nearest even downwards, where too large a number becomes infinity and a NaN stays one.
-
-INLINE float widen(float16 x) {
-    const unsigned magnitude = (x.bits & 0x7FFFu) << 13, sign = (x.bits & 0x8000u) << 16;
-    // 2^112 moves the exponent's bias, subnormals included, exactly; above all numbers lie infinity and NaN
-    const float value = magnitude < 0x0F800000u ? __fmul_rn(__uint_as_float(magnitude), 0x1p112f)
-                                                : __uint_as_float(magnitude | 0x7F800000u);
-    return __uint_as_float(__float_as_uint(value) | sign);
-}
-INLINE float widen(bfloat16 x) {
-    return __uint_as_float((unsigned)x.bits << 16);
-}
-INLINE float widen(e5m2 x) {
-    return widen(float16{(unsigned short)(x.bits << 8)});
-}
-INLINE float widen(e4m3 x) {
-    const unsigned magnitude = x.bits & 0x7Fu, sign = (x.bits & 0x80u) << 24;
-    const float value = __fmul_rn(__uint_as_float(magnitude << 20), 0x1p120f); // as above: the bias is 7, not 127
-    return __uint_as_float((magnitude == 0x7F ? 0x7FC00000u : __float_as_uint(value)) | sign);
-}
-template <class T> INLINE T widen(T x) {
-    return x;
-}
-
-template <class T> struct Narrow {
-    template <class S> static __device__ __forceinline__ T from(S x) {
-        return (T)x;
-    }
-};
-template <> struct Narrow<bfloat16> {
-    static __device__ __forceinline__ bfloat16 from(float x) {
-        const unsigned bits = __float_as_uint(x);
-        const unsigned rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-        return bfloat16{(unsigned short)(x == x ? rounded : bits >> 16 | 0x40)};
-    }
-};
-template <> struct Narrow<float16> {
-    static __device__ __forceinline__ float16 from(float x) {
-        const unsigned bits = __float_as_uint(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
-        unsigned rounded = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;
-        if (magnitude < 0x38800000) // below 2^-14: an addition rounds at the subnormals' last bit, 2^-24
-            rounded = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0.5f)) - 0x3F000000;
-        if (magnitude >= 0x477FF000) rounded = 0x7C00; // from 65520 on
-        if (magnitude > 0x7F800000) rounded = 0x7E00 | (magnitude >> 13 & 0x3FF);
-        return float16{(unsigned short)(sign | rounded)};
-    }
-};
-template <class T, class S> INLINE T narrow(S x) {
-    return Narrow<T>::from(x);
-}
 
 // The order of work. A block does part `blockIdx.x % parts` of tile `blockIdx.x / parts`.
 
