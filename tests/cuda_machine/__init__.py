@@ -37,7 +37,7 @@ def build() -> Path:
             level = ["-O3", "-mavx2", "-mfma"] if part == "tensor" and _has_fma() else ["-O2"]
             objects.append(Path(scratch, f"{part}.o"))
             _compile(*level, "-c", HERE / f"{part}.cpp", "-o", objects[-1])
-        _compile("-shared", "-Wl,-soname,libcuda.so.1", *objects, "-o", new / "libcuda.so.1", "-ldl")
+        _compile("-shared", "-Wl,-soname,libcuda-machine.so.1", *objects, "-o", new / "libcuda.so.1", "-ldl")
         compiler = new / "libnvrtc.so.12"
         _compile("-O1", "-shared", HERE / "compiler.cpp", "-o", compiler, "-ldl")
         os.utime(compiler, ns=(0, int(digest[:15], 16) // 1000))  # part of the package's cache keys

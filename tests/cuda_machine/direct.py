@@ -31,6 +31,7 @@ class Machine:
         folder = build()
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
         self._compiler = ctypes.CDLL(str(folder / "libnvrtc.so.12"))
+        self._kernels: dict[tuple[object, ...], Kernel] = {}
         self.call("cuInit", 0)
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -46,6 +47,12 @@ class Machine:
 
     def kernel(self, source: str, name: str, macros: dict[str, object] | None = None, arch: str = "sm_90a") -> Kernel:
         """`name` of `source`, which may include the headers of csrc/cuda. Raises Failed with the compiler's words."""
+        key = (source, name, arch, *(macros or {}).items())
+        if key not in self._kernels:
+            self._kernels[key] = self._compile(source, name, macros or {}, arch)
+        return self._kernels[key]
+
+    def _compile(self, source: str, name: str, macros: dict[str, object], arch: str) -> Kernel:
         headers = {path.name: path.read_text(encoding="utf-8") for path in _SOURCES.glob("*.cuh")}
         program = ctypes.c_void_p()
         self._compiler.nvrtcCreateProgram(
@@ -53,7 +60,7 @@ class Machine:
             (ctypes.c_char_p * len(headers))(*(text.encode() for text in headers.values())),
             (ctypes.c_char_p * len(headers))(*(header.encode() for header in headers)),
         )  # fmt: skip
-        flags = [f"--gpu-architecture={arch}", *(f"-D{macro}={value}" for macro, value in (macros or {}).items())]
+        flags = [f"--gpu-architecture={arch}", *(f"-D{macro}={value}" for macro, value in macros.items())]
         texts = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
         if self._compiler.nvrtcCompileProgram(program, len(flags), texts):
             raise Failed(self._take(program, "ProgramLog").rstrip(b"\0").decode())

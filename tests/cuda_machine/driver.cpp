@@ -121,17 +121,19 @@ static size_t memory_bytes() {
     return (size_t)setting("CUDA_MACHINE_MEMORY", 8192) << 20;
 }
 
-// Ends at a guard page but for what is needed to begin at a multiple of 256; filled with NaN.
+constexpr size_t GUARD = 1 << 20; // bytes on both sides of an allocation that nobody may touch
+
+// Begins at a multiple of 256, ends as near to its guard as that allows, and holds NaN.
 static int allocate(uint64_t *address, size_t size, bool host) {
     if (!size) return 1;
     const int on = device();
     if (on < 0) return 201;
     if (!host && allocated[on] + size > memory_bytes()) return 2;
-    const size_t page = 4096, used = (size + 255 + page - 1) / page * page, mapped = used + page;
-    char *base =
-        (char *)mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const size_t page = 4096, used = (size + 255 + page - 1) / page * page, mapped = used + 2 * GUARD;
+    char *base = (char *)mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return 2;
-    mprotect(base + used, page, PROT_NONE);
+    base += GUARD;
+    mprotect(base, used, PROT_READ | PROT_WRITE);
     *address = ((uint64_t)base + used - size) & ~(uint64_t)255;
     memset((void *)*address, 0xFF, std::min(size, (size_t)64 << 20));
     memset((char *)*address + size, 0xA5, (size_t)(base + used - (char *)*address) - size);
@@ -145,13 +147,13 @@ int release(uint64_t address) {
     auto at = allocations.find(address);
     if (at == allocations.end() || at->second.registered) return 1;
     const Allocation &a = at->second;
-    for (const char *p = (char *)address + a.size; p < a.base + a.mapped - 4096; ++p)
+    for (const char *p = (char *)address + a.size; p < a.base + a.mapped - 2 * GUARD; ++p)
         if (*p != (char)0xA5) {
             note(700, "something wrote behind the end of an allocation of " + std::to_string(a.size) + " bytes");
             break;
         }
     if (!a.host) allocated[a.device] -= a.size;
-    munmap(a.base, a.mapped);
+    munmap(a.base - GUARD, a.mapped);
     allocations.erase(at);
     return 0;
 }

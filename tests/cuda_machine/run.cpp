@@ -343,9 +343,10 @@ void machine_bar(int id, int threads, bool wait) {
     if (id < 0 || id > 15) machine_fail("named barrier %d: there are 16", id);
     Bar &bar = current->block->bars[id];
     const Dim3 &size = current->visible.block_size;
-    if (!threads) threads = (int)((size.x * size.y * size.z + 31) & ~31u);
+    const int present = (int)(size.x * size.y * size.z), rounded = (present + 31) / 32 * 32;
+    if (!threads) threads = rounded;
     if (threads % 32) machine_fail("named barrier %d: %d threads are no whole warps", id, threads);
-    const int all = std::min(threads, (int)(size.x * size.y * size.z));
+    const int all = threads == rounded ? present : threads;
     if (bar.arrived && bar.threads != all)
         machine_fail("named barrier %d: of %d threads and of %d", id, bar.threads, all);
     bar.threads = all;

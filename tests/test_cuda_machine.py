@@ -1,0 +1,640 @@
+"""The emulated CUDA machine itself: its tensor cores and copies against models in NumPy, and that it finds mistakes."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cuda_machine.direct import Failed, Machine
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
+    reason="the emulated CUDA machine needs Linux on x86-64 and g++",
+)
+
+HEAD = '#include "ptx.cuh"\n#include "wgmma.cuh"\n'
+INT = ctypes.c_int
+LANES = np.arange(32)
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
+        monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
+    monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture(params=["late", "early", "mixed"])
+def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("CUDA_MACHINE_ASYNC", request.param)
+    return str(request.param)
+
+
+def swizzled(offset: np.ndarray, width: int) -> np.ndarray:
+    """Where the byte at `offset` of a tile lies, by the PTX ISA's drawings of the swizzling modes."""
+    if not width:
+        return offset
+    row, column = offset // 128, offset % 128
+    chunk = column // 16
+    chunk = chunk ^ row % (width // 16)
+    return row * 128 + chunk * 16 + column % 16
+
+
+def shared_image(tile: np.ndarray, width: int) -> np.ndarray:
+    """The bytes of shared memory after TMA has written `tile`."""
+    raw = np.ascontiguousarray(tile).view(np.uint8).ravel()
+    image = np.empty_like(raw)
+    image[swizzled(np.arange(raw.size), width)] = raw
+    return image
+
+
+# ---- TMA
+
+
+LOAD = (
+    HEAD
+    + """
+extern "C" __global__ void load(const __grid_constant__ TensorMap map, uint4 *out, int bytes, int x, int y, int z) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ unsigned long long full;
+    const unsigned bar = shared_address(&full);
+    if (threadIdx.x == 0) {
+        barrier_init(bar, 1);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_expect(bar, bytes);
+        tma_load_3d(shared_address(memory), &map, bar, x, y, z);
+    }
+    barrier_wait(bar, 0);
+    for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) out[i] = ((const uint4 *)memory)[i];
+}
+"""
+)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("width", [0, 32, 64, 128])
+@pytest.mark.parametrize("at", [(0, 0, 0), (16, 5, 1), (-4, -3, 0), (80, 30, 2)])
+def test_tma_loads_boxes(machine: Machine, dtype: Any, width: int, at: tuple[int, int, int]) -> None:
+    size = np.dtype(dtype).itemsize
+    tensor = np.random.default_rng(0).integers(1, 200, (3, 37, 96)).astype(dtype)
+    box = ((width or 128) // size, 16, 2)
+    padded = np.pad(tensor, ((2, 2), (40, 40), (200, 200)))
+    x, y, z = at[0] + 200, at[1] + 40, at[2] + 2
+    want = shared_image(padded[z : z + 2, y : y + 16, x : x + box[0]], width)
+    device = machine.to_device(tensor)
+    out = np.zeros(want.size, np.uint8)
+    kernel = machine.kernel(LOAD, "load")
+    kernel((1,), (64,), machine.tensor_map(device, box, width), out, INT(out.size), *map(INT, at), shared=out.size)
+    np.testing.assert_array_equal(out, want)
+
+
+def test_tma_rounds_to_tf32(machine: Machine) -> None:
+    tensor = np.array([1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-11 + 2**-20), 3] * 8, np.float32).reshape(1, 1, 32)
+    device = machine.to_device(tensor)
+    out = np.zeros(32, np.float32)
+    map_ = machine.tensor_map(device, (32, 1, 1), 128, kind="tf32")
+    machine.kernel(LOAD, "load")((1,), (32,), map_, out, INT(128), INT(0), INT(0), INT(0), shared=128)
+    np.testing.assert_array_equal(out[:4], np.float32([1, 1 + 2**-9, -(1 + 2**-10), 3]))
+
+
+STORE = (
+    HEAD
+    + """
+extern "C" __global__ void store(const __grid_constant__ TensorMap map, int x, int y) {
+    extern __shared__ __align__(1024) float tile[];
+    for (int i = threadIdx.x; i < 16 * 32; i += blockDim.x) tile[i] = 1 + i;
+    if (FENCED) fence_async();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        tma_store_2d(&map, shared_address(tile), x, y);
+        bulk_commit();
+        if (WAITS) bulk_wait_read<0>();
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * 32; i += blockDim.x) tile[i] = -1;
+}
+"""
+)
+
+
+def test_tma_stores_what_lies_inside(machine: Machine, timing: str) -> None:
+    device = machine.to_device(np.zeros((20, 40), np.float32))
+    map_ = machine.tensor_map(device, (32, 16))
+    machine.kernel(STORE, "store", {"FENCED": 1, "WAITS": 1})((1,), (32,), map_, INT(16), INT(8), shared=2048)
+    want = np.zeros((20, 40), np.float32)
+    want[8:, 16:] = np.arange(1, 513, dtype=np.float32).reshape(16, 32)[:12, :24]
+    np.testing.assert_array_equal(device.get(), want)
+
+
+@pytest.mark.parametrize(
+    ("macros", "told"), [({"FENCED": 0, "WAITS": 1}, "fence_async"), ({"FENCED": 1, "WAITS": 0}, "without waiting")]
+)
+def test_tma_stores_want_a_fence_and_a_wait(machine: Machine, macros: dict[str, object], told: str) -> None:
+    map_ = machine.tensor_map(machine.to_device(np.zeros((20, 40), np.float32)), (32, 16))
+    with pytest.raises(Failed, match=told):
+        machine.kernel(STORE, "store", macros)((1,), (32,), map_, INT(0), INT(0), shared=2048)
+
+
+# ---- mma.sync and ldmatrix, by the fragments' drawings
+
+
+def fragments(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """[lane, register]: elements (rows, columns)[lane, register, element] of `matrix`, packed to 32 bits."""
+    return np.ascontiguousarray(matrix[rows, columns]).view(np.uint32)[..., 0]
+
+
+G, T = LANES[:, None, None] // 4, LANES[:, None, None] % 4
+R4, R2 = np.arange(4)[None, :, None], np.arange(2)[None, :, None]
+
+MMA = (
+    HEAD
+    + """
+extern "C" __global__ void product(const unsigned *a, const unsigned *b, float *d) {
+    const int lane = threadIdx.x;
+    unsigned x[4], y[2];
+    float sum[4];
+    for (int i = 0; i < 4; ++i) x[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
+    for (int i = 0; i < 2; ++i) y[i] = b[lane * 2 + i];
+    NAME(sum, x, y);
+    for (int i = 0; i < 4; ++i) d[lane * 4 + i] = sum[i];
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "k"),
+    [("mma_f16", np.float16, 16), ("mma_bf16", ml_dtypes.bfloat16, 16), ("mma_tf32", np.float32, 8)],
+)
+def test_mma_fragments(machine: Machine, name: str, dtype: Any, k: int) -> None:
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.integers(-8, 9, shape).astype(dtype) for shape in ((16, k), (k, 8), (16, 8)))
+    per = 4 // a.dtype.itemsize
+    e = np.arange(per)[None, None, :]
+    x = fragments(a, G + R4 % 2 * 8 + 0 * e, T * per + R4 // 2 * (k // 2) + e)
+    y = fragments(b, T * per + R2 * (k // 2) + e, G + 0 * (R2 + e))
+    rows, columns = (G + R4 // 2 * 8)[..., 0], (T * 2 + R4 % 2)[..., 0]
+    d = np.ascontiguousarray(c.astype(np.float32)[rows, columns])
+    machine.kernel(MMA, "product", {"NAME": name})((1,), (32,), x, y, d)
+    np.testing.assert_array_equal(
+        d, (c.astype(np.float32) + a.astype(np.float32) @ b.astype(np.float32))[rows, columns]
+    )
+
+
+F64 = (
+    HEAD
+    + """
+extern "C" __global__ void product(const double *a, const double *b, double *d) {
+    const int lane = threadIdx.x;
+    double x[NA], y[NB], sum[ND];
+    for (int i = 0; i < NA; ++i) x[i] = a[lane * NA + i];
+    for (int i = 0; i < NB; ++i) y[i] = b[lane * NB + i];
+    for (int i = 0; i < ND; ++i) sum[i] = d[lane * ND + i];
+    mma_f64(sum, NA == 1 ? X : x, NA == 1 ? Y : y);
+    for (int i = 0; i < ND; ++i) d[lane * ND + i] = sum[i];
+}
+"""
+)
+
+
+@pytest.mark.parametrize(("m", "k"), [(8, 4), (16, 4), (16, 8), (16, 16)])
+def test_f64_fragments(machine: Machine, m: int, k: int) -> None:
+    rng = np.random.default_rng(2)
+    a, b, c = rng.normal(size=(m, k)), rng.normal(size=(k, 8)), rng.normal(size=(m, 8))
+    i, j = np.arange(m * k // 32)[None, :], np.arange(k * 8 // 32)[None, :]
+    g, t = LANES[:, None] // 4, LANES[:, None] % 4
+    x = np.ascontiguousarray(a[g + (i % 2 * 8 if m == 16 else 0), t + (i // 2 if m == 16 else i) * 4])
+    y = np.ascontiguousarray(b[t + j * 4, g])
+    h = np.arange(m // 4)[None, :]
+    d = np.ascontiguousarray(c[g + h // 2 * 8, t * 2 + h % 2])
+    source = F64.replace("NA == 1 ? X : x", "x[0]" if m == 8 else "x").replace(
+        "NA == 1 ? Y : y", "y[0]" if m == 8 else "y"
+    )
+    macros = {"NA": i.size, "NB": j.size, "ND": h.size}
+    machine.kernel(source, "product", macros)((1,), (32,), x, y, d)
+    np.testing.assert_allclose(d, (c + a @ b)[g + h // 2 * 8, t * 2 + h % 2], rtol=1e-14, atol=1e-14)
+
+
+MATRICES = (
+    HEAD
+    + """
+extern "C" __global__ void move(const uint4 *from, unsigned *loaded, uint4 *stored) {
+    __shared__ __align__(16) uint4 tile[32], copy[32];
+    const int lane = threadIdx.x;
+    tile[lane] = from[lane];
+    __syncwarp();
+    unsigned x[4];
+    LOAD(x, shared_address(tile + lane));
+    for (int i = 0; i < 4; ++i) loaded[lane * 4 + i] = x[i];
+    STORE(shared_address(copy + lane), x);
+    __syncwarp();
+    stored[lane] = copy[lane];
+}
+"""
+)
+
+
+@pytest.mark.parametrize("suffix", ["", "_trans"])
+def test_ldmatrix_and_stmatrix(machine: Machine, suffix: str) -> None:
+    matrices = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8)
+    loaded, stored = np.zeros((32, 4), np.uint32), np.zeros_like(matrices)
+    macros = {"LOAD": f"ldmatrix_x4{suffix}", "STORE": f"stmatrix_x4{suffix}"}
+    machine.kernel(MATRICES, "move", macros)((1,), (32,), matrices, loaded, stored)
+    seen = matrices.transpose(0, 2, 1) if suffix else matrices
+    pairs = np.stack([seen[:, LANES // 4, LANES % 4 * 2 + i] for i in (0, 1)], axis=-1)
+    np.testing.assert_array_equal(loaded.view(np.uint16).reshape(32, 4, 2), pairs.transpose(1, 0, 2))
+    np.testing.assert_array_equal(stored, matrices)
+
+
+# ---- wgmma
+
+
+WGMMA = (
+    HEAD
+    + """
+extern "C" __global__ void __launch_bounds__(128) product(const uint4 *a, const uint4 *b, D *d, int a_bytes,
+                                                              int b_bytes) {
+    extern __shared__ __align__(1024) uint4 tiles[];
+    for (int i = threadIdx.x; i < a_bytes / 16; i += 128) tiles[i] = a[i];
+    for (int i = threadIdx.x; i < b_bytes / 16; i += 128) tiles[a_bytes / 16 + i] = b[i];
+    fence_async();
+    __syncthreads();
+    const unsigned at = shared_address(tiles);
+    D sum[N / 2];
+    for (int i = 0; i < N / 2; ++i) sum[i] = 3;
+    wgmma_hold(sum);
+    wgmma_fence();
+    for (int step = 0; step < 4; ++step)
+        NAME(sum, descriptor(at + step % A_IN * 32 + step / A_IN * A_STEP, A_LEADING, A_STRIDE, SWIZZLE),
+             descriptor(at + a_bytes + step % B_IN * 32 + step / B_IN * B_STEP, B_LEADING, B_STRIDE, SWIZZLE), step);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(sum);
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    for (int i = 0; i < N / 2; ++i) d[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum[i];
+}
+"""
+)
+
+
+def k_major(matrix: np.ndarray, width: int) -> tuple[np.ndarray, int, int, int, int]:
+    """[mn, 128 bytes of k] in shared memory; leading and stride; so many steps of 32 bytes of k lie so far apart."""
+    rows = matrix.view(np.uint8).reshape(len(matrix), 128)
+    if not width:  # cores of 8 rows x 16 bytes, those along k back to back
+        cores = rows.reshape(-1, 8, 8, 16).transpose(0, 2, 1, 3)
+        return cores.ravel(), 128, 1024, 1, 256
+    slabs = rows.reshape(len(rows), -1, width).transpose(1, 0, 2)  # each of the swizzle's width
+    return shared_image(slabs, width), 16, 8 * width, width // 32, len(rows) * width
+
+
+def mn_major(matrix: np.ndarray, width: int) -> tuple[np.ndarray, int, int, int, int]:
+    """[mn, 64 of k] of 16 bits with mn contiguous."""
+    across = (width or 16) // 2
+    atoms = matrix.reshape(-1, across, 8, 8).transpose(2, 0, 3, 1)  # [k / 8, mn / across, k, mn]
+    along = 8 * (width or 16)  # from atom to atom along mn
+    deep = along * atoms.shape[1]
+    return (shared_image(atoms, width), *((along, deep) if width else (deep, along)), 1, 2 * deep)
+
+
+KINDS = {
+    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8,
+    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+
+
+def run_wgmma(machine: Machine, name: str, n: int, width: int, turned: tuple[int, int] = (0, 0)) -> None:
+    kinds = (name.split("_") * 2)[:2]
+    rng = np.random.default_rng(3)
+    depth = 128 // np.dtype(KINDS[kinds[0]]).itemsize
+    a, b = (
+        rng.integers(0 if kind == "u8" else -7, 8, (length, depth)).astype(KINDS[kind])
+        for kind, length in zip(kinds, (64, n), strict=True)
+    )
+    lay = (k_major, mn_major)
+    (x, *a_way), (y, *b_way) = (lay[t](matrix, width) for t, matrix in zip(turned, (a, b), strict=True))
+    exact = np.int32 if kinds[0] in ("s8", "u8") else np.float32
+    d = np.zeros((64, n), exact)
+    macros: dict[str, object] = {
+        "NAME": f"wgmma_{name}" + (f"<{turned[0]},{turned[1]}>" if any(turned) else ""), "N": n,
+        "D": "int" if exact is np.int32 else "float", "SWIZZLE": {0: 0, 32: 3, 64: 2, 128: 1}[width],
+    }  # fmt: skip
+    for side, way in (("A", a_way), ("B", b_way)):
+        macros |= dict(zip((f"{side}_LEADING", f"{side}_STRIDE", f"{side}_IN", f"{side}_STEP"), way, strict=True))
+    kernel = machine.kernel(WGMMA, "product", macros)
+    kernel((1,), (128,), x, y, d, INT(x.size), INT(y.size), shared=x.size + y.size)
+    np.testing.assert_array_equal(d, a.astype(np.float64) @ b.astype(np.float64).T)
+
+
+@pytest.mark.parametrize("width", [0, 32, 64, 128])
+@pytest.mark.parametrize("name", ["bf16", "tf32", "s8_u8", "e4m3_e5m2"])
+def test_wgmma_reads_descriptors(machine: Machine, timing: str, name: str, width: int) -> None:
+    run_wgmma(machine, name, 64, width)
+
+
+@pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("width", [0, 32, 64, 128])
+def test_wgmma_transposes(machine: Machine, turned: tuple[int, int], width: int) -> None:
+    run_wgmma(machine, "f16", 128, width, turned)
+
+
+@pytest.mark.parametrize("n", [8, 16, 96, 192, 256])
+def test_wgmma_widths(machine: Machine, n: int) -> None:
+    run_wgmma(machine, "bf16", n, 128)
+
+
+REGISTERS = (
+    HEAD
+    + """
+extern "C" __global__ void __launch_bounds__(128) product(const unsigned *a, const uint4 *b, float *d) {
+    extern __shared__ __align__(1024) uint4 tile[];
+    for (int i = threadIdx.x; i < 64 * 128 / 16; i += 128) tile[i] = b[i];
+    fence_async();
+    __syncthreads();
+    float sum[32] = {};
+    unsigned x[4];
+    for (int i = 0; i < 4; ++i) x[i] = a[threadIdx.x * 4 + i];
+    wgmma_fence();
+    wgmma_NAME(sum, x, descriptor(shared_address(tile), 16, 1024, 1), 1);
+    wgmma_commit();
+    wgmma_wait<0>();
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    for (int i = 0; i < 32; ++i) d[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum[i];
+}
+"""
+)
+
+
+@pytest.mark.parametrize("name", ["f16", "tf32", "e4m3_e4m3"])
+def test_wgmma_takes_a_from_registers(machine: Machine, timing: str, name: str) -> None:
+    dtype = np.dtype(KINDS[name.split("_")[0]])
+    rng = np.random.default_rng(4)
+    per = 4 // dtype.itemsize
+    a, b = rng.integers(-7, 8, (64, 8 * per)).astype(dtype), rng.integers(-7, 8, (64, 32 * per)).astype(dtype)
+    e = np.arange(per)[None, None, :]
+    x = np.stack([fragments(a, w * 16 + G + R4 % 2 * 8 + 0 * e, T * per + R4 // 2 * 4 * per + e) for w in range(4)])
+    d = np.zeros((64, 64), np.float32)
+    kernel = machine.kernel(REGISTERS.replace("NAME", name), "product")
+    kernel((1,), (128,), x, k_major(b, 128)[0], d, shared=64 * 128)
+    np.testing.assert_array_equal(d, a.astype(float) @ b[:, : 8 * per].astype(float).T)
+
+
+# ---- Clusters, barriers, cp.async
+
+
+SUMS = (
+    HEAD
+    + """
+extern "C" __global__ void sums(float *out) {
+    __shared__ float mine[32];
+    mine[threadIdx.x] = 100 * blockIdx.x + threadIdx.x;
+    if (SYNC) cluster_sync();
+    float sum = 0;
+    for (unsigned rank = 0; rank < cluster_size(); ++rank) sum += remote_load(mine + threadIdx.x, rank);
+    out[blockIdx.x * 32 + threadIdx.x] = sum;
+    if (STAY) cluster_sync();
+}
+"""
+)
+
+
+def test_clusters_read_each_other(machine: Machine) -> None:
+    out = np.zeros((4, 32), np.float32)
+    machine.kernel(SUMS, "sums", {"SYNC": 1, "STAY": 1})((4,), (32,), out, cluster=2)
+    blocks = 100 * np.arange(4)[:, None] + np.arange(32)
+    np.testing.assert_array_equal(out, np.repeat(blocks.reshape(2, 2, 32).sum(axis=1), 2, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("macros", "told"), [({"SYNC": 0, "STAY": 1}, "not have started"), ({"SYNC": 1, "STAY": 0}, "already ended")]
+)
+def test_clusters_must_begin_and_end_together(machine: Machine, macros: dict[str, object], told: str) -> None:
+    with pytest.raises(Failed, match=told):
+        machine.kernel(SUMS, "sums", macros)((2,), (32,), np.zeros((2, 32), np.float32), cluster=2)
+
+
+MULTICAST = (
+    HEAD
+    + """
+extern "C" __global__ void load(const __grid_constant__ TensorMap map, float *out) {
+    extern __shared__ __align__(1024) float tile[];
+    __shared__ unsigned long long full, empty;
+    const unsigned bar = shared_address(&full), done = shared_address(&empty);
+    if (threadIdx.x == 0) {
+        barrier_init(bar, 1);
+        barrier_init(done, 2 * blockDim.x);
+        barrier_init_fence();
+    }
+    cluster_sync();
+    for (int step = 0; step < 3; ++step) {
+        if (threadIdx.x == 0) {
+            if (WAITS && step) barrier_wait(done, step - 1 & 1);
+            barrier_expect(bar, 2 * 32 * 4);
+            const unsigned rank = cluster_rank();
+            tma_load_2d_multicast(shared_address(tile) + rank * 128, &map, bar, 0, step * 2 + rank, 3);
+        }
+        barrier_wait(bar, step & 1);
+        for (int i = threadIdx.x; i < 64; i += 32) out[(blockIdx.x * 3 + step) * 64 + i] = tile[i];
+        for (unsigned rank = 0; rank < 2; ++rank) barrier_arrive_remote(done, rank);
+    }
+    cluster_sync();
+}
+"""
+)
+
+
+def test_multicast_loads_reach_the_cluster(machine: Machine, timing: str) -> None:
+    rows = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
+    map_ = machine.tensor_map(machine.to_device(rows), (32, 1))
+    out = np.zeros((2, 3, 64), np.float32)
+    machine.kernel(MULTICAST, "load", {"WAITS": 1})((2,), (32,), map_, out, shared=256, cluster=2)
+    np.testing.assert_array_equal(out, [rows.reshape(3, 64)] * 2)
+
+
+def test_a_stage_overwritten_too_early_shows(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
+    map_ = machine.tensor_map(machine.to_device(rows), (32, 1))
+    kernel = machine.kernel(MULTICAST, "load", {"WAITS": 0})
+    monkeypatch.setenv("CUDA_MACHINE_ASYNC", "early")
+    for seed in range(1, 6):
+        monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
+        out = np.zeros((2, 3, 64), np.float32)
+        try:
+            kernel((2,), (32,), map_, out, shared=256, cluster=2)
+        except Failed:
+            return
+        if (out != rows.reshape(3, 64)).any():
+            return
+    pytest.fail("the missing wait was not noticed")
+
+
+COPY = (
+    HEAD
+    + """
+extern "C" __global__ void copy(const float *from, float *to, int count) {
+    __shared__ __align__(16) float tile[2][128];
+    const int at = threadIdx.x * 4, left = count - at;
+    copy_async<16>(shared_address(tile[0] + at), from + at, left < 0 ? 0 : left < 4 ? left * 4 : 16);
+    copy_commit();
+    copy_async<4>(shared_address(tile[1] + threadIdx.x), from + threadIdx.x, 4);
+    copy_commit();
+    copy_wait<PENDING>();
+    for (int i = 0; i < 4; ++i) to[at + i] = tile[0][at + i];
+    copy_wait<0>();
+    to[128 + threadIdx.x] = tile[1][threadIdx.x];
+}
+"""
+)
+
+
+def test_asynchronous_copies(machine: Machine, timing: str) -> None:
+    from_, to = np.arange(1, 129, dtype=np.float32), np.zeros(160, np.float32)
+    machine.kernel(COPY, "copy", {"PENDING": 1})((1,), (32,), from_, to, INT(70))
+    np.testing.assert_array_equal(to, [*from_[:70], *[0] * 58, *from_[:32]])
+
+
+def test_a_copy_not_waited_for_shows(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_ASYNC", "late")
+    to = np.zeros(160, np.float32)
+    machine.kernel(COPY, "copy", {"PENDING": 2})((1,), (32,), np.ones(128, np.float32), to, INT(128))
+    assert np.isnan(to[:128]).all(), "shared memory begins as NaN"
+
+
+# ---- Mistakes
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if (threadIdx.x) __syncthreads();", "deadlock:.*ended.*named barrier 0"),
+        ("bar_sync(1, 64);", "deadlock"),
+        ("if (threadIdx.x < 16) __shfl_sync(0xffffffffu, 1, 0);", "__shfl_sync"),
+        ("if (threadIdx.x & 1) __syncwarp(); else __shfl_sync(0xffffffffu, 1, 0);", "while lanes"),
+        ("x[1 << 12] = 1;", "illegal address"),
+        ("x[-(1 << 12)] = 1;", "illegal address"),
+        ("memory[threadIdx.x + 600] = 0;", "beyond its dynamic shared memory"),
+        ("barrier_wait(shared_address(memory), 0);", "there is no barrier"),
+        ("if (threadIdx.x == 0) barrier_init(shared_address(memory), 33); __syncthreads();"
+         "barrier_arrive(shared_address(memory)); barrier_wait(shared_address(memory), 0);", "wait for barrier"),
+        ("unsigned y[4]; ldmatrix_x4(y, shared_address(memory) + 4);", "not aligned"),
+        ("copy_async<16>(shared_address(memory), x + 1, 16);", "not aligned"),
+        ("float d[4]; wgmma_bf16(d, 0ull, 0ull, 0);", "without wgmma_fence"),
+        ("float d[4]; wgmma_fence(); wgmma_bf16(d, descriptor(shared_address(memory), 16, 128, 0),"
+         "descriptor(shared_address(memory), 16, 128, 0), 0); wgmma_commit();", "without waiting for wgmma"),
+        ("volatile float big[1 << 17]; for (int i = 1 << 17; i-- > 0;) big[i] = i;", "illegal address"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_reported(
+    machine: Machine, body: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_ASYNC", "late")
+    source = (
+        HEAD
+        + 'extern "C" __global__ void wrong(float *x) { extern __shared__ __align__(16) float memory[];'
+        + body
+        + "}"
+    )
+    kernel = machine.kernel(source, "wrong")
+    with pytest.raises(Failed, match=f"(?s){told}"):
+        kernel((1,), (32,), np.zeros(4, np.float32), shared=1024)
+    assert "emulated CUDA machine" in capfd.readouterr().err
+    good = np.zeros(1, np.float32)
+    machine.kernel('extern "C" __global__ void good(float *x) { *x = 1; }', "good")((1,), (1,), good)
+    assert good[0] == 1, "the machine goes on after a fault"
+
+
+def test_an_allocation_overrun_within_its_page_is_noticed_when_freed(machine: Machine) -> None:
+    source = 'extern "C" __global__ void past(char *x) { x[100] = 1; }'
+    kernel = machine.kernel(source, "past")
+    kernel((1,), (1,), np.zeros(100, np.uint8))
+    with pytest.raises(Failed, match="behind the end"):
+        machine.call("cuCtxSynchronize")
+
+
+def test_launches_are_checked(machine: Machine) -> None:
+    kernel = machine.kernel('extern "C" __global__ void __launch_bounds__(64) small(float *x) {}', "small")
+    x = np.zeros(1, np.float32)
+    for grid, block, options in (
+        ((1,), (65,), {}), ((1,), (2048,), {}), ((1, 70000), (32,), {}), ((3,), (32,), {"cluster": 2}),
+        ((1,), (32,), {"shared": 233 << 10}), ((16,), (32,), {"cluster": 16}),
+    ):  # fmt: skip
+        with pytest.raises(Failed):
+            kernel(grid, block, x, **options)
+    with pytest.raises(Failed, match="no kernel image"):
+        machine.kernel('extern "C" __global__ void old() {}', "old", arch="sm_80a")
+    with pytest.raises(Failed, match="error"):
+        machine.kernel('extern "C" __global__ void bad() { nonsense; }', "bad")
+
+
+# ---- The driver
+
+
+def test_functions_fail_when_asked_to(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuMemAlloc_v2:2:2,cuCtxSynchronize:1:719:sticky")
+    device = machine.to_device(np.zeros(4))
+    with pytest.raises(Failed, match="out of memory"):
+        machine.to_device(np.zeros(4))
+    machine.to_device(np.zeros(4)).free()
+    for _ in range(2):
+        with pytest.raises(Failed, match="719"):
+            machine.call("cuCtxSynchronize")
+    monkeypatch.delenv("CUDA_MACHINE_FAIL")
+    machine.call("cuCtxSynchronize")
+    device.free()
+
+
+def test_memory_ends(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_MEMORY", "1")
+    with pytest.raises(Failed, match="out of memory"):
+        machine.to_device(np.zeros(1 << 20))
+
+
+def test_streams_are_late_and_events_order_them(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_STREAMS", "late")
+    streams = [ctypes.c_void_p() for _ in range(2)]
+    for stream in streams:
+        machine.call("cuStreamCreate", ctypes.byref(stream), 1)
+    event = ctypes.c_void_p()
+    machine.call("cuEventCreate", ctypes.byref(event), 0)
+    device = machine.to_device(np.zeros(4, np.uint32))
+    address, size = ctypes.c_void_p(device.address), ctypes.c_size_t(16)
+    got = np.zeros(4, np.uint32)
+
+    def set_then_copy(ordered: bool, value: int) -> int:
+        machine.call("cuMemsetD32Async", address, value, ctypes.c_size_t(4), streams[0])
+        machine.call("cuEventRecord", event, streams[0])
+        if ordered:
+            machine.call("cuStreamWaitEvent", streams[1], event, 0)
+        machine.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(got.ctypes.data), address, size, streams[1])
+        machine.call("cuStreamSynchronize", streams[1])
+        return int(got[0])
+
+    assert set_then_copy(False, 7) == 0
+    assert set_then_copy(True, 8) == 8
+
+
+def test_graphs_replay_what_a_stream_captured(machine: Machine) -> None:
+    stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    machine.call("cuStreamCreate", ctypes.byref(stream), 1)
+    device = machine.to_device(np.zeros(2, np.uint32))
+    machine.call("cuStreamBeginCapture_v2", stream, 0)
+    machine.call("cuMemsetD32Async", ctypes.c_void_p(device.address), 5, ctypes.c_size_t(1), stream)
+    machine.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    machine.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+    assert device.get()[0] == 0
+    machine.call("cuGraphLaunch", made, stream)
+    machine.call("cuStreamSynchronize", stream)
+    assert list(device.get()) == [5, 0]
