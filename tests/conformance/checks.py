@@ -234,6 +234,30 @@ def scalars(s: Subject) -> None:
 
 
 @check
+def bias_and_activation(s: Subject) -> None:
+    """A row or column is added after beta·C, and max(x, 0) or gelu applied to that, in a batch as well."""
+    rng = random(8)
+    for m, n, k in ((1, 1, 1), (5, 9, 3), (35, 67, 33)):
+        a, b, c = s.integers(rng, m, k), s.integers(rng, k, n), s.integers(rng, m, n)
+        row, column = s.integers(rng, n), s.integers(rng, m, 1)
+        sums = times(a, b)
+        with case(m=m, n=n, k=k):
+            equal(s(a, b, bias=row), retyped(sums + row, s.dtype), "a row")
+            equal(s(a, b, c, alpha=-2.0, beta=-1.0, bias=column), retyped(-2 * sums - c + column, s.dtype), "a column")
+            equal(s(np.stack([a, a]), b, bias=column)[1], retyped(sums + column, s.dtype), "a stack")
+            if s.kind != "f":
+                continue
+            out = s.blank((m, n))
+            equal(s(a, b, bias=row, activation="relu", out=out), np.maximum(sums + row, 0), "relu")
+            x = (sums + row) / 8
+            exact = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+            result = s(a, b, alpha=0.125, bias=(row / 8).astype(s.dtype), activation="gelu_tanh")
+            limit = max(float(finfo(s.dtype).eps), 2.0**-23 if s.dtype.itemsize <= 4 else 0.0)
+            if not (abs(result - exact) <= 16 * limit * np.maximum(1, abs(x))).all():
+                raise AssertionError("gelu_tanh is wrong")
+
+
+@check
 def beta_zero_never_reads_c(s: Subject) -> None:
     """NaN in c and in out leave no trace when beta = 0, inside tiles and at their edges."""
     rng = random(7)

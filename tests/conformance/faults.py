@@ -177,7 +177,7 @@ def alpha_nan_taken_as_0(launch: Launch) -> Launch:
     return lambda a, b, c, out, alpha, beta: launch(a, b, c, out, alpha if alpha == alpha else 0.0, beta)
 
 
-@fault("small_sizes", "scalars", "layouts", "chain_scalars")
+@fault("small_sizes", "scalars", "layouts", "bias_and_activation", "chain_scalars")
 def beta_taken_as_1(launch: Launch) -> Launch:
     return lambda a, b, c, out, alpha, beta: launch(a, b, c, out, alpha, 1.0 if beta else 0.0)
 

@@ -139,6 +139,8 @@ def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]
             return there
 
         target = sent(out)
+        if "bias" in options:
+            options["bias"] = sent(options["bias"])
         result = call(sent(a), sent(b), sent(c), out=target, **options)
         if out is not None and result is not target:
             raise AssertionError("the result is not out itself")
