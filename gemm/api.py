@@ -77,8 +77,8 @@ def gemm(
             result = memo.run(a, b, c, out)
             if result is not None:
                 return result
-        if repeat.replays and (result := repeat.again(options, a, b, c, out)) is not None:
-            return result
+    if repeat.replays and (result := repeat.again(options, a, b, c, out, bias)) is not None:
+        return result
     if b.__class__ is Prepared:
         return b.product(a, c, out, {
             "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
@@ -95,8 +95,8 @@ def gemm(
     chosen = dispatch.run(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
-    if chosen is not None and bias is None:
-        repeat.remember(options, chosen, call, a, b, c, out)
+    if chosen is not None:
+        repeat.remember(options, chosen, call, a, b, c, out, bias)
     return call.finish()
 
 
@@ -145,10 +145,11 @@ class GemmPlan:
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
-        for known in (self._memo, self._replays):
-            result = None if known is None or bias is not None else known.run(a, b, c, out)
-            if result is not None:
-                return result
+        result = None if self._memo is None or bias is not None else self._memo.run(a, b, c, out)
+        if result is None:
+            result = self._replays.run(a, b, c, out, bias)
+        if result is not None:
+            return result
         call = normalise(a, b, c, out=out, bias=bias, **self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
@@ -160,11 +161,9 @@ class GemmPlan:
             return call.finish()
         if delivered is not self._plan:
             self._take(delivered)
-        if bias is not None:
-            return call.finish()
         if hasattr(self._launch, "replay"):
-            self._replays.learn(self._launch, call, a, b, c, out)
-        elif self._memo is not None:
+            self._replays.learn(self._launch, call, a, b, c, out, bias)
+        elif self._memo is not None and bias is None:
             repeat.learn(self._memo, self._plan, call, a, b, c, out)
         return call.finish()
 

@@ -37,10 +37,14 @@ class Replays(threading.local):
         self._signature: Any = None
         self._known: dict[object, Any] = {}
         self._memo: Any = None  # a native one, for libraries that it can read
+        self._biased = False  # some had a bias
 
-    def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+    def run(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
-        if self._memo is not None:
+        if bias is not None:
+            if not self._biased or bias.__class__ is not self._array:
+                return None
+        elif self._memo is not None:
             result = self._memo.run(a, b, c, out)
             if result is not None:
                 return result
@@ -51,21 +55,24 @@ class Replays(threading.local):
             return None
         if c is not None and c.__class__ is not kind:
             return None
-        replay = self._known.get(self._signature(a, b, c, out))
-        return None if replay is None else replay(a, b, c, out)
+        more = () if bias is None else (bias,)
+        replay = self._known.get(self._signature(a, b, c, out, *more))
+        return None if replay is None else replay(a, b, c, out, *more)
 
-    def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
-        """Know again what `launch` has just done for the caller's a, b, c and out, if it can be repeated."""
+    def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
+        """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
             return
         made = call.out.owner
-        replay = launch.replay(a, b, None if call.c is None else c, made)
-        if replay is None or len({x.__class__ for x in (a, b, made) if x is not None}) > 1:
+        more = () if bias is None else (bias,)
+        replay = launch.replay(a, b, None if call.c is None else c, made, *more)
+        if replay is None or len({x.__class__ for x in (a, b, made, *more) if x is not None}) > 1:
             return
-        if hasattr(replay, "taught"):
+        self._biased |= bias is not None
+        if hasattr(replay, "taught") and bias is None:
             self._memo = replay.taught(self._memo, a, b, c, out, KINDS)
         self._array, self._signature = a.__class__, launch.signature
-        key = self._signature(a, b, c, out)
+        key = self._signature(a, b, c, out, *more)
         if key is not None:
             if len(self._known) >= KINDS:
                 self._known.clear()
@@ -77,13 +84,13 @@ replays: dict[object, Replays] = {}
 trust.forgetful.append(replays.clear)
 
 
-def again(options: object, a: Any, b: Any, c: Any, out: Any) -> Any:
+def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:
     """The product of device arrays like others before, or None."""
     try:
         known = replays.get(options)
     except TypeError:  # an option without a hash
         return None
-    return None if known is None else known.run(a, b, c, out)
+    return None if known is None else known.run(a, b, c, out, bias)
 
 
 @cache
@@ -125,8 +132,8 @@ def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out
         memo.learn(a, b, c, out, make, ready[0], call.alpha, call.beta, ready[1])
 
 
-def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
-    """`learn` for `gemm.gemm` called with `options`."""
+def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
+    """`learn` for `gemm.gemm` called with `options`; products of host arrays that have a bias are not repeated."""
     try:
         memo = memos.get(options)
     except TypeError:  # an option without a hash
@@ -134,7 +141,9 @@ def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, ou
     if hasattr(launch := launcher(plan), "replay"):
         if len(replays) >= OPTIONS:
             replays.clear()
-        replays.setdefault(options, Replays()).learn(launch, call, a, b, c, out)
+        replays.setdefault(options, Replays()).learn(launch, call, a, b, c, out, bias)
+        return
+    if bias is not None:
         return
     if memo is None:
         if len(memos) >= OPTIONS:

@@ -558,6 +558,29 @@ def test_repeated_products(backend: CudaBackend, device: Device) -> None:
     assert run.signature(a_, b_, goal, goal) != run.signature(a_, b_, goal, out)
 
 
+def test_repeated_products_with_a_bias(process: Any) -> None:
+    code = (
+        PRODUCT
+        + """
+there = registry.backend("cuda")
+view = lambda x: there.to_device(x, there.devices()[0]).owner
+x, y, bias = view(a), view(b), view(a[0])
+from gemm import repeat
+first = gemm.gemm(x, y, bias=bias, activation="relu", kernel="sgemm_cuda_tile")
+(known,) = repeat.replays.values()
+other = view(b[1])
+assert known.run(x, y, None, first, bias) is None, "another signature: out was new"
+second = known.run(x, y, None, None, other)
+expected = np.maximum(product() + b[1], 0)
+np.testing.assert_allclose(second.copy_to_host(), expected, rtol=1e-5, atol=1e-5)
+assert known.run(x, y, None, None) is None
+np.testing.assert_allclose(
+    gemm.gemm(x, y, bias=other, activation="relu", kernel="sgemm_cuda_tile").copy_to_host(), expected, 1e-5, 1e-5)
+"""
+    )
+    process(code)
+
+
 def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Device) -> None:
     """A repeated launch is given only addresses that are multiples of what the first ones were."""
     run = launch(backend, device)

@@ -363,7 +363,7 @@ def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
         memo(Tensor, capsule(Exchange(2, 0)), 4)
     newer = Exchange(2, 0, ctypes.addressof(EXCHANGE))
     memo(Tensor, capsule(newer), 4)
-    with pytest.raises(ValueError, match="capsule|Capsule"):
+    with pytest.raises(ValueError, match="PyCapsule"):
         memo(Tensor, object(), 4)
     with pytest.raises(TypeError, match="keyword"):
         memo(Tensor, capsule(), 4, kind=1)

@@ -81,7 +81,7 @@ class Launcher:
         x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
         launches, scale = self._launches(layout), self.scale(alpha, beta)
         launches.run(stream, x, y, z, goal, w, scale)
-        self._last.given = launches, layout, scale, (x, y, z, goal)
+        self._last.given = launches, layout, scale, (x, y, z, goal, w)
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
         """alpha and beta as gemm.cuh has them, 16 bytes each."""
@@ -102,10 +102,10 @@ class Launcher:
         packed = recipe(self.kernel, self._chip, layout).copied
         return {name: "packed on the device" if name in packed else "used in place" for name in given}
 
-    def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
+    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Replay | None:
         """This thread's last launch, of these device arrays (c: None if unused), to repeat; None if it cannot be."""
         given, self._last.given = getattr(self._last, "given", None), None
-        return None if given is None else Replay.of(given, (a, b, c, out))
+        return None if given is None else Replay.of(given, (a, b, c, out, bias))
 
 
 def layout_of(

@@ -91,7 +91,7 @@ def _reader(kind: type) -> _Reader | None:
     return _readers[kind]
 
 
-def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
+def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
     """What decides the launches of a product of these arrays of one class but for their addresses.
 
     b is None where it is a prepared one, always the same; c and out where there is none. None: they may not repeat.
@@ -102,7 +102,7 @@ def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
     facts = reader.facts
     return (
         facts(a), None if b is None else facts(b), None if c is None else c is out or facts(c),
-        None if out is None else facts(out),
+        None if out is None else facts(out), None if bias is None else facts(bias),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ class Replay:
     ) -> None:
         self._launches, self._run, self._scale = launches, launches.run, scale
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
-        self._empty = reader.empty(arrays[-1])
+        self._empty = reader.empty(arrays[3])
         self._kept = kept  # b's address where it is prepared
         self._reads_c = layout.reads_c
         # Low bits that addresses must not have.
@@ -123,15 +123,15 @@ class Replay:
         m, n = layout.shape[-2:]
         shapes = ((*matrices, m, layout.k), (*matrices, layout.k, n), layout.shape, layout.shape)
         self._spans = [_span(*pair) for pair in zip(shapes, layout.strides, strict=True)]
+        if layout.bias is not None:
+            self._spans.append(_span((m, n), tuple(16 * step for step in layout.bias)))
 
     @classmethod
-    def of(
-        cls, given: tuple[Launches, Layout, bytes, tuple[int, ...]], arrays: tuple[Any, Any, Any, Any]
-    ) -> Replay | None:
+    def of(cls, given: tuple[Launches, Layout, bytes, tuple[int, ...]], arrays: tuple[Any, ...]) -> Replay | None:
         """A replay, if the arrays' library can be read quickly and they are what was launched, not copied before.
 
         Args:
-            given: what was launched, and the addresses of a, b, c and out. arrays: these.
+            given: what was launched, and the addresses of a, b, c, out and bias. arrays: these.
         """
         launches, layout, scale, addresses = given
         reader = _reader(arrays[0].__class__)
@@ -152,19 +152,8 @@ class Replay:
             return None
         spans = tuple(limit for span in self._spans for limit in span)
         aligned = tuple(mask + 1 for mask in self._masks)
-        lesson = (
-            a,
-            b,
-            c,
-            out,
-            self._empty,
-            self._launches.native,
-            self._scale,
-            self._kept,
-            self._reads_c,
-            aligned,
-            spans,
-        )
+        lesson = (a, b, c, out, self._empty, self._launches.native, self._scale, self._kept, self._reads_c, aligned,
+                  spans)  # fmt: skip
         if memo is None or not memo.learn(*lesson):
             try:
                 memo = importlib.import_module("gemm._cuda").Memo(kind, exchange, kinds)
@@ -173,7 +162,7 @@ class Replay:
             memo.learn(*lesson)
         return memo
 
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, bias: Any = None) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
         address, masks = self._address, self._masks
         x, y = address(a), self._kept if b is None else address(b)
@@ -182,6 +171,7 @@ class Replay:
             out = self._empty()
         goal = address(out)
         z = 0 if c is None or not self._reads_c else goal if c is out else address(c)
+        w = 0 if bias is None else address(bias)
         if x & masks[0] or y & masks[1] or z & masks[2] or goal & masks[3]:
             return None
         if not new:
@@ -191,8 +181,10 @@ class Replay:
                 return None
             if z and c is not out and z + spans[2][0] < high and low < z + spans[2][1]:
                 return None
+            if w and w + spans[4][0] < high and low < w + spans[4][1]:
+                return None
         try:
-            self._run(self._stream(out), x, y, z, goal, 0, self._scale)
+            self._run(self._stream(out), x, y, z, goal, w, self._scale)
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out
