@@ -1,0 +1,137 @@
+"""How accurate float32 products are on CUDA: each kind of arithmetic beside cuBLAS, on four families of operands.
+
+    python benchmarks/cuda_accuracy.py [--shapes 1024x1024x512,1024x1024x8192] [--kernels NAME,...] [--json FILE]
+
+An error is |C - exact| of an element, exact by float64, in units of 2^-24 · |A|·|B|: a chain of k fused multiply-adds
+owes k + 2 of them. Arithmetics: the first kernel that runs here of each kind (or the --kernels named), by name; and
+cuBLAS through PyTorch, if that is there, in float32 and with TF32 allowed. Families of operands:
+
+    normal         standard normal
+    uniform        of 0 to 1: no cancellation
+    wide           normal, times powers of two from 2^-20 to 2^20
+    conditioned    matrices of condition 10^8: singular values from 1 to 10^-8
+
+The JSON document ("gemm-cuda-accuracy/1"): date, command, commit, versions, device, and results, a list of
+{family, m, n, k, errors {arithmetic: {max, median}}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gemm
+from gemm import report
+from gemm.catalog import BY_NAME
+from gemm.cli import text
+from gemm.cli.arguments import save_json, shapes
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+KINDS = ("sgemm_cuda_ffma", "sgemm_cuda_emulated_bf16x6", "sgemm_cuda_emulated_fp16x3", "sgemm_cuda_kmajor_tf32")
+"""What the names of kernels of one arithmetic begin with."""
+
+
+def normal(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    return random.standard_normal((rows, columns))
+
+
+def uniform(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    return random.uniform(0, 1, (rows, columns))
+
+
+def wide(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    return random.standard_normal((rows, columns)) * 2.0 ** random.integers(-20, 21, (rows, columns))
+
+
+def conditioned(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    least = min(rows, columns, 256)
+    left, right = (np.linalg.qr(random.standard_normal((size, least)))[0] for size in (rows, columns))
+    return np.asarray((left * np.logspace(0, -8, least)) @ right.T)
+
+
+FAMILIES = (normal, uniform, wide, conditioned)
+
+
+def contestants(named: str | None) -> dict[str, Multiply]:
+    """{name: product of two float32 matrices of the host}."""
+    if named:
+        names = named.split(",")
+    else:
+        able = [x.name for x in gemm.kernels() if x.name.startswith(KINDS) and x.available]
+        names = [next((x for x in able if x.startswith(kind)), "") for kind in KINDS]
+    ours: dict[str, Multiply] = {
+        name: partial(gemm.gemm, kernel=name, precision=BY_NAME[name].precision) for name in names if name
+    }
+    return ours | _cublas()
+
+
+def _cublas() -> dict[str, Multiply]:
+    try:
+        import torch
+    except ImportError as error:
+        print(f"cuBLAS is left out: {error}")
+        return {}
+    if not torch.cuda.is_available():
+        print("cuBLAS is left out: PyTorch finds no GPU")
+        return {}
+
+    def multiply(a: np.ndarray, b: np.ndarray, *, tf32: bool) -> np.ndarray:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        result: np.ndarray = (torch.from_numpy(a).cuda() @ torch.from_numpy(b).cuda()).cpu().numpy()
+        return result
+
+    return {"cuBLAS": partial(multiply, tf32=False), "cuBLAS, TF32": partial(multiply, tf32=True)}
+
+
+def measure(shape: tuple[int, int, int], family: Any, all_: dict[str, Multiply]) -> dict[str, Any]:
+    """One entry of `results`."""
+    m, n, k = shape
+    random = np.random.default_rng([m, n, k])
+    a, b = (family(random, *size).astype(np.float32) for size in ((m, k), (k, n)))
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    exact, size = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
+    errors = {}
+    for name, multiply in all_.items():
+        error = np.abs(multiply(a, b) - exact) / (2.0**-24 * size)
+        errors[name] = {"max": float(np.nan_to_num(error, nan=np.inf).max()), "median": float(np.median(error))}
+    return {"family": family.__name__, "m": m, "n": n, "k": k, "errors": errors}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=shapes, default="1024x1024x512,1024x1024x8192", help="MxNxK, comma-separated")
+    parser.add_argument("--kernels", help="names of float32 kernels, comma-separated")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    try:
+        device = registry.backend("cuda").devices()[0]
+    except BackendUnavailable as error:
+        print(error)
+        return 2
+    all_ = contestants(options.kernels)
+    results = [measure(shape, family, all_) for shape in options.shapes for family in FAMILIES]
+    rows = [
+        [f"{x['m']}x{x['n']}x{x['k']} {x['family']}", name, f"{error['max']:.3g}", f"{error['median']:.3g}"]
+        for x in results
+        for name, error in x["errors"].items()
+    ]
+    text.table(["product", "arithmetic", "max", "median"], rows, numbers=(2, 3))
+    if options.json:
+        document = {"schema": "gemm-cuda-accuracy/1", **report.head(), "device": report.device_facts(device)}
+        save_json(options.json, {**document, "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
