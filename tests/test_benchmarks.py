@@ -7,14 +7,16 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import cuda_machine
 import pytest
 
-from gemm.catalog import Kernel
+from gemm.catalog import KERNELS, Kernel
 from gemm.dispatch import choice, probe
 from gemm.problem import Problem
 
@@ -127,6 +129,76 @@ def test_roofs_are_measured(recorded: Path) -> None:
         if row["family"] == "square" and peak:
             assert math.isclose(row["percent_of_peak"], 100 * row["gflops"]["gemm"] / peak["gflops"], rel_tol=1e-3)
         assert row.get("percent_of_read") is None or row["family"] == "skinny"
+
+
+@pytest.fixture(scope="module")
+def beside_cublas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What cuda_vs_cublas.py writes of tiny products on an emulated GPU, without cuBLAS."""
+    try:
+        gpu = cuda_machine.environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    file = tmp_path_factory.mktemp("cublas") / "cublas.json"
+    options = "--quick", "--only", "float32$|calls|transfers|accuracy", "--json", str(file)
+    command = [sys.executable, str(ROOT / "benchmarks/cuda_vs_cublas.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=os.environ | gpu)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def test_cublas_comparison_writes_its_schema(beside_cublas: dict[str, Any]) -> None:
+    assert set(beside_cublas) == {
+        "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "clocks", "rounds",
+        "sample_s", "peers", "copy_gbs", "results", "calls", "transfers", "accuracy",
+    }  # fmt: skip
+    assert beside_cublas["schema"] == "gemm-cuda-cublas/1"
+    assert set(beside_cublas["peers"]) == {"torch", "torch, cublasLt", "cupy", "cublasLt"}
+    assert {(row["batch"], row["m"]) for row in beside_cublas["results"]} == {(0, 64), (0, 5), (3, 16)}
+    for row in beside_cublas["results"]:
+        assert row["seconds"]["gemm"] > 0
+        assert row["worst_error"]["gemm"] <= row["allowed_error"]
+        assert row["graph"]["gemm"]
+        assert row["tflops"].keys() == row["seconds"].keys() == row["worst_error"].keys()
+    assert all(seconds > 0 for seconds in beside_cublas["calls"].values())
+    assert all(row["ratio"] > 0 for row in beside_cublas["transfers"])
+    for row in beside_cublas["accuracy"]:
+        assert 0 < row["errors"]["gemm, highest"]["max"] <= row["k"] + 2
+        assert row["errors"]["gemm, medium"]["max"] > row["errors"]["gemm, highest"]["max"]
+
+
+def test_cuda_chart(beside_cublas: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the chart")
+    file, chart = tmp_path / "cublas.json", tmp_path / "cuda.svg"
+    for row in beside_cublas["results"]:
+        row["best"], row["tflops"]["torch"] = "torch", row["tflops"]["gemm"] / 1.1
+    file.write_text(json.dumps(beside_cublas), encoding="utf-8")
+    done = run("docs/make_cuda_chart.py", str(file), "--output", str(chart))
+    assert done.returncode == 0, done.stderr
+    assert chart.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+    chart.unlink()
+    file.write_text('{"schema": "other"}', encoding="utf-8")
+    assert run("docs/make_cuda_chart.py", str(file), "--output", str(chart)).returncode == 2
+    assert not chart.exists()
+
+
+def test_cuda_forms_are_all_compiled_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each architecture of a row in a form, and two forms of each row at least; nothing twice."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = importlib.import_module("cuda_compile")
+    for row in (row for row in KERNELS if row.backend == "cuda"):
+        for archs in (["sm_90a"], [f"sm_{n}" for n in (50, 75, 80, 86, 90, 100, 120)], []):
+            jobs = module.jobs(row, archs, every=False)
+            assert {arch for _, arch, _ in jobs} == set(archs)
+            assert len({str(job[1:]) for job in jobs}) == len(jobs) <= max(2, len(archs))
+            every = module.jobs(row, archs, every=True)
+            assert len(every) == len(archs) * len(module.forms_of(row))
+    table = [{"kernel": "x", "arch": "sm_90", "registers": r, "shared": 0, "spills": s, "error": e}
+             for r, s, e in ((40, 0, ""), (32, 8, "spills registers"), (50, 0, ""))]  # fmt: skip
+    (worst,) = module.worst(table)
+    assert (worst["forms"], worst["registers"], worst["spills"]) == (3, 50, 8)
+    assert worst["error"] == "spills registers"
 
 
 @pytest.fixture

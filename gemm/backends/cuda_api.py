@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from functools import cache
 from typing import Any
 
@@ -73,6 +73,12 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuStreamSynchronize": (_stream,),
     "cuStreamWaitEvent": (_stream, _event, c_uint),
     "cuStreamIsCapturing": (_stream, _int),
+    "cuStreamBeginCapture_v2": (_stream, c_int),
+    "cuStreamEndCapture": (_stream, _address),
+    "cuGraphInstantiateWithFlags": (_address, c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, _stream),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphDestroy": (c_void_p,),
     "cuEventCreate": (_address, c_uint),
     "cuEventDestroy_v2": (_event,),
     "cuEventRecord": (_event, _stream),

@@ -1,0 +1,237 @@
+"""The CUDA engine beside cuBLAS on one GPU, which PyTorch, CuPy and cublasLt bring, as far as they are installed.
+
+    python benchmarks/cuda_vs_cublas.py [--device cuda:0] [--rounds 9] [--sample 0.02] [--json FILE]
+    python benchmarks/cuda_vs_cublas.py --only "float32$" --shapes 4096,64x4096x4096 --all-kernels
+    python benchmarks/cuda_vs_cublas.py --quick          # tiny products, to see that all of it runs
+
+Operands are random (zeros would save power) and lie on the device; all contestants work in the same memory on the same
+stream. Ours is `gemm.gemm(a, b, out=out)`, whose kernel dispatch chose; with --all-kernels each kernel by name, too.
+PyTorch multiplies by cuBLAS and by cublasLt, TF32 off but where the table says it; cublasLt by the quickest of what its
+heuristics offer. A sample is so many products as take --sample seconds, replayed from a CUDA graph where that can be,
+between two CUDA events: the host is not timed. Each round samples everybody, in rotating order; a time is the median,
+a ratio the median over the rounds of the peer's time ÷ ours. Each contestant's result is checked first, against
+float64 on some rows.
+
+The JSON document ("gemm-cuda-cublas/1", seconds):
+
+    date, command, commit, versions, machine, device, clocks {before, after}, rounds, sample_s
+    peers       {name: "" or why it is absent}
+    copy_gbs    of a copy on the device, read and written
+    results     [{family, batch, m, n, k, kernel, seconds {contestant}, graph {contestant}, tflops, ratios {peer}, best
+                (peer), ratio (of the best), goal, goal_met, copy_share (of few rows), worst_error {contestant},
+                allowed_error}]
+    calls       {call: seconds}, of 64 by 64 matrices
+    transfers   [{dtype, m, n, k, seconds, copies, compute, ratio, upload_gbs, download_gbs}]
+    accuracy    [{m, n, k, operands, errors {arithmetic: {max, median}}}], in units of 2^-24 of |a|·|b|
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from cublas import accuracy, host
+from cublas.clock import Clock, compete, ratio
+from cublas.contestants import UNABLE, Contestant, ours, peers
+from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, label, operands, products, worst_error
+
+import gemm
+from gemm import report
+from gemm.backends.cuda_arrays import DeviceArray
+from gemm.cli import text
+from gemm.cli.arguments import positive, save_json
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+
+_CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="families, calls, transfers and accuracy to do")
+    parser.add_argument("--shapes", default="", help="such as 512,64x4096x4096,64x128x128x128 (a stack of 64)")
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--sample", type=float, default=0.02, metavar="SECONDS")
+    parser.add_argument("--all-kernels", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="tiny products, two rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main() -> int:
+    """Compare; 1 if a result of ours is wrong."""
+    options = arguments().parse_args()
+    if options.quick:
+        options.rounds, options.sample = min(options.rounds, 2), 0.0
+    try:
+        device = next(d for d in registry.backend("cuda").devices() if d.key == options.device)
+    except (BackendUnavailable, StopIteration) as error:
+        sys.exit(f"{options.device} is not here: {error}")
+    clock = Clock(device.handle)
+    found = dict(peers(clock, device))
+    present: dict[str, Contestant] = {name: peer for name, peer in found.items() if not isinstance(peer, str)}
+    absent = {name: peer if isinstance(peer, str) else "" for name, peer in found.items()}
+    for name, why in absent.items():
+        print(f"{name}: {why or 'here'}")
+
+    def wanted(part: str) -> bool:
+        return re.search(options.only, part) is not None
+
+    document: dict[str, Any] = {
+        "schema": "gemm-cuda-cublas/1", **report.head(), "device": report.device_facts(device),
+        "clocks": {"before": _clocks(device)}, "rounds": options.rounds, "sample_s": options.sample, "peers": absent,
+        "copy_gbs": host.copy_rate(clock, device, quick=options.quick) / 1e9, "results": [],
+    }  # fmt: skip
+    for family in filter(lambda family: wanted(family.name), FAMILIES):
+        try:
+            dtype_of(family.dtype)
+        except ImportError as error:
+            print(f"{family.name} is left out: {error}")
+            continue
+        rows = [_contest(clock, device, present, family, product, options, document["copy_gbs"])
+                for product in _shapes(options.shapes) or products(family, quick=options.quick)]  # fmt: skip
+        rows = [row for row in rows if row]
+        document["results"] += rows
+        if rows:
+            _show(family, rows)
+    if wanted("calls"):
+        document["calls"] = host.calls(clock, device, quick=options.quick)
+        for name, taken in document["calls"].items():
+            print(f"{name}: {1e6 * taken:.2f} µs")
+    if wanted("transfers"):
+        sizes = [96] if options.quick else [256, 1024, 2048, 4096, 8192]
+        document["transfers"] = host.transfers(clock, device, sizes, quick=options.quick)
+    if wanted("accuracy"):
+        document["accuracy"] = accuracy.table(options.device, _others(clock, device, present), quick=options.quick)
+        _show_accuracy(document["accuracy"])
+    document["clocks"]["after"] = _clocks(device)
+    if options.json:
+        save_json(options.json, document)
+    return 0 if all(_right(row) for row in document["results"]) else 1
+
+
+def _shapes(listed: str) -> list[Product]:
+    sizes = [list(map(int, item.split("x"))) for item in listed.split(",") if item]
+    return [(0, s[0], s[0], s[0]) if len(s) == 1 else (0, *s) if len(s) == 3 else tuple(s) for s in sizes]  # type: ignore[misc]
+
+
+def _contest(
+    clock: Clock, device: Any, present: dict[str, Contestant], family: Family, product: Product,
+    options: argparse.Namespace, copy_gbs: float,
+) -> dict[str, Any]:  # fmt: skip
+    """One row of results; {} if gemm has no such product."""
+    batch, m, n, k = product
+    a, b = operands(family, product)
+    x, y = (DeviceArray(array.shape, array.dtype, device) for array in (a, b))
+    x.copy_from_host(a)
+    y.copy_from_host(b)
+    shape = (batch, m, n) if batch else (m, n)
+    contestants: dict[str, Contestant] = {"gemm": ours(clock, device.key)}
+    for row in gemm.kernels() if options.all_kernels or family.name == "float32, high" else ():
+        fits = row.row.multiplies(family.out, () if family.dtype == family.out else (family.dtype,) * 2)
+        named = options.all_kernels or "emulated" in row.name
+        if row.backend == "cuda" and fits and row.available and named:
+            contestants[row.name] = ours(clock, device.key, row.name)
+    contestants |= present
+    runs, errors, outs = {}, {}, {}
+    for name, prepare in contestants.items():
+        out = outs[name] = DeviceArray(shape, dtype_of(family.out), device)
+        try:
+            run = prepare(family, product, x, y, out)
+            clock.seconds(run)
+            errors[name] = worst_error(family, product, a, b, out.copy_to_host())
+            runs[name] = run
+        except UNABLE as error:
+            print(f"{name} cannot do {family.name} {label(product)}: {str(error).splitlines()[0]}")
+    if "gemm" not in runs:
+        return {}
+    times = compete(clock, runs, options.rounds, options.sample)
+    ratios = {name: ratio(times["gemm"], times[name]) for name in times if name in present}
+    best = min(ratios, key=ratios.__getitem__, default=None)
+    seconds = {name: times[name]["seconds"] for name in times}
+    aim = goal(family, product)
+    kernel = gemm.plan(x, y, backend=device.key, precision=family.precision, trans_b=family.turned,
+                       dtype=dtype_of(family.out)).kernel  # fmt: skip
+    result = {
+        "family": family.name, "batch": batch, "m": m, "n": n, "k": k, "kernel": kernel, "seconds": seconds,
+        "graph": {name: times[name]["graph"] for name in times},
+        "tflops": {name: 2e-12 * max(batch, 1) * m * n * k / s for name, s in seconds.items()},
+        "ratios": ratios, "best": best, "ratio": ratios[best] if best else None, "goal": aim,
+        "goal_met": None if aim is None or best is None else ratios[best] >= aim,
+        "worst_error": {name: min(error, 1e30) for name, error in errors.items()}, "allowed_error": allowed(family, k),
+    }  # fmt: skip
+    if m <= 32 and not batch:
+        result["copy_share"] = b.nbytes / seconds["gemm"] / 1e9 / copy_gbs
+    return result
+
+
+def _right(row: dict[str, Any]) -> bool:
+    return all(error <= row["allowed_error"] for name, error in row["worst_error"].items() if "gemm" in name)
+
+
+def _others(clock: Clock, device: Any, present: dict[str, Contestant]) -> dict[str, Any]:
+    """cuBLAS's float32 and TF32 for the table of errors, by whoever brings it."""
+    found = {}
+    for name, prepare in present.items():
+        for family in (FAMILIES[0], FAMILIES[2]):
+
+            def multiply(
+                a: np.ndarray, b: np.ndarray, family: Family = family, prepare: Contestant = prepare
+            ) -> np.ndarray:
+                x, y = (DeviceArray(array.shape, array.dtype, device) for array in (a, b))
+                x.copy_from_host(a)
+                y.copy_from_host(b)
+                out = DeviceArray((a.shape[0], b.shape[1]), "float32", device)
+                clock.seconds(prepare(family, (0, a.shape[0], b.shape[1], a.shape[1]), x, y, out))
+                return out.copy_to_host()
+
+            found[f"{name}, TF32" if family.peer else name] = multiply
+    return found
+
+
+def _show(family: Family, rows: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row["seconds"]))
+    lines = [
+        [label((row["batch"], row["m"], row["n"], row["k"])), row["kernel"]]
+        + [text.number(row["tflops"].get(name)) for name in names]
+        + [f"{row['ratio']:.2f}" if row["ratio"] else "–", f"{row['goal']:.2f}" if row["goal"] else "",
+           "" if _right(row) else "WRONG"]
+        for row in rows
+    ]  # fmt: skip
+    head = ["product", "kernel", *names, "best ÷ ours", "goal", ""]
+    text.table(head, lines, numbers=range(2, len(head)), title=f"\n{family.name}, TFLOP/s; cuBLAS's best ÷ ours")
+
+
+def _show_accuracy(rows: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row["errors"]))
+    lines = [
+        [row["operands"], str(row["k"])]
+        + ["{max:.3g} / {median:.2g}".format(**row["errors"][name]) if name in row["errors"] else "–" for name in names]
+        for row in rows
+    ]
+    title = "\nErrors in units of 2^-24 of |a|·|b|: largest / middle"
+    text.table(["operands", "k", *names], lines, numbers=range(1, len(names) + 2), title=title)
+
+
+def _clocks(device: Any) -> dict[str, str]:
+    """What nvidia-smi tells of the GPU now; {} where it is not there."""
+    command = ["nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader,nounits", f"--id={device.handle.ordinal}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(_CLOCKS.split(","), map(str.strip, done.stdout.split(",")), strict=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Draws docs/cuda.svg, a roofline of the CUDA engine beside cuBLAS, from recorded runs.
+
+    python docs/make_cuda_chart.py benchmarks/results/*/cuda_vs_cublas*.json [--output FILE]
+
+The files are those of benchmarks/cuda_vs_cublas.py --json, all of one device. A panel a family: TFLOP/s over FLOPs a
+byte of operands and result, ours and the quickest peer's, under the rate of copies and, where the data sheet has it, the
+peak of the arithmetic. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).resolve().with_name("cuda.svg")
+BYTES = {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 2), "float16": (2, 2), "int8": (1, 4), "fp8": (1, 2)}
+"""Of an element of the operands and of the result, by the first word of a family."""
+PEAKS = {
+    "H200": {"float32": 66.9, "float64": 66.9, "bfloat16": 989, "float16": 989, "int8": 1979, "fp8": 1979,
+             "float32, medium": 495},
+}  # fmt: skip
+"""TFLOP/s of NVIDIA's data sheet, by a part of the device's name: of tensor cores but for float32, dense."""
+Row = dict[str, Any]
+
+
+def read(paths: list[Path]) -> tuple[list[Row], str, float, str]:
+    """The rows of all files, the device's name, bytes a second of copies, and the caption. Raises ValueError."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    devices, captions, rate = {}, [], 0.0
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("schema") != "gemm-cuda-cublas/1":
+            raise ValueError(f"{path} was not written by this version of benchmarks/cuda_vs_cublas.py")
+        devices[document["device"]["name"]] = None
+        rate = max(rate, 1e9 * document["copy_gbs"])
+        commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")
+        captions.append(f"{document['date'][:10]}, commit {commit[:12]}{commit[40:]}")
+        for row in document["results"]:
+            rows[tuple(row[name] for name in ("family", "batch", "m", "n", "k"))] = row
+    if len(devices) != 1 or not rows:
+        raise ValueError("the files must hold results, all of one device")
+    name = next(iter(devices))
+    return list(rows.values()), name, rate, f"{name}; {'; '.join(dict.fromkeys(captions))}"
+
+
+def intensity(row: Row) -> float:
+    """FLOPs a byte of a, b and out, each moved once."""
+    given, made = BYTES[row["family"].partition(",")[0]]
+    m, n, k = row["m"], row["n"], row["k"]
+    return 2.0 * m * n * k / ((m * k + k * n) * given + m * n * made)
+
+
+def panel(axes: Any, family: str, rows: list[Row], rate: float, peak: float | None) -> None:
+    """One family's points and roofs."""
+    reach = [intensity(row) for row in rows]
+    low, high = 0.7 * min(reach), 1.5 * max(reach)
+    slope = [x * rate / 1e12 for x in (low, high)]
+    axes.plot([low, high], slope if peak is None else [min(y, peak) for y in slope], color="0.6", linewidth=1)
+    if peak is not None:
+        knee = peak * 1e12 / rate
+        axes.plot([low, max(low, knee), max(high, knee)], [min(slope[0], peak), peak, peak], color="0.6", linewidth=1)
+    peers = [(x, row["tflops"][row["best"]]) for x, row in zip(reach, rows, strict=True) if row.get("best")]
+    if peers:
+        axes.plot(*zip(*peers, strict=True), "_", color="black", markersize=8, label="cuBLAS's best")
+    axes.plot(reach, [row["tflops"]["gemm"] for row in rows], "o", markersize=4, label="gemm")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.grid(alpha=0.3)
+    axes.set_title(family, fontsize=9)
+
+
+def draw(rows: list[Row], name: str, rate: float, caption: str, target: Path) -> None:
+    """Write the chart."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "gemm"  # the same results give the same file
+    mpl.rcParams["svg.fonttype"] = "none"  # text as text: half the size
+    from matplotlib import pyplot as plt
+
+    peaks = next((known for part, known in PEAKS.items() if part in name), {})
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    columns = min(3, len(families))
+    lines = -(-len(families) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 3.2 * lines), squeeze=False)
+    for axes, family in zip(grid.flat, families, strict=False):
+        peak = peaks.get(family, peaks.get(family.partition(",")[0]) if "," not in family else None)
+        panel(axes, family, [row for row in rows if row["family"] == family], rate, peak)
+    for axes in list(grid.flat)[len(families) :]:
+        axes.set_visible(False)
+    grid[0][0].legend(fontsize=7)
+    figure.supxlabel("FLOPs a byte of operands and result", fontsize=9)
+    figure.supylabel("TFLOP/s", fontsize=9)
+    figure.suptitle(caption, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(target, metadata={"Date": None})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--output", type=Path, default=TARGET)
+    options = parser.parse_args()
+    try:
+        rows, name, rate, caption = read(options.files)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    draw(rows, name, rate, caption, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
