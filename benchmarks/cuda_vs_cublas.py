@@ -22,7 +22,8 @@ The JSON document ("gemm-cuda-cublas/1", seconds):
                 allowed_error}]
     calls       {call: seconds}, of 64 by 64 matrices
     transfers   [{dtype, m, n, k, seconds, copies, compute, ratio, upload_gbs, download_gbs}]
-    accuracy    [{m, n, k, operands, errors {arithmetic: {max, median}}}], in units of 2^-24 of |a|·|b|
+
+How far the arithmetics of float32 are from the truth is benchmarks/cuda_accuracy.py's.
 """
 
 from __future__ import annotations
@@ -34,11 +35,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cublas import accuracy, host
+from cublas import host
 from cublas.clock import Clock, compete, ratio
 from cublas.contestants import UNABLE, Contestant, ours, peers
 from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, label, operands, products, worst_error
@@ -58,7 +57,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="families, calls, transfers and accuracy to do")
+    parser.add_argument("--only", default="", metavar="REGEX", help="families, calls and transfers to do")
     parser.add_argument("--shapes", default="", help="such as 512,64x4096x4096,64x128x128x128 (a stack of 64)")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=0.02, metavar="SECONDS")
@@ -111,9 +110,6 @@ def main() -> int:
     if wanted("transfers"):
         sizes = [96] if options.quick else [256, 1024, 2048, 4096, 8192]
         document["transfers"] = host.transfers(clock, device, sizes, quick=options.quick)
-    if wanted("accuracy"):
-        document["accuracy"] = accuracy.table(options.device, _others(clock, device, present), quick=options.quick)
-        _show_accuracy(document["accuracy"])
     document["clocks"]["after"] = _clocks(device)
     if options.json:
         save_json(options.json, document)
@@ -179,26 +175,6 @@ def _right(row: dict[str, Any]) -> bool:
     return all(error <= row["allowed_error"] for name, error in row["worst_error"].items() if "gemm" in name)
 
 
-def _others(clock: Clock, device: Any, present: dict[str, Contestant]) -> dict[str, Any]:
-    """cuBLAS's float32 and TF32 for the table of errors, by whoever brings it."""
-    found = {}
-    for name, prepare in present.items():
-        for family in (FAMILIES[0], FAMILIES[2]):
-
-            def multiply(
-                a: np.ndarray, b: np.ndarray, family: Family = family, prepare: Contestant = prepare
-            ) -> np.ndarray:
-                x, y = (DeviceArray(array.shape, array.dtype, device) for array in (a, b))
-                x.copy_from_host(a)
-                y.copy_from_host(b)
-                out = DeviceArray((a.shape[0], b.shape[1]), "float32", device)
-                clock.seconds(prepare(family, (0, a.shape[0], b.shape[1], a.shape[1]), x, y, out))
-                return out.copy_to_host()
-
-            found[f"{name}, TF32" if family.peer else name] = multiply
-    return found
-
-
 def _show(family: Family, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["seconds"]))
     lines = [
@@ -210,17 +186,6 @@ def _show(family: Family, rows: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     head = ["product", "kernel", *names, "best ÷ ours", "goal", ""]
     text.table(head, lines, numbers=range(2, len(head)), title=f"\n{family.name}, TFLOP/s; cuBLAS's best ÷ ours")
-
-
-def _show_accuracy(rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row["errors"]))
-    lines = [
-        [row["operands"], str(row["k"])]
-        + ["{max:.3g} / {median:.2g}".format(**row["errors"][name]) if name in row["errors"] else "–" for name in names]
-        for row in rows
-    ]
-    title = "\nErrors in units of 2^-24 of |a|·|b|: largest / middle"
-    text.table(["operands", "k", *names], lines, numbers=range(1, len(names) + 2), title=title)
 
 
 def _clocks(device: Any) -> dict[str, str]:

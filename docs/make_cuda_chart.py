@@ -3,8 +3,8 @@
     python docs/make_cuda_chart.py benchmarks/results/*/cuda_vs_cublas*.json [--output FILE]
 
 The files are those of benchmarks/cuda_vs_cublas.py --json, all of one device. A panel a family: TFLOP/s over FLOPs a
-byte of operands and result, ours and the quickest peer's, under the rate of copies and, where the data sheet has it, the
-peak of the arithmetic. Needs matplotlib.
+byte of operands and result, ours and the quickest peer's, under the rate of copies and, where the data sheet has
+it, the peak of the arithmetic. Needs matplotlib.
 """
 
 from __future__ import annotations

@@ -42,9 +42,13 @@ def table(rows: tuple[Any, ...], backend: str) -> str:
         if row.ordered and row.ordered_needs:
             ordered = f"with {', '.join(row.ordered_needs)}"
         parameters = " ".join(f"{name}={value}" for name, value in row.params.items() if name.isupper())
-        dtype = "any" if row.dtype == "*" else " → ".join([*([" × ".join(row.inputs)] if row.inputs else []), row.dtype])
+        dtype = (
+            "any" if row.dtype == "*" else " → ".join([*([" × ".join(row.inputs)] if row.inputs else []), row.dtype])
+        )
         name = f"[{row.name}](../{row.source})"
-        lines.append(f"| {name} | {dtype} | {row.precision} | {needs or '–'} | {parameters or '–'} | {ordered} | {row.about} |")
+        lines.append(
+            f"| {name} | {dtype} | {row.precision} | {needs or '–'} | {parameters or '–'} | {ordered} | {row.about} |"
+        )
     return "\n".join(lines)
 
 

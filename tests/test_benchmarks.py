@@ -139,7 +139,7 @@ def beside_cublas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"the emulated machine is not built here: {error}")
     file = tmp_path_factory.mktemp("cublas") / "cublas.json"
-    options = "--quick", "--only", "float32$|calls|transfers|accuracy", "--json", str(file)
+    options = "--quick", "--only", "float32$|calls|transfers", "--json", str(file)
     command = [sys.executable, str(ROOT / "benchmarks/cuda_vs_cublas.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=os.environ | gpu)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,7 +151,7 @@ def beside_cublas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_cublas_comparison_writes_its_schema(beside_cublas: dict[str, Any]) -> None:
     assert set(beside_cublas) == {
         "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "clocks", "rounds",
-        "sample_s", "peers", "copy_gbs", "results", "calls", "transfers", "accuracy",
+        "sample_s", "peers", "copy_gbs", "results", "calls", "transfers",
     }  # fmt: skip
     assert beside_cublas["schema"] == "gemm-cuda-cublas/1"
     assert set(beside_cublas["peers"]) == {"torch", "torch, cublasLt", "cupy", "cublasLt"}
@@ -163,9 +163,6 @@ def test_cublas_comparison_writes_its_schema(beside_cublas: dict[str, Any]) -> N
         assert row["tflops"].keys() == row["seconds"].keys() == row["worst_error"].keys()
     assert all(seconds > 0 for seconds in beside_cublas["calls"].values())
     assert all(row["ratio"] > 0 for row in beside_cublas["transfers"])
-    for row in beside_cublas["accuracy"]:
-        assert 0 < row["errors"]["gemm, highest"]["max"] <= row["k"] + 2
-        assert row["errors"]["gemm, medium"]["max"] > row["errors"]["gemm, highest"]["max"]
 
 
 def test_cuda_chart(beside_cublas: dict[str, Any], tmp_path: Path) -> None:
