@@ -26,8 +26,9 @@ INTRODUCTION = """# Kernels
 
 A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
 can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
-*Precision*: the strictest that it offers. *Parameters*: tiles and blocks; MR × NR, BM × BN and TM × TN are the outputs of a micro-kernel, a work-group and a
-work-item. *Ordered*: `reproducible=True` gives the same bits as every other such kernel.
+*Precision*: the strictest that it offers. *Parameters*: tiles and blocks; MR × NR, BM × BN and TM × TN are the outputs of
+a micro-kernel, a work-group and a work-item. *Ordered*: `reproducible=True` gives the same bits as every other such
+kernel.
 """
 
 
@@ -42,13 +43,11 @@ def table(rows: tuple[Any, ...], backend: str) -> str:
         if row.ordered and row.ordered_needs:
             ordered = f"with {', '.join(row.ordered_needs)}"
         parameters = " ".join(f"{name}={value}" for name, value in row.params.items() if name.isupper())
-        dtype = (
-            "any" if row.dtype == "*" else " → ".join([*([" × ".join(row.inputs)] if row.inputs else []), row.dtype])
-        )
+        operands = f"{' × '.join(row.inputs)} → " if row.inputs else ""
+        dtype = "any" if row.dtype == "*" else operands + row.dtype
         name = f"[{row.name}](../{row.source})"
-        lines.append(
-            f"| {name} | {dtype} | {row.precision} | {needs or '–'} | {parameters or '–'} | {ordered} | {row.about} |"
-        )
+        cells = name, dtype, row.precision, needs or "–", parameters or "–", ordered, row.about
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
