@@ -26,8 +26,8 @@ INTRODUCTION = """# Kernels
 
 A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
 can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
-*Precision*: the strictest that it offers. *Parameters*: tiles and blocks; MR × NR, BM × BN and TM × TN are the outputs of
-a micro-kernel, a work-group and a work-item. *Ordered*: `reproducible=True` gives the same bits as every other such
+*Precision*: the strictest that it offers. *Parameters*: tiles and blocks; MR × NR, BM × BN and TM × TN are the outputs
+of a micro-kernel, a work-group and a work-item. *Ordered*: `reproducible=True` gives the same bits as every other such
 kernel.
 """
 
