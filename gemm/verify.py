@@ -77,10 +77,15 @@ def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, 
     for case in cases:
         _check(backend, kernel, device, case)
         yield str(case)
-    if kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features:
+    if has_bits(kernel, device):
         if ordered_hash(backend, kernel, device) != ORDERED[kernel.dtype]:
             raise Mismatch(f"{kernel.name} on {device.name}: its ordered bits differ from the contract's")
         yield "ordered bits"
+
+
+def has_bits(kernel: Kernel, device: Device) -> bool:
+    """Whether ORDERED has what `kernel` makes of `ordered_case` on `device`."""
+    return kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features
 
 
 def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None:

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
     cases = (suite.QUICK if quick else suite.FULL) + suite.beyond(row)
-    offers = row.ordered and not set(row.ordered_needs) - device.features
+    offers = suite.has_bits(row, device)
     total = len(cases) + offers
     passed, error = 0, ""
     start = time.perf_counter()
