@@ -165,7 +165,7 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
     turns = bm < 256 and bm % bk == 0
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
-        swap="b == 'N' and (a == 'N' or m < n)" if turns else "",
+        swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
         precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=4.0,
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
         PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn,

@@ -1,0 +1,161 @@
+"""TF32, int8 and fp8 on the emulated GPU: wherever operands lie, bit for bit what the tensor cores' model says."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import cuda_machine
+import ml_dtypes
+import numpy as np
+import pytest
+from cuda_machine.direct import Machine, source
+from oracle import wrapped
+from oracle.tensor_core import product, round_tf32
+
+from gemm.backends import cuda_api, cuda_compiler
+from gemm.backends.cuda import CudaBackend
+from gemm.catalog import BY_NAME
+from gemm.problem import Device, Problem
+
+Array = np.ndarray
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+TF32 = ("sgemm_cuda_kmajor_tf32_64x64", "sgemm_cuda_kmajor_tf32_128x64")
+FP8 = ("e4m3sgemm_cuda_kmajor_64x64", "e5m2e4m3sgemm_cuda_kmajor_128x64", "e4m3sgemm_cuda_kmajor_128x256")
+INTEGERS = ("s8s32gemm_cuda_kmajor_64x64", "u8s32gemm_cuda_kmajor_128x64")
+
+
+@pytest.fixture(params=["late", "early"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
+    try:
+        settings = cuda_machine.environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    for name, value in {**settings, "CUDA_MACHINE_ASYNC": request.param}.items():
+        monkeypatch.setenv(name, value)
+    forget()
+    yield CudaBackend().devices()[0]
+    forget()
+
+
+def forget() -> None:
+    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+        cached.cache_clear()
+
+
+def matrix(random: np.random.Generator, shape: tuple[int, ...], dtype: str, letter: str = "N") -> Array:
+    """Random numbers; "T": whose columns are contiguous."""
+    own = np.dtype(dtype)
+    if letter == "T":
+        return matrix(random, (*shape[:-2], shape[-1], shape[-2]), dtype).swapaxes(-1, -2)
+    if own.kind in "iu":
+        info = np.iinfo(own)
+        return random.integers(info.min, info.max, shape, own, endpoint=True)
+    return random.standard_normal(shape).astype(own)
+
+
+def run(
+    device: Device,
+    name: str,
+    a: Array,
+    b: Array,
+    c: Array | None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    *,
+    whole: bool = False,
+) -> Array:
+    """alpha·a·b + beta·c on the row of that name. `whole`: k is not cut into parts."""
+    row = BY_NAME[name]
+    shape = (*a.shape[:-1], b.shape[-1])
+    out = np.zeros(shape, row.dtype)
+    problem = Problem(
+        row.dtype, *shape[-2:], a.shape[-1], precision=row.precision, inputs=row.inputs, reproducible=whole
+    )
+    CudaBackend().launcher(row, device, problem)(a, b, c, out, alpha, beta)
+    return out
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TF32 + FP8)
+def test_bits_are_the_model_s(device: Device, name: str, layout: str) -> None:
+    row, random = BY_NAME[name], np.random.default_rng(1)
+    types = row.inputs or (row.dtype, row.dtype)
+    a, b = matrix(random, (140, 333), types[0], layout[0]), matrix(random, (333, 70), types[1], layout[1])
+    out = run(device, name, a, b, None, whole=True)
+    if row.inputs:  # instructions of zeros that end a stage cut the sum again
+        more = -(-333 // 128) * 128 - 333
+        x, y = np.pad(a.astype(np.float32), [(0, 0), (0, more)]), np.pad(b.astype(np.float32), [(0, more), (0, 0)])
+        want = product(x, y, "fp8", promote=128)
+    else:
+        want = product(round_tf32(a), round_tf32(b), "tf32")
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_are_exact(device: Device, name: str, layout: str) -> None:
+    row, random = BY_NAME[name], np.random.default_rng(2)
+    a = matrix(random, (2, 140, 333), row.inputs[0], layout[0])
+    b = matrix(random, (2, 333, 70), row.inputs[1], layout[1])
+    c = matrix(random, (2, 140, 70), "int32")
+    np.testing.assert_array_equal(run(device, name, a, b, c, 3, -5), wrapped(a, b, c, 3, -5, np.int32))
+
+
+@pytest.mark.parametrize("name", [*TF32[1:], *FP8[1:2], *INTEGERS])
+def test_long_k_is_cut_into_parts(device: Device, name: str) -> None:
+    row, random = BY_NAME[name], np.random.default_rng(3)
+    types = row.inputs or (row.dtype, row.dtype)
+    a, b = matrix(random, (33, 4100), types[0]), matrix(random, (4100, 17), types[1], "T")
+    out = run(device, name, a, b, None)
+    if row.dtype == "int32":
+        np.testing.assert_array_equal(out, wrapped(a, b, None, 1, 0, np.int32))
+    else:
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        assert np.all(np.abs(out - x @ y) <= 2.0**-10 * (np.abs(x) @ np.abs(y)))
+
+
+def test_narrow_results_are_rounded_once(device: Device) -> None:
+    random = np.random.default_rng(4)
+    a, b = matrix(random, (70, 200), "float8_e4m3fn"), matrix(random, (200, 72), "float8_e4m3fn", "T")
+    wide = run(device, "e4m3sgemm_cuda_kmajor_64x64", a, b, None)
+    narrow = run(device, "e4m3bgemm_cuda_kmajor_64x64", a, b, None)
+    np.testing.assert_array_equal(narrow.astype(np.float32), wide.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def packed(machine: Machine, array: Array, rows: int, cols: int, strides: tuple[int, ...], at: int) -> Array:
+    """What gemm_cuda_pack makes of the matrices whose first element is array[at], `strides` in elements."""
+    size, batch = array.itemsize, 2
+    edge = {1: 128, 2: 64, 4: 64, 8: 32}[size]
+    pitch = -(-cols * size // 16) * 16 // size
+    out = np.full((batch, rows, pitch), 0xA5, array.dtype)
+    to, origin = machine.to_device(out), machine.to_device(array)
+    numbers = (rows, cols, batch, *strides, pitch, rows * pitch)
+    pack = struct.pack("2Q8q", origin.address + at * size, to.address, *numbers)
+    kernel = machine.kernel(source("gemm_cuda_pack.cu"), "gemm_cuda_pack", {"BYTES": size})
+    kernel((-(-rows // edge) * -(-pitch // edge), 1), (256,), ctypes.create_string_buffer(pack, len(pack)))
+    return to.get()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_pack(size: int) -> None:
+    try:
+        machine = Machine()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    random = np.random.default_rng(size)
+    array = random.integers(0, 256, 80000, np.uint8).view(f"u{size}")[: 80000 // size]
+    cases = [(37, 61, (64, 1, 37 * 64), 0), (37, 61, (1, 48, 61 * 48), 0), (64, 33, (1, 64, 0), 16),
+             (5, 70, (70, -1, 350), 69), (70, 5, (-1, 75, 0), 80), (20, 30, (3, 63, 1), 2), (1, 1, (0, 0, 7), 3),
+             (130, 9, (9, 1, 9), 1)]  # fmt: skip
+    for rows, cols, strides, at in cases:
+        out = packed(machine, array, rows, cols, strides, at)
+        z, i, j = np.ix_(range(2), range(rows), range(cols))
+        want = array[at + z * strides[2] + i * strides[0] + j * strides[1]]
+        np.testing.assert_array_equal(out[..., :cols], want)
+        assert not out[..., cols:].any()
