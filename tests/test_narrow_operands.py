@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gemm
+from gemm.backends.base import converted_once
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 E4M3, E5M2, BF16 = (np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16"))
@@ -50,6 +51,14 @@ def test_the_ordered_bits_are_those_of_the_widened_operands(name):
         options = {"reproducible": True, "dtype": result, "backend": name}
         expected = gemm.gemm(a.astype(wide), b.astype(wide), **options)
         assert gemm.gemm(a, b, **options).tobytes() == expected.tobytes()
+
+
+def test_what_is_repeated_is_converted_once():
+    b = np.broadcast_to(random(8, 8, dtype=np.float16), (1 << 20, 8, 8))  # 256 MB in float32
+    x = converted_once(b, "float32")
+    assert x.strides == (0, 32, 4)
+    assert np.array_equal(x[7], b[0].astype(np.float32))
+    assert converted_once(b[:, :0], "float32").shape == (1 << 20, 0, 8)
 
 
 def test_mistakes_are_told():

@@ -45,12 +45,18 @@ def converting(launch: Launch, dtype: str) -> Launch:
 
     def converted(a: Any, b: Any, *rest: Any) -> None:
         try:
-            a, b = a.astype(dtype), b.astype(dtype)
+            a, b = converted_once(a, dtype), converted_once(b, dtype)
         except MemoryError as error:
             raise KernelFailed(f"no memory for the operands as {dtype}", memory=True) from error
         launch(a, b, *rest)
 
     return converted
+
+
+def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:
+    """`x` in `dtype`; what it repeats is converted once, and repeated as before."""
+    once = x[tuple(slice(None) if step else slice(1) for step in x.strides)]
+    return np.broadcast_to(once.astype(dtype), x.shape)
 
 
 class Backend(ABC):
