@@ -76,8 +76,7 @@ template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
             for (int k = 0; k < BK / 16; ++k)
                 product(A_TYPE{}, sums, A::at(tiles + p * A::BYTES, rows, k),
-                        B::at(tiles + PLANES * A::BYTES + (order - p) * B::BYTES, 0, k),
-                        order < PLANES - 1 || p || k);
+                        B::at(tiles + PLANES * A::BYTES + (order - p) * B::BYTES, 0, k), order < PLANES - 1 || p || k);
 }
 
 // A sum of scaled products becomes that of a's and b's.
@@ -147,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ unsigned char shared[];
     const bool cluster = MULTICAST * g.parts > 1;
     Stages ring(shared);
-    ring.start(4 * CONSUMERS * MULTICAST, cluster);
+    ring.start(4 * CONSUMERS * MULTICAST, cluster, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BM, BN, BK, MULTICAST, PLANES>(g, ring, &a_map, &b_map);

@@ -249,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     extern __shared__ unsigned char shared[];
     const bool cluster = MULTICAST * g.parts > 1;
     Stages ring(shared);
-    ring.start((A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, cluster);
+    ring.start((A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, cluster, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BM, BN, BK, MULTICAST, 1>(g, ring, &a_map, &b_map);

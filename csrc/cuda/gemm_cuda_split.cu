@@ -11,10 +11,10 @@
 // scaled by the largest finite one; the product then multiplies what meets this line one by one.
 //
 //     TURNED 0   a row i has its exponent[z, i]        a block a row, which it reads twice (from L1, the second time)
-//     TURNED 1   a column j has its exponent[z, j]     a block 32 columns, a warp a row of them
+//     TURNED 1   a column j has its exponent[z, j]     a block COLUMNS of them: half a warp a row, which writes 32 bytes
 //
-// Either way `from` is read and `to` is written along j. Grid: x over rows, or over 32 columns; y over the batch, or
-// less of it: blocks walk on by gridDim.y.
+// Either way `from` is read and `to` is written along j. Grid: x over rows, or over COLUMNS columns; y over the batch,
+// or less of it: blocks walk on by gridDim.y.
 
 #ifndef TYPE
 #define TYPE bfloat16 // of the planes, or float16
@@ -24,6 +24,9 @@
 #endif
 #ifndef TURNED
 #define TURNED 0 // 1: the operand is contiguous along m (b: n), not along k
+#endif
+#ifndef COLUMNS
+#define COLUMNS 16 // of a block, if TURNED
 #endif
 #ifndef THREADS
 #define THREADS 512
@@ -50,28 +53,32 @@ INLINE float16 nearest(float16, float x) {
     return float16{float_to_f16(x)};
 }
 
-// Calls each(x, i, j) for the elements of the block's row, or columns.
+// Calls each(x, i, j) for the elements of the block's row, or columns; several loads are under way at once.
 template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) {
-    const float *from = s.from + z * s.from_batch;
-    if (TURNED) {
-        const long long j = blockIdx.x * 32ll + threadIdx.x % 32;
-        if (j < s.cols) {
-#pragma unroll 8
-            for (long long i = threadIdx.x / 32; i < s.rows; i += THREADS / 32)
-                each(from[i * s.from_row + j * s.from_col], i, j);
+    enum { LANES = TURNED ? COLUMNS : THREADS, STEP = TURNED ? THREADS / COLUMNS : THREADS, TOGETHER = 8 };
+    const long long line = TURNED ? blockIdx.x * (long long)COLUMNS + threadIdx.x % LANES : blockIdx.x;
+    const long long length = TURNED ? s.rows : s.cols, first = TURNED ? threadIdx.x / LANES : threadIdx.x;
+    const long long across = TURNED ? s.from_col : s.from_row, along = TURNED ? s.from_row : s.from_col;
+    const float *from = s.from + z * s.from_batch + line * across;
+    if (TURNED && line >= s.cols) return;
+    for (long long at = first; at < length; at += STEP * TOGETHER) {
+        float x[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i)
+            if (at + i * STEP < length) x[i] = from[(at + i * STEP) * along];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) {
+            const long long place = at + i * STEP;
+            if (place < length) each(x[i], TURNED ? place : line, TURNED ? line : place);
         }
-    } else {
-        const long long i = blockIdx.x;
-#pragma unroll 8
-        for (long long j = threadIdx.x; j < s.cols; j += THREADS) each(from[i * s.from_row + j * s.from_col], i, j);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_split(const __grid_constant__ Split s) {
-    __shared__ unsigned most[32], special[32]; // of each column; of a row the first
-    const int line = TURNED ? threadIdx.x % 32 : 0;
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
+    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // of each column; of a row the first
+    const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {
-        if (threadIdx.x < 32) most[threadIdx.x] = special[threadIdx.x] = 0;
+        if (threadIdx.x < COLUMNS) most[threadIdx.x] = special[threadIdx.x] = 0;
         __syncthreads();
         unsigned largest = 0, strange = 0;
         sweep(s, z, [&](float x, long long, long long) {
@@ -89,9 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_split(const __gr
         }
         __syncthreads();
         const int exponent = exponent_of<TYPE>(most[line]);
-        const long long first = TURNED ? z * s.cols + blockIdx.x * 32ll : z * s.rows + blockIdx.x;
-        if (threadIdx.x < (TURNED ? 32 : 1) && (!TURNED || blockIdx.x * 32ll + threadIdx.x < s.cols))
-            s.exponents[first + threadIdx.x] = special[line] ? SPECIAL : exponent;
+        const long long mine = TURNED ? blockIdx.x * (long long)COLUMNS + threadIdx.x : blockIdx.x + threadIdx.x;
+        if (threadIdx.x < (TURNED ? COLUMNS : 1) && mine < (TURNED ? s.cols : s.rows))
+            s.exponents[z * (TURNED ? s.cols : s.rows) + mine] = special[line] ? SPECIAL : exponent;
         TYPE *to = s.to + z * s.to_batch;
         sweep(s, z, [&](float x, long long i, long long j) {
             float left = times_power(x, -exponent);

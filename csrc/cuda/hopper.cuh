@@ -84,8 +84,12 @@ template <int DEPTH, int BYTES> struct Ring {
         }
     }
 
-    // By all threads, before any use. `leaving`: arrivals that empty a stage.
-    __device__ __forceinline__ void start(int leaving, bool cluster) {
+    // By all threads, before any use. `leaving`: arrivals that empty a stage. The maps are fetched meanwhile.
+    __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
+        if (threadIdx.x == 32) {
+            tma_prefetch(a_map);
+            tma_prefetch(b_map);
+        }
         if (threadIdx.x == 0) {
             Ring each = *this;
             for (int i = 0; i < DEPTH; ++i, each.next()) {

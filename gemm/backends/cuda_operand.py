@@ -12,7 +12,7 @@ A, B, C, OUT, BIAS, ROOM = range(6)
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
 SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", needs=("sm_90a",),
-               params={"THREADS": 512})  # fmt: skip
+               params={"THREADS": 512, "COLUMNS": 16})  # fmt: skip
 """Kernels that bring operands into the order that others read, on their way."""
 
 SIZES = {
@@ -172,7 +172,7 @@ def split(x: Operand, y: Operand) -> Step:
     packed = _SPLIT.pack(0, 0, rows, cols, x.matrices, row, col, x.step, pitch, y.planes * y.plane, 0, y.plane)
     pointers = (0, x.slot, x.at), (8, y.slot, y.at), (_SPLIT.size - 16, y.slot, y.scales)
     form = ("TYPE", y.type), ("PLANES", y.planes), ("TURNED", int(y.turned))
-    grid = -(-cols // 32) if y.turned else rows, min(x.matrices, 65535)
+    grid = -(-cols // SPLIT.params["COLUMNS"]) if y.turned else rows, min(x.matrices, 65535)
     return Step(SPLIT, form, grid, 1, packed, pointers)
 
 
