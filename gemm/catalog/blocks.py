@@ -63,6 +63,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> flo
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)
-    startup = kernel.startup * (1 if "blocks" in p else started) + _NEXT * (started - 1)
+    # A persistent block loads the next tile's operands early, but not into the memory that a join needs meanwhile.
+    startup = kernel.startup * (1 if "blocks" in p and cut == 1 else started) + _NEXT * (started - 1)
     joined = _JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE if cut > 1 else 0.0
-    return time + startup * 1e-6 + joined
+    return time + startup * 1e-6 + started * joined  # nothing multiplies while a block joins
