@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import threading
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ __all__ = ["LEGACY_STREAM", "THREAD_STREAM", "Function", "Gpu", "find_devices"]
 
 _INSTALL = 'pip install "gemm[cuda]"'
 _DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
-_PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block may have without asking
 
 _CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
@@ -75,7 +73,7 @@ class Gpu:
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.id = cuda().cuDeviceGet(ordinal)
-        self._context = 0
+        self._context = self._pool = 0
         self._lock = threading.Lock()
         self._functions: dict[Any, Function] = {}
         self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
@@ -109,19 +107,21 @@ class Gpu:
 
     # The rest wants the context current.
 
-    @cached_property
+    @property
     def pool(self) -> int:
         """A CUmemoryPool of our own, that keeps some of what was freed; 0 where there are none.
 
         The device's default pool gives everything back whenever something waits for the device, which takes longer
         than most products do.
         """
-        if not self.pools:
-            return 0
-        pool = cuda().cuMemPoolCreate(ctypes.addressof(_PoolProps(1, 0, 1, self.id)))
-        kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
-        cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        return int(pool)
+        if self.pools and not self._pool:
+            with self._lock:
+                if not self._pool:
+                    pool = cuda().cuMemPoolCreate(ctypes.addressof(_PoolProps(1, 0, 1, self.id)))
+                    kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
+                    cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+                    self._pool = int(pool)
+        return self._pool
 
     def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
         """Address of `size` bytes, for work on `stream`. Raises KernelFailed."""
@@ -177,7 +177,7 @@ class Gpu:
         driver = cuda()
         handle = int(driver.cuModuleGetFunction(driver.cuModuleLoadData(built), kernel.entry.encode()))
         shared, size = kernel.params.get("shared", 0), threads(kernel)
-        if shared > _PLAIN_SHARED:
+        if shared:  # 48 KB with what is static, without asking
             driver.cuFuncSetAttribute(handle, 8, shared)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
         resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
         if not resident:

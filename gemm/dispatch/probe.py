@@ -147,12 +147,14 @@ def keep(name: str, found: Facts) -> None:
 def entry(kind: str = "probe") -> str:
     """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
-    variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS")
+    variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
+                 "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
     folders = [os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors", "/vendor/lib64", "/system/vendor/lib64"]
     folders += [str(Path(p, "pyopencl")) for p in sys.path if Path(p, "pyopencl").is_dir()]
     files = [Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dri"), Path("/dev/kgsl-3d0")]
     files += sorted(tuning.SHIPPED.glob("*.json"))
+    files += [lib for p in sys.path for lib in sorted(Path(p, "nvidia").glob("*/lib/libnvrtc.so*"))]  # packages of CUDA
     for folder in folders:
         files += sorted(Path(folder).glob("*.icd")) or sorted(Path(folder).glob("libOpenCL*")) or [Path(folder)]
     for file in files:
