@@ -116,7 +116,7 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
     """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor."""
     return _cuda(
         op, f"wgmma_{bm}x{bn}", "wgmma", "wgmma fed by TMA, loading and multiplying warpgroups", needs=SM_90A,
-        ordered=False, gflops=gflops, startup=3.0, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
+        ordered=False, gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
         THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
         maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
         blocks=resident, parts=8 // multicast,
@@ -127,6 +127,7 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
 WGMMA: tuple[Kernel, ...] = (
     *(_wgmma(op, 128, 256, 4, multicast=2, gflops=780000) for op in "bh"),
     *(_wgmma(op, 128, 192, 5, multicast=2, gflops=720000) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 192, 192, 4, gflops=720000) for op in "bh"),
     *(_wgmma(op, 192, 96, 5, gflops=600000) for op in "bh"),
     *(_wgmma(op, 64, 192, 3, resident=2, gflops=600000) for op in ("b", "h", "b32", "h32")),
     *(_wgmma(op, 64, 128, 4, resident=2, gflops=500000) for op in ("b", "h", "b32", "h32")),
