@@ -64,6 +64,9 @@ def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
                 **rest)  # fmt: skip
 
 
+_FITS = ("shared <= shared_memory_optin",)  # which chips after Hopper, and cheaper ones, have less of
+
+
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
           **rest: Any) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_ffma: `groups` of threads with tm x tn sums each share the steps of a stage."""
@@ -73,7 +76,7 @@ def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int =
     return _cuda(
         op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1, startup=4.0,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=bm * bn // (tm * tn) * groups,
-        RESIDENT=resident, vector=16, parts=8, shared=max(tiles, sums), **rest,
+        RESIDENT=resident, vector=16, parts=8, shared=max(tiles, sums), legal=_FITS, **rest,
     )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float) -> Kernel:
         "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=("sm_90",),
         gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4, THREADS=bm * bn // (tm * tn),
         a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=bm, b_box_k=32, b_box_n=bn, blocks=1, parts=8,
-        derived={"shared": "STAGES * BK * (BM + BN) * 4"},
+        derived={"shared": "STAGES * BK * (BM + BN) * 4"}, legal=_FITS,
     )  # fmt: skip
 
 
