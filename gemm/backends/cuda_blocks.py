@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -55,21 +56,26 @@ class Block:
         return tuple(cut.get(axis, (0, n)) for axis, n in zip(self.axes, self.shape, strict=True))
 
 
-def block(array: np.ndarray) -> Block:
-    """The Block of `array`, of one element or more."""
-    steps = [abs(step) if n > 1 else 0 for step, n in zip(array.strides, array.shape, strict=True)]
+def block(array: np.ndarray, *, padded: bool = True) -> Block:
+    """The Block of `array`, of an element or more. Results are not `padded`: gaps in them would be read as they are."""
+    return _block(array.shape, array.strides, array.dtype.itemsize, padded)
+
+
+@lru_cache(maxsize=1024)
+def _block(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
+    steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
     axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
-    shape = tuple(array.shape[axis] for axis in axes)
+    shape = tuple(sizes[axis] for axis in axes)
     strides: list[int] = []
-    step = array.dtype.itemsize
+    step = itemsize
     for at in range(len(axes) - 1, -1, -1):
         strides.insert(0, step)
         step *= shape[at]
-        if at == len(axes) - 1 and at and step >= _PADDED_FROM:
+        if padded and at == len(axes) - 1 and at and step >= _PADDED_FROM:
             step = -(-step // _ROW) * _ROW
-    along = dict(zip(axes, strides, strict=True))
+    of_axis = dict(zip(axes, strides, strict=True))
     single = -(-step // _ROW) * _ROW
-    whole = tuple(along.get(axis, 0 if n > 1 else single) for axis, n in enumerate(array.shape))
+    whole = tuple(of_axis.get(axis, 0 if n > 1 else single) for axis, n in enumerate(sizes))
     return Block(axes, shape, tuple(strides), whole, step)
 
 

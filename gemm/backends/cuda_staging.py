@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
-from gemm.backends.cuda_blocks import ALIGN, Block, Cut, Range, block, part, parts
+from gemm.backends.cuda_blocks import ALIGN, Cut, Range, block, part, parts
 from gemm.backends.cuda_panels import Shape, Step, steps
 from gemm.backends.cuda_pinned import Lane, copy, lanes
 from gemm.backends.cuda_travel import Travel
@@ -122,7 +122,7 @@ class _Product:
         self._given, self._in_place = given, in_place
         c = given["c"]
         self._host = {name: x for name, x in self._given.items() if isinstance(x, np.ndarray) and x.size}
-        self._blocks: dict[str, Block] = {name: block(x) for name, x in self._host.items()}
+        self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
         beside = {name: self._blocks[name].nbytes for name in ("a", "b", "c", "bias", "out") if name in self._blocks}
         if c is not None and all(c.strides[axis] for axis in self._blocks["out"].axes):
             self._blocks["c"] = self._blocks["out"]  # where out will be; else c repeats, and is sent once
