@@ -55,7 +55,8 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:
     """Every form that `kernel` has."""
     if kernel.name == PACK.name:
-        return [{"BYTES": size} for size in (1, 2, 4, 8)]
+        sizes: list[dict[str, object]] = [{"ELEMENT_BYTES": size} for size in (1, 2, 4, 8)]
+        return sizes + [{"ELEMENT_BYTES": 2, "WIDEN": kind} for kind in ("e4m3", "e5m2")]
     if kernel.name == SPLIT.name:
         return [{"TYPE": PLANES[n], "PLANES": n, "TURNED": turned} for n in PLANES for turned in (0, 1)]
     return list(forms(kernel))

@@ -128,6 +128,39 @@ def test_narrow_results_are_rounded_once(device: Device) -> None:
     np.testing.assert_array_equal(narrow.astype(np.float32), wide.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+@pytest.mark.parametrize("name", ["e5m2e4m3sgemm_cuda_wgmma_64x64", "e4m3bgemm_cuda_wgmma_128x192"])
+def test_fp8_at_its_best_becomes_float16(device: Device, name: str) -> None:
+    row, random = BY_NAME[name], np.random.default_rng(5)
+    assert row.precision == "highest"
+    a, b = matrix(random, (70, 200), row.inputs[0], "T"), matrix(random, (200, 72), row.inputs[1])
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    exact, bound = x @ y, (200 + 2) * 2.0**-24 * (np.abs(x) @ np.abs(y))
+    if row.dtype == "bfloat16":
+        bound = bound + 2.0**-8 * (np.abs(exact) + bound)
+    assert np.all(np.abs(run(device, name, a, b, None).astype(np.float64) - exact) <= bound)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_pack_widens_fp8_exactly(kind: str) -> None:
+    machine = machine_or_skip()
+    every = np.arange(256, dtype=np.uint8)
+    to, origin = machine.to_device(np.zeros((2, 136), np.uint16)), machine.to_device(every)
+    pack = struct.pack("2Q8q", origin.address, to.address, 2, 128, 1, 128, 1, 0, 136, 0)
+    kernel = machine.kernel(source("gemm_cuda_pack.cu"), "gemm_cuda_pack", {"ELEMENT_BYTES": 2, "WIDEN": kind})
+    kernel((3, 1), (256,), ctypes.create_string_buffer(pack, len(pack)))
+    got = to.get()[:, :128].view(np.float16).ravel()
+    want = every.view({"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[kind]).astype(np.float16)
+    np.testing.assert_array_equal(got, want)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
+def machine_or_skip() -> Machine:
+    try:
+        return Machine()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+
+
 def packed(machine: Machine, array: Array, rows: int, cols: int, strides: tuple[int, ...], at: int) -> Array:
     """What gemm_cuda_pack makes of the matrices whose first element is array[at], `strides` in elements."""
     size, batch = array.itemsize, 2
@@ -137,18 +170,14 @@ def packed(machine: Machine, array: Array, rows: int, cols: int, strides: tuple[
     to, origin = machine.to_device(out), machine.to_device(array)
     numbers = (rows, cols, batch, *strides, pitch, rows * pitch)
     pack = struct.pack("2Q8q", origin.address + at * size, to.address, *numbers)
-    kernel = machine.kernel(source("gemm_cuda_pack.cu"), "gemm_cuda_pack", {"BYTES": size})
+    kernel = machine.kernel(source("gemm_cuda_pack.cu"), "gemm_cuda_pack", {"ELEMENT_BYTES": size})
     kernel((-(-rows // edge) * -(-pitch // edge), 1), (256,), ctypes.create_string_buffer(pack, len(pack)))
     return to.get()
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_pack(size: int) -> None:
-    try:
-        machine = Machine()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    random = np.random.default_rng(size)
+    machine, random = machine_or_skip(), np.random.default_rng(size)
     array = random.integers(0, 256, 80000, np.uint8).view(f"u{size}")[: 80000 // size]
     cases = [(37, 61, (64, 1, 37 * 64), 0), (37, 61, (1, 48, 61 * 48), 0), (64, 33, (1, 64, 0), 16),
              (5, 70, (70, -1, 350), 69), (70, 5, (-1, 75, 0), 80), (20, 30, (3, 63, 1), 2), (1, 1, (0, 0, 7), 3),

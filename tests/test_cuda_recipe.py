@@ -72,12 +72,16 @@ class Machine:
 
     def pack(self, step: Step, given: tuple[int, ...]) -> None:
         source, target, rows, cols, batch, row, col, matrix, to_row, to_batch = given
-        size = int(str(dict(step.form)["BYTES"]))
+        size = int(str(dict(step.form)["ELEMENT_BYTES"]))
         assert target % 16 == to_row * size % 16 == to_batch * size % 16 == 0
         bits = np.dtype(f"u{size}")
         to = strided(target, bits, (batch, rows, to_row), (to_batch, to_row, 1))
         to[...] = 0
-        to[:, :, :cols] = strided(source, bits, (batch, rows, cols), (matrix, row, col))
+        if widened := dict(step.form).get("WIDEN"):
+            fp8 = strided(source, numpy_type(widened), (batch, rows, cols), (matrix, row, col))
+            to[:, :, :cols] = fp8.astype(np.float16).view(bits)
+        else:
+            to[:, :, :cols] = strided(source, bits, (batch, rows, cols), (matrix, row, col))
 
     def split(self, step: Step, given: tuple[int, ...]) -> None:
         source, target, rows, cols, batch, row, col, matrix, to_row, to_batch, exponents, to_plane = given

@@ -4,7 +4,8 @@
 //                                                              16 bytes to their end
 //
 // k-contiguous copies have m (b: n) rows and k columns; m-contiguous ones k rows and m columns. Only bits are moved:
-// BYTES is all that a type is here. A block moves tiles of EDGE x EDGE elements in steps of 16 bytes:
+// ELEMENT_BYTES is all that a type is here. Or fp8 becomes float16 on the way, exactly (WIDEN). A block moves tiles of EDGE x
+// EDGE elements in steps of 16 bytes:
 //
 //     from contiguous along its columns       chunk by chunk, without shared memory
 //     else, so mostly along its rows:
@@ -19,17 +20,19 @@
 // Grid: x over ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, along a row of tiles first; y over the batch, or less of
 // it: blocks walk on by gridDim.y. 256 threads. `to`, to_row and to_batch must be multiples of 16 bytes.
 
-#ifndef BYTES
-#define BYTES 4 // of an element: 1, 2, 4 or 8
+#ifndef ELEMENT_BYTES
+#define ELEMENT_BYTES 4 // of an element of the copy: 1, 2, 4 or 8
 #endif
+// WIDEN: e4m3 or e5m2, of which float16 is made; ELEMENT_BYTES is 2 then
 
 #include "gemm.cuh"
+#include "ptx.cuh"
 
 #define THREADS 256
-#define CHUNK (16 / BYTES)                             // elements moved at once
-#define EDGE (BYTES == 1 ? 128 : BYTES == 8 ? 32 : 64) // of a tile: rows of 128 or 256 bytes
-#define UNIT (BYTES < 4 ? 4 : BYTES)                   // bytes read at once from a tile's column
-#define ACROSS (UNIT / BYTES)                          // elements of a unit, each of its own row of `to`
+#define CHUNK (16 / ELEMENT_BYTES)                                     // elements moved at once
+#define EDGE (ELEMENT_BYTES == 1 ? 128 : ELEMENT_BYTES == 8 ? 32 : 64) // of a tile: rows of 128 or 256 bytes
+#define UNIT (ELEMENT_BYTES < 4 ? 4 : ELEMENT_BYTES)                   // bytes read at once from a tile's column
+#define ACROSS (UNIT / ELEMENT_BYTES) // elements of a unit, each of its own row of `to`
 
 struct Pack {
     const void *from;
@@ -52,26 +55,48 @@ template <> struct Bits<4> {
 template <> struct Bits<8> {
     typedef unsigned long long type;
 };
-typedef Bits<BYTES>::type Element;
+typedef Bits<ELEMENT_BYTES>::type Element;
 typedef Bits<UNIT>::type Unit;
+
+#ifdef WIDEN
+typedef WIDEN Source;
+INLINE Element moved(Source x) {
+    return float_to_f16(widen(x));
+}
+#else
+typedef Element Source;
+INLINE Element moved(Source x) {
+    return x;
+}
+#endif
 
 struct alignas(16) Chunk {
     Unit units[16 / UNIT];
 
     __device__ __forceinline__ void set(int e, Unit element) { // of a chunk that was 0 there
-        units[e / ACROSS] |= element << e % ACROSS * BYTES * 8;
+        units[e / ACROSS] |= element << e % ACROSS * ELEMENT_BYTES * 8;
     }
 };
 
+INLINE bool aligned(const Source *from) {
+    return (unsigned long long)from % (CHUNK * sizeof(Source)) == 0;
+}
+
 // CHUNK elements from `from` on, `step` apart, of which `left` exist; the others are 0. WHOLE: they lie side by side,
 // aligned, and all exist.
-template <bool WHOLE> INLINE Chunk fetch(const Element *from, long long step, long long left) {
+template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, long long left) {
     Chunk chunk = {};
-    if (WHOLE || (step == 1 && left >= CHUNK && (unsigned long long)from % 16 == 0)) {
+    if (WHOLE || (step == 1 && left >= CHUNK && aligned(from))) {
+#ifdef WIDEN
+        const Vector<Source, CHUNK> sources = *(const Vector<Source, CHUNK> *)from;
+#pragma unroll
+        for (int e = 0; e < CHUNK; ++e) chunk.set(e, moved(sources.at[e]));
+#else
         chunk = *(const Chunk *)from;
+#endif
     } else {
 #pragma unroll
-        for (int e = 0; e < CHUNK; ++e) chunk.set(e, e < left ? from[e * step] : 0);
+        for (int e = 0; e < CHUNK; ++e) chunk.set(e, e < left ? moved(from[e * step]) : 0);
     }
     return chunk;
 }
@@ -84,7 +109,7 @@ INLINE int place(int j, int along) {
 
 // A tile's corner and what exists of it from there on.
 struct Corner {
-    const Element *from;
+    const Source *from;
     Element *to;
     long long rows, cols, width; // cols of `from`, width of `to`
 };
@@ -121,14 +146,10 @@ INLINE void store_turned(const Chunk *tile, const Pack &p, const Corner &at) {
         for (int r = 0; r < ACROSS; ++r) {
             Chunk chunk = {};
 #pragma unroll
-            for (int s = 0; s < CHUNK; ++s) chunk.set(s, (Element)(down[s] >> r * BYTES * 8));
+            for (int s = 0; s < CHUNK; ++s) chunk.set(s, (Element)(down[s] >> r * ELEMENT_BYTES * 8));
             if (i + r < at.rows && j < at.width) ((Chunk *)at.to)[((i + r) * p.to_row + j) / CHUNK] = chunk;
         }
     }
-}
-
-INLINE bool aligned(const Element *from, long long stride) {
-    return (unsigned long long)from % 16 == 0 && stride % CHUNK == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) gemm_cuda_pack(ARGUMENT Pack p) {
@@ -138,18 +159,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) gemm_cuda_pack(ARGUMENT
     const long long top = (long long)(blockIdx.x / across) * EDGE, left = (long long)(blockIdx.x % across) * EDGE;
 
     for (long long z = blockIdx.y; z < p.batch; z += gridDim.y) {
-        const Corner at = {(const Element *)p.from + z * p.from_batch + top * p.from_row + left * p.from_col,
+        const Corner at = {(const Source *)p.from + z * p.from_batch + top * p.from_row + left * p.from_col,
                            (Element *)p.to + z * p.to_batch + top * p.to_row + left, p.rows - top, p.cols - left,
                            p.to_row - left};
         const bool whole = at.rows >= EDGE && at.cols >= EDGE;
 
         if (llabs(p.from_col) <= llabs(p.from_row)) {
-            if (whole && p.from_col == 1 && aligned(at.from, p.from_row))
+            if (whole && p.from_col == 1 && p.from_row % CHUNK == 0 && aligned(at.from))
                 copy_tile<true>(p, at);
             else
                 copy_tile<false>(p, at);
         } else {
-            if (whole && p.from_row == 1 && aligned(at.from, p.from_col))
+            if (whole && p.from_row == 1 && p.from_col % CHUNK == 0 && aligned(at.from))
                 fetch_tile<true>(tile, p, at);
             else
                 fetch_tile<false>(tile, p, at);

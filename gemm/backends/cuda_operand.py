@@ -109,6 +109,8 @@ def vector_of(row: Kernel, which: str) -> int:
 def lying(row: Kernel, x: Operand) -> Operand | None:
     """`x` as `row` reads it where it lies; None: it must be copied first."""
     p = row.params
+    if p.get("widen"):
+        return None
     lies, mapped = p.get(f"{x.which}_lies", 3), p.get("maps", 0) & "ab".index(x.which) + 1
     wide = _WIDE if mapped else vector_of(row, x.which)
     found = x if lies == 7 else None
@@ -141,14 +143,17 @@ def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
     turned = lies == 2 or (lies == 3 and abs(x.across) < abs(x.along))
     rows, cols = (x.k, x.extent) if turned else (x.extent, x.k)
     from_row, from_col = (x.along, x.across) if turned else (x.across, x.along)
-    pitch = -(-cols * x.size // _WIDE) * _WIDE // x.size
-    y = x._replace(slot=ROOM, at=at, along=pitch if turned else 1, across=1 if turned else pitch, aligned=_WIDE,
-                   step=rows * pitch if x.step else 0, turned=turned, vectors=True)  # fmt: skip
+    kind = "float16" if row.params.get("widen") else x.type
+    size = SIZES[kind]
+    pitch = -(-cols * size // _WIDE) * _WIDE // size
+    y = x._replace(slot=ROOM, at=at, type=kind, along=pitch if turned else 1, across=1 if turned else pitch,
+                   step=rows * pitch if x.step else 0, aligned=_WIDE, turned=turned, vectors=True)  # fmt: skip
     packed = _PACK.pack(0, 0, rows, cols, x.matrices, from_row, from_col, x.step, pitch, rows * pitch)
-    edge = {1: 128, 8: 32}.get(x.size, 64)
+    edge = {1: 128, 8: 32}.get(size, 64)
+    form = (("ELEMENT_BYTES", size), *((("WIDEN", x.type),) if kind != x.type else ()))
     grid = -(-rows // edge) * -(-pitch // edge), min(x.matrices, 65535)
-    step = Step(PACK, (("BYTES", x.size),), grid, 1, packed, ((0, x.slot, x.at), (8, ROOM, at)))
-    return y, step, x.matrices * rows * pitch * x.size
+    step = Step(PACK, form, grid, 1, packed, ((0, x.slot, x.at), (8, ROOM, at)))
+    return y, step, x.matrices * rows * pitch * size
 
 
 def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int]:

@@ -124,8 +124,8 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
     pairs = [types(kernel)[:2]]
     if pairs[0][0] != pairs[0][1]:
         pairs.append(pairs[0][::-1])
-    if p.get("planes"):
-        pairs = [(cuda_operand.PLANES[p["planes"]],) * 2]
+    if p.get("planes") or p.get("widen"):
+        pairs = [(cuda_operand.PLANES[p.get("planes", 2)],) * 2]
     choices: dict[str, tuple[object, ...]] = {}
     for name in "AB":
         wide = cuda_operand.vector_of(kernel, name.lower())

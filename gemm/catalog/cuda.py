@@ -30,6 +30,7 @@ Small ones are the host's alone, and absent ones are 0:
     planes      the operands are split first, by gemm_cuda_split, into so many planes along k: 3 of bfloat16 or 2 of
                 float16. A_TYPE and B_TYPE are theirs, and g.memory and g.arrivals the exponents (int) of a's rows and
                 b's columns
+    widen       1: operands of fp8 are copied first, by gemm_cuda_pack, to float16, which A_TYPE and B_TYPE are then
 
 `swap` says where out^T = b^T a^T is computed (a's m is then out's n); rows without it compute that where out is nearer
 to column-major. k = 0 and what is too large for a row is left to the last row of its types, `tile`.
@@ -115,14 +116,19 @@ FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 56000), _ffma_tma(128
 """float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
 
 
+_FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
+
+
 def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, gflops: float) -> Kernel:
-    """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor."""
+    """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor. fp8 becomes float16 first."""
+    about = "wgmma fed by TMA, loading and multiplying warpgroups"
+    widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     return _cuda(
-        op, f"wgmma_{bm}x{bn}", "wgmma", "wgmma fed by TMA, loading and multiplying warpgroups", needs=SM_90A,
+        op, f"wgmma_{bm}x{bn}", "wgmma", about + (", of operands made float16" if widen else ""), needs=SM_90A,
         ordered=False, gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
         THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
         maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
-        blocks=resident, parts=8 // multicast,
+        blocks=resident, parts=8 // multicast, **widen,
         derived={"shared": "STAGES * ((BM + BN) * BK * 2 + 16) + BM // 16 * 2560 + 1024", "b_swizzle": "B_WIDTH"},
     )  # fmt: skip
 
@@ -135,8 +141,10 @@ WGMMA: tuple[Kernel, ...] = (
     *(_wgmma(op, 64, 192, 3, resident=2, gflops=600000) for op in ("b", "h", "b32", "h32")),
     *(_wgmma(op, 64, 128, 4, resident=2, gflops=500000) for op in ("b", "h", "b32", "h32")),
     *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000) for op in _FP8),
+    *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in _FP8),
 )
-"""float16 and bfloat16 on Hopper's tensor cores."""
+"""float16 and bfloat16 on Hopper's tensor cores; and fp8 at their accuracy."""
 
 
 def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
@@ -179,8 +187,7 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
     )  # fmt: skip
 
 
-_FP8 = ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2")
-_BYTES = (*(("s8s32", 1.0), ("u8s32", 1.0)), *((pair + out, 0.9) for pair in _FP8 for out in "bs"))
+_BYTES = (("s8s32", 1.0), ("u8s32", 1.0), *((op, 0.9) for op in _FP8))
 
 KMAJOR: tuple[Kernel, ...] = (
     _kmajor("s", 128, 256, 4, multicast=2, gflops=400000),
@@ -208,8 +215,7 @@ SMALL: tuple[Kernel, ...] = ()
 TILE: tuple[Kernel, ...] = tuple(
     _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread",
           gflops=6000, startup=2, BM=32, BN=32, BK=32, a_lies=7, b_lies=7)
-    for op in ("s", "d", "h", "b", "c", "z", "i8", "i16", "i32", "i64", "s8s32", "u8s32", "h32", "b32",
-               *(pair + out for pair in _FP8 for out in "bs"))
+    for op in ("s", "d", "h", "b", "c", "z", "i8", "i16", "i32", "i64", "s8s32", "u8s32", "h32", "b32", *_FP8)
 )  # fmt: skip
 """The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""
 

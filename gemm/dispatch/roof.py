@@ -75,6 +75,8 @@ def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> in
     p = kernel.params
     if p.get("planes"):
         return size + 2 * p["planes"]
+    if p.get("widen"):
+        return size + 2
     by_map = p.get("maps", 0) & (1 if which == "a" else 2)
     fits = p.get(f"{which}_lies", 3) & lies
     return 0 if fits and not (by_map and aligned % 16) else 2 * size
