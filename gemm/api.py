@@ -38,8 +38,7 @@ def gemm(
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
         out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
         dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes. fp8 operands (ml_dtypes'
-            or PyTorch's float8_e4m3fn and float8_e5m2) count as bfloat16 there; no result is fp8. (Tensor cores
-            multiply them with precision="medium" only.)
+            or PyTorch's float8_e4m3fn and float8_e5m2) count as bfloat16 there; no result is fp8.
         precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff;
             of float16 and bfloat16 u is float32's, 2⁻²⁴, and the result is rounded once. "high" allows besides
             bfloat16 instructions by which products and sums below the smallest normal float32 count as zero; and
