@@ -34,7 +34,8 @@ def build() -> Path:
             (new / name).write_bytes((HERE / name).read_bytes())
         objects = []
         for part in _PARTS:
-            level = ["-O3", "-mavx2", "-mfma"] if part == "tensor" and _has_fma() else ["-O2"]
+            level = ["-O3", "-fno-math-errno", "-fno-trapping-math"] if part == "tensor" else ["-O2"]
+            level += ["-mavx2", "-mfma"] if _has_fma() else []
             objects.append(Path(scratch, f"{part}.o"))
             _compile(*level, "-c", HERE / f"{part}.cpp", "-o", objects[-1])
         _compile("-shared", "-Wl,-soname,libcuda-machine.so.1", *objects, "-o", new / "libcuda.so.1", "-ldl")

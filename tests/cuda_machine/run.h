@@ -136,7 +136,7 @@ void load_box(Block &block, const Load &load);
 void read_box(Block &block, Store &store);
 void write_box(const Store &store);
 void complete(Block &block, unsigned bar, unsigned bytes);
-void multiply(Warp &warp, const Product &product, Block &block, unsigned number);
+void multiply(const Product &product, Block &block, unsigned number);
 Block *block_of_cluster(unsigned rank, const char *what);
 
 } // namespace machine

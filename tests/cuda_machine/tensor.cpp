@@ -46,58 +46,112 @@ int bytes_of(Type type) {
     return type == TF32 ? 4 : type == F16 || type == BF16 ? 2 : 1;
 }
 
-float element(const void *at, Type type) {
-    uint32_t word = 0;
-    memcpy(&word, at, (size_t)bytes_of(type));
+// Elements of `bytes` bytes at `from`, as floats `step` apart.
+void widen(float *to, int step, const void *from, int bytes, Type type) {
+    const auto *words = (const uint32_t *)from;
+    const auto *halves = (const uint16_t *)from;
+    const auto *octets = (const uint8_t *)from;
+    const Tables &all = tables();
     switch (type) {
     case F16:
-        return tables().f16[word];
+        for (int i = 0; i < bytes / 2; ++i) to[i * step] = all.f16[halves[i]];
+        break;
     case BF16:
-        return from_bits(word << 16);
+        for (int i = 0; i < bytes / 2; ++i) to[i * step] = from_bits((uint32_t)halves[i] << 16);
+        break;
     case TF32:
-        return from_bits(word & ~0x1FFFu);
-    case E4M3:
-        return tables().e4m3[word];
-    case E5M2:
-        return tables().e5m2[word];
+        for (int i = 0; i < bytes / 4; ++i) to[i * step] = from_bits(words[i] & ~0x1FFFu);
+        break;
     case S8:
-        return (float)(int8_t)word;
+        for (int i = 0; i < bytes; ++i) to[i * step] = (float)(int8_t)octets[i];
+        break;
+    case U8:
+        for (int i = 0; i < bytes; ++i) to[i * step] = (float)octets[i];
+        break;
     default:
-        return (float)word;
+        for (int i = 0; i < bytes; ++i) to[i * step] = (type == E4M3 ? all.e4m3 : all.e5m2)[octets[i]];
     }
 }
 
-// acc + the sum of `count` products as Hopper's tensor cores do it, as far as is known: all addends are aligned to the
-// largest one and cut to `kept` bits after its leading one, the sum is exact and cut to float (see the model of the
-// tests of bounds). Otherwise: summed in double, rounded once to nearest.
-float dot(float acc, const float *a, const float *b, int count, int kept) {
-    double addends[33];
-    addends[count] = acc;
-    bool finite = std::isfinite(acc);
-    for (int i = 0; i < count; ++i) {
-        addends[i] = (double)a[i] * b[i];
-        finite = finite && std::isfinite(addends[i]);
+struct Operand { // a and b of a product: [row or column][k]
+    float at[256][32];
+    bool zero[256], finite[256];
+    void look(int count, int depth) {
+        for (int i = 0; i < count; ++i) {
+            float sum = 0, none = 0;
+            for (int k = 0; k < depth; ++k) {
+                sum += std::fabs(at[i][k]);
+                none += at[i][k] * 0;
+            }
+            zero[i] = sum == 0;
+            finite[i] = none == 0;
+        }
     }
-    double sum = 0;
-    if (!finite || !truncates()) {
-        for (int i = count; i >= 0; --i) sum += addends[i];
-        return (float)sum;
+};
+
+// acc + the sum of `depth` products, for 8 columns. As Hopper's tensor cores do it, as far as is known: all addends are
+// aligned to the largest one and cut to `kept` bits after its leading one, the sum is exact and cut to float (see
+// tests/oracle/tensor_core.py). Otherwise: summed in double, rounded once to nearest.
+constexpr int WIDE = 8;
+
+void dots(double *acc, const double *a, const double (*b)[WIDE], int depth, int kept) {
+    double largest[WIDE], up[WIDE], down[WIDE], sum[WIDE];
+    for (int c = 0; c < WIDE; ++c) largest[c] = std::fabs(acc[c]);
+    for (int k = 0; k < depth; ++k)
+        for (int c = 0; c < WIDE; ++c) {
+            const double size = std::fabs(a[k] * b[k][c]);
+            largest[c] = size > largest[c] ? size : largest[c];
+        }
+    for (int c = 0; c < WIDE; ++c) {
+        int64_t bits;
+        memcpy(&bits, &largest[c], 8);
+        int64_t unit = (bits >> 52) - 1023 - kept; // all addends are counted in 2^unit
+        unit = unit < -200 ? -200 : unit;
+        const int64_t upwards = (1023 - unit) << 52, downwards = (1023 + unit) << 52;
+        memcpy(&up[c], &upwards, 8);
+        memcpy(&down[c], &downwards, 8);
+        sum[c] = std::trunc(acc[c] * up[c]);
     }
-    double largest = 0;
-    for (int i = 0; i <= count; ++i) largest = std::max(largest, std::fabs(addends[i]));
-    if (largest == 0) {
-        for (int i = 0; i <= count; ++i) sum += addends[i];
-        return (float)sum;
+    for (int k = 0; k < depth; ++k)
+        for (int c = 0; c < WIDE; ++c) sum[c] += std::trunc(a[k] * b[k][c] * up[c]);
+    for (int c = 0; c < WIDE; ++c) {
+        const double total = sum[c] * down[c];
+        int64_t bits;
+        memcpy(&bits, &total, 8);
+        bits &= ~0x1FFFFFFFll; // 24 bits remain
+        memcpy(&acc[c], &bits, 8);
     }
-    int exponent;
-    std::frexp(largest, &exponent);
-    const int unit = std::max(exponent - 1 - kept, -149 - 30); // all are multiples of 2^unit
-    const double up = std::ldexp(1., -unit), down = std::ldexp(1., unit);
-    for (int i = 0; i <= count; ++i) sum += std::trunc(addends[i] * up);
-    sum *= down;
-    const float nearest = (float)sum;
-    if (std::isinf(nearest) || std::fabs((double)nearest) <= std::fabs(sum)) return nearest;
-    return std::nextafter(nearest, 0.f);
+}
+
+void plain_dots(double *acc, const double *a, const double (*b)[WIDE], int depth) {
+    for (int c = 0; c < WIDE; ++c)
+        for (int k = 0; k < depth; ++k) acc[c] += a[k] * b[k][c];
+}
+
+// d[row][column] += a[row][k] * b[column][k]
+template <class Sum>
+void multiply_add(const Operand &a, const Operand &b, int rows, int columns, int depth, int kept, Sum sum) {
+    for (int first = 0; first < columns; first += WIDE) {
+        double y[32][WIDE];
+        bool zero = true, finite = true;
+        for (int c = 0; c < WIDE; ++c) {
+            zero = zero && b.zero[first + c];
+            finite = finite && b.finite[first + c];
+            for (int k = 0; k < depth; ++k) y[k][c] = b.at[first + c][k];
+        }
+        for (int row = 0; row < rows; ++row) {
+            if ((zero && a.finite[row]) || (finite && a.zero[row])) continue;
+            double x[32], acc[WIDE];
+            bool all = finite && a.finite[row];
+            for (int k = 0; k < depth; ++k) x[k] = a.at[row][k];
+            for (int c = 0; c < WIDE; ++c) {
+                acc[c] = sum(row, first + c);
+                all = all && std::isfinite(acc[c]);
+            }
+            all &&truncates() ? dots(acc, x, y, depth, kept) : plain_dots(acc, x, y, depth);
+            for (int c = 0; c < WIDE; ++c) sum(row, first + c) = (float)acc[c];
+        }
+    }
 }
 
 int kept_bits(Type type) {
@@ -122,45 +176,61 @@ unsigned described(uint64_t d, unsigned row, unsigned k, int size, bool transpos
     return address ^ ((address >> 7 & mask) << 4);
 }
 
+// `count` rows of a matrix, from row `first` on, by chunks of 16 bytes, which no swizzle tears apart.
+void fetch(Operand &to, Block &block, uint64_t d, unsigned first, int count, int size, bool transposed, Type type,
+           const char *what) {
+    const int chunk = 16 / size, depth = 32 / size;
+    if (!transposed) {
+        for (int row = 0; row < count; ++row)
+            for (int k = 0; k < depth; k += chunk) {
+                const unsigned at = described(d, first + (unsigned)row, (unsigned)k, size, false);
+                widen(to.at[row] + k, 1, shared_at(block, at, 16, what), 16, type);
+            }
+        return;
+    }
+    for (int row = 0; row < count; row += chunk)
+        for (int k = 0; k < depth; ++k) {
+            const unsigned at = described(d, first + (unsigned)row, (unsigned)k, size, true);
+            widen(&to.at[row][k], 32, shared_at(block, at, 16, what), 16, type);
+        }
+}
+
 } // namespace
 
 // The rows of d that belong to one warp of a warpgroup.
-void multiply(Warp &, const Product &product, Block &block, unsigned number) {
+void multiply(const Product &product, Block &block, unsigned number) {
+    static Operand a, b;
     const Wgmma &w = product.lanes[0];
     const int size = bytes_of(w.a_type), depth = 32 / size, n = w.n;
-    const bool integers = w.a_type == S8 || w.a_type == U8;
-    float a[16][32];
-    static float b[256][32];
-    for (int row = 0; row < 16; ++row)
-        for (int k = 0; k < depth; ++k) {
-            if (w.registers) { // chunks of 4 bytes: (row / 8, k / half) tell the register, row % 8 and k the lane
-                const int per = 4 / size, chunk = k / per, lane = row % 8 * 4 + chunk % 4;
-                const unsigned word = product.registers[lane][row / 8 + chunk / 4 * 2];
-                a[row][k] = element((const char *)&word + k % per * size, w.a_type);
-            } else {
-                const unsigned at = described(w.a, number % 4 * 16 + (unsigned)row, (unsigned)k, size, w.a_transposed);
-                a[row][k] = element(shared_at(block, at, (unsigned)size, "wgmma, a"), w.a_type);
+    if (w.registers) // chunks of 4 bytes: (row / 8, k / half) tell the register, row % 8 and k the lane
+        for (int row = 0; row < 16; ++row)
+            for (int chunk = 0; chunk < 8; ++chunk) {
+                const unsigned *word = &product.registers[row % 8 * 4 + chunk % 4][row / 8 + chunk / 4 * 2];
+                widen(a.at[row] + chunk * 4 / size, 1, word, 4, w.a_type);
             }
-        }
-    for (int column = 0; column < n; ++column)
-        for (int k = 0; k < depth; ++k) {
-            const unsigned at = described(w.b, (unsigned)column, (unsigned)k, size, w.b_transposed);
-            b[column][k] = element(shared_at(block, at, (unsigned)size, "wgmma, b"), w.b_type);
-        }
-    for (int row = 0; row < 16; ++row)
-        for (int column = 0; column < n; ++column) {
-            const Wgmma &lane = product.lanes[row % 8 * 4 + column % 8 / 2];
-            const int i = column / 8 * 4 + row / 8 * 2 + column % 2;
-            if (integers) {
+    else
+        fetch(a, block, w.a, number % 4 * 16, 16, size, w.a_transposed, w.a_type, "wgmma, a");
+    fetch(b, block, w.b, 0, n, size, w.b_transposed, w.b_type, "wgmma, b");
+    a.look(16, depth);
+    b.look(n, depth);
+    const auto place = [&](int row, int column) {
+        const Wgmma &lane = product.lanes[row % 8 * 4 + column % 8 / 2];
+        return (char *)lane.d + 4 * (column / 8 * 4 + row / 8 * 2 + column % 2);
+    };
+    if (!w.scale)
+        for (int row = 0; row < 16; ++row)
+            for (int column = 0; column < n; ++column) memset(place(row, column), 0, 4);
+    if (w.a_type == S8 || w.a_type == U8) {
+        for (int row = 0; row < 16; ++row)
+            for (int column = 0; column < n; ++column) {
                 float sum = 0; // exact: 32 products of 8 bits
-                for (int k = 0; k < depth; ++k) sum += a[row][k] * b[column][k];
-                unsigned &d = ((unsigned *)lane.d)[i];
-                d = (w.scale ? d : 0) + (unsigned)(int)sum;
-            } else {
-                float &d = ((float *)lane.d)[i];
-                d = dot(w.scale ? d : 0.f, a[row], b[column], depth, kept_bits(w.a_type));
+                for (int k = 0; k < depth; ++k) sum += a.at[row][k] * b.at[column][k];
+                *(unsigned *)place(row, column) += (unsigned)(int)sum;
             }
-        }
+        return;
+    }
+    multiply_add(a, b, 16, n, depth, kept_bits(w.a_type),
+                 [&](int row, int column) -> float & { return *(float *)place(row, column); });
 }
 
 namespace {
@@ -198,23 +268,22 @@ void multiply_fragments(void *const *lanes, unsigned) {
     for (int i = 0; i < 32; ++i) all[i] = (const Fragments *)lanes[i];
     const Type type = all[0]->type;
     const int size = bytes_of(type), per = 4 / size, depth = 32 / size;
-    float a[16][16], b[8][16];
-    for (int k = 0; k < depth; ++k) {
-        const int chunk = k / per;
-        for (int row = 0; row < 16; ++row)
-            a[row][k] =
-                element((const char *)((const unsigned *)all[row % 8 * 4 + chunk % 4]->a + row / 8 + chunk / 4 * 2) +
-                            k % per * size,
-                        type);
-        for (int column = 0; column < 8; ++column)
-            b[column][k] = element(
-                (const char *)((const unsigned *)all[column * 4 + chunk % 4]->b + chunk / 4) + k % per * size, type);
-    }
-    for (int row = 0; row < 16; ++row)
-        for (int column = 0; column < 8; ++column) {
-            float &d = ((float *)all[row % 8 * 4 + column / 2]->d)[row / 8 * 2 + column % 2];
-            d = dot(d, a[row], b[column], depth, kept_bits(type));
+    static Operand a, b;
+    for (int chunk = 0; chunk < 8; ++chunk) {
+        for (int row = 0; row < 16; ++row) {
+            const unsigned *words = (const unsigned *)all[row % 8 * 4 + chunk % 4]->a;
+            widen(a.at[row] + chunk * per, 1, words + row / 8 + chunk / 4 * 2, 4, type);
         }
+        for (int column = 0; column < 8; ++column) {
+            const unsigned *words = (const unsigned *)all[column * 4 + chunk % 4]->b;
+            widen(b.at[column] + chunk * per, 1, words + chunk / 4, 4, type);
+        }
+    }
+    a.look(16, depth);
+    b.look(8, depth);
+    multiply_add(a, b, 16, 8, depth, kept_bits(type), [&](int row, int column) -> float & {
+        return ((float *)all[row % 8 * 4 + column / 2]->d)[row / 8 * 2 + column % 2];
+    });
 }
 
 void multiply_doubles(void *const *lanes, unsigned) {
@@ -278,7 +347,7 @@ void machine_wgmma(const Wgmma &product) {
                 if (w.registers) memcpy(p.registers[i], w.registers, 16);
             }
             if (happens_early() && warp.products.open.empty() && warp.products.committed.empty())
-                multiply(warp, p, *current->block, current->visible.warp);
+                multiply(p, *current->block, current->visible.warp);
             else
                 warp.products.open.push_back(p);
         },
@@ -301,7 +370,7 @@ void machine_wgmma_wait(int pending) {
             Warp &warp = *current->warp;
             auto &groups = warp.products.committed;
             while ((int)groups.size() > *(const int *)lanes[0]) {
-                for (const Product &p : groups.front()) multiply(warp, p, *current->block, current->visible.warp);
+                for (const Product &p : groups.front()) multiply(p, *current->block, current->visible.warp);
                 groups.pop_front();
             }
             warp.fenced = false;
