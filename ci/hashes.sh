@@ -3,4 +3,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 pocl=$CI_REPORTS/pocl.hashes.json # absent where PoCL's compiler does not know the CPU
 [[ -e $pocl ]] || pocl=
-python3 "$ROOT/ci/compare_hashes.py" ${pocl:+"$pocl"} "$CI_REPORTS"/{intel,neon}.hashes.json "$ROOT"/benchmarks/results/*/hashes.json
+python3 "$ROOT/ci/compare_hashes.py" ${pocl:+"$pocl"} "$CI_REPORTS"/{intel,neon,cuda-machine,cuda-machine-53}.hashes.json "$ROOT"/benchmarks/results/*/hashes.json
