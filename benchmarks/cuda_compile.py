@@ -4,8 +4,9 @@
                                        [--kernels TEXT] [--json FILE]
 
 Needs NVRTC but no GPU. Prints registers a thread, bytes of shared memory a block and bytes spilled: the worst of the
-forms (how operands lie, types, epilogue) that were compiled: in turn one for each architecture of a row, two at least,
-so that the rows of a source go through its forms together; --every-form compiles all for all, many times as long.
+forms (how operands lie, types, epilogue) that were compiled. A row is compiled for its oldest and newest architecture
+and two between, each time in another form, so that the rows of a source go through all together; --every-form compiles
+all forms for all architectures, which takes an hour.
 Exits 1 when a kernel does not compile, spills a register, or nothing (or not all of --require) was compiled.
 NVRTC 12.9 is the last for sm_50 to sm_70; 13 brings newer ones than sm_120:
 
@@ -63,13 +64,17 @@ def forms_of(kernel: Kernel) -> list[dict[str, object]]:
 
 
 def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
-    """What is compiled of `kernel`: for each architecture one of its forms, two forms at least, or every one."""
+    """What is compiled of `kernel`: a form for its oldest and newest architecture and two between, or every one."""
     wanted = forms_of(kernel)
     if every:
         return [(kernel, arch, form) for arch in archs for form in wanted]
+    if not archs:
+        return []
     start = zlib.crc32(kernel.name.encode())  # so that rows begin with different ones
-    count = max(len(archs), min(2, len(wanted))) if archs else 0
-    return [(kernel, archs[(start + i) % len(archs)], wanted[(start + i) % len(wanted)]) for i in range(count)]
+    between = [archs[1:-1][(start + i) % (len(archs) - 2)] for i in range(min(2, len(archs) - 2))]
+    some = list(dict.fromkeys([archs[0], *between, archs[-1]]))
+    count = max(len(some), min(2, len(wanted)))
+    return [(kernel, some[i % len(some)], wanted[(start + i) % len(wanted)]) for i in range(count)]
 
 
 def measure(job: Job, major: int) -> dict[str, Any]:
