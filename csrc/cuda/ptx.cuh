@@ -66,13 +66,13 @@ PTX unsigned float_to_tf32(float value) { // to nearest, ties away; the low 13 b
 
 // ---- cp.async: a thread's own copies to shared memory. Past valid_bytes zeros are stored and nothing is read.
 
-template <int BYTES> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    if (BYTES == 16)
+template <int COPIED> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
+    static_assert(COPIED == 4 || COPIED == 8 || COPIED == 16, "cp.async copies 4, 8 or 16 bytes");
+    if (COPIED == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid_bytes)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(BYTES),
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(COPIED),
                      "r"(valid_bytes)
                      : "memory");
 }
