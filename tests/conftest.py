@@ -27,7 +27,7 @@ import cuda_machine
 from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.narrowed import narrowed, unsigned
 from conformance.repeated import repeated
-from conformance.resident import CuPy, PyOpenCL, Torch, resident
+from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
 import gemm
@@ -127,8 +127,8 @@ def _sibling(row: Kernel) -> bool:
     return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
 
 
-EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive")
-"""OpenCL kernels that are always tested in every way: one with padded operands and an image, one with strided ones."""
+EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive", "sgemm_cuda_tile", "hgemm_cuda_wgmma_64x64")
+"""Kernels that are always tested in every way: ones with padded or packed operands, and ones that read any strides."""
 
 
 def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
@@ -140,7 +140,8 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
     if backend == "cpu":
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
         return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
-    return ["", *(name for name in ("cupy", "torch") if backend == "cuda" and _imports(name))]
+    libraries = [name for name in ("cupy", "torch") if backend == "cuda" and _imports(name)]
+    return ["", *libraries, *(["interface"] if row.name in EVERY_WAY else [])]
 
 
 def _imports(name: str) -> bool:
@@ -246,6 +247,8 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         call = unsigned(call, dtype)
     elif spec.variant == "repeated":
         call = repeated(call)
+    elif spec.variant == "interface":
+        call = resident(call, CudaInterface(_device(spec)))
     elif spec.variant == "cupy":
         call = resident(call, CuPy())
     elif spec.variant == "torch":

@@ -7,6 +7,7 @@ device array, the guard on the host sees.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,6 +116,34 @@ class Torch:
         if not isinstance(array, self._torch.Tensor):
             raise TypeError(f"the result is a {type(array).__name__}, not a torch Tensor")
         return array.cpu().numpy()
+
+
+class CudaInterface:
+    """Whatever has only the CUDA Array Interface; results are arrays of our own."""
+
+    def __init__(self, device: Any) -> None:
+        from gemm.backends.cuda_arrays import DeviceArray
+
+        self._array, self._device = DeviceArray, device
+
+    def upload(self, memory: Array) -> Any:
+        block = self._array((max(memory.nbytes, 1),), np.uint8, self._device)
+        if memory.nbytes:
+            block.copy_from_host(memory)
+        return block
+
+    def download(self, block: Any, size: int) -> Array:
+        return block.copy_to_host()[:size]
+
+    def view(self, block: Any, x: Array, offset: int) -> Any:
+        start = block.__cuda_array_interface__["data"][0] + offset
+        shown = {"shape": x.shape, "strides": x.strides, "typestr": x.dtype.str, "data": (start, False), "version": 3}
+        return SimpleNamespace(__cuda_array_interface__={**shown, "stream": 1}, block=block)
+
+    def values(self, array: Any) -> Array:
+        if not isinstance(array, self._array):
+            raise TypeError(f"the result is a {type(array).__name__}, not a DeviceArray")
+        return array.copy_to_host()
 
 
 def resident(call: Callable[..., Any], library: Library) -> Callable[..., Array]:
