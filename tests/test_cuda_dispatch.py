@@ -61,9 +61,9 @@ def is_of(family, name):
     ("options", "family"),
     [
         (FP32, "ffma"), (HIGH, "emulated|kmajor_tf32"), (TF32, "kmajor_tf32"), (BF16, "wgmma"), (FP16, "wgmma"),
-        (BF16_32, "wgmma"), (INT8, "kmajor"), (FP8, "kmajor"),
+        (BF16_32, "wgmma"), (INT8, "kmajor"), (FP8, "kmajor"), ({**FP8, "precision": "highest"}, "wgmma"),
     ],
-    ids=["fp32", "high", "tf32", "bf16", "fp16", "bf16-fp32", "int8", "fp8"],
+    ids=["fp32", "high", "tf32", "bf16", "fp16", "bf16-fp32", "int8", "fp8", "fp8-highest"],
 )  # fmt: skip
 def test_squares_go_to_the_family_of_their_type(n, options, family):
     if n < 1024 and options is HIGH:
