@@ -604,19 +604,33 @@ def test_prepared(backend: CudaBackend, device: Device, name: str) -> None:
     if set(row.needs) - device.features:
         pytest.skip("no Hopper")
     a, b = rand((20, 37), seed=1), rand((37, 41), seed=2)
-    b_ = backend.to_device(b, device)
-    kept = backend.keep(row, device, b_, reproducible=False)
-    assert kept.owner.memory.nbytes
-    assert (kept.owner.memory is b_.owner) == (name == "sgemm_cuda_tile")
-    run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
     a_ = backend.to_device(a, device)
-    for out in (backend.empty((20, 41), a_), backend.empty((41, 20), a_).mT):
-        run(a_, kept, None, out, 1.0, 0.0)
-        np.testing.assert_allclose(backend.to_host(out), a @ b, atol=0.02 if name == "copied" else 1e-5)
-        assert run.lies(a_, kept, None, out)["b"] == "used in place"
-    host = np.empty((20, 41), np.float32)
-    run(a, kept, None, host, 1.0, 0.0)
-    np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
+    run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
+    for b_ in (backend.to_device(b, device), backend.to_device(np.ascontiguousarray(b.T), device).mT):
+        kept = backend.keep(row, device, b_, reproducible=False)
+        assert kept.owner.memory.nbytes
+        assert (kept.owner.memory is b_.owner) == (name == "sgemm_cuda_tile")
+        for out in (backend.empty((20, 41), a_), backend.empty((41, 20), a_).mT):
+            run(a_, kept, None, out, 1.0, 0.0)
+            np.testing.assert_allclose(backend.to_host(out), a @ b, atol=0.02 if name == "copied" else 1e-5)
+            assert run.lies(a_, kept, None, out)["b"] == "used in place"
+        host = np.empty((20, 41), np.float32)
+        run(a, kept, None, host, 1.0, 0.0)
+        np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
+
+
+def test_prepared_vectors(backend: CudaBackend, device: Device) -> None:
+    """Planes of a matrix of one column lie as they were made, however that was seen."""
+    row = next((row for row in ROWS if row.params.get("planes") == 3), TILE)
+    if set(row.needs) - device.features:
+        pytest.skip("no Hopper")
+    a, b = rand((20, 37), seed=1), rand((37, 1), seed=2)
+    run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
+    wide = backend.to_device(np.repeat(b, 9, 1), device)
+    for b_ in (backend.to_device(b, device), replace(wide, shape=(37, 1))):
+        out = backend.empty((20, 1), b_)
+        run(backend.to_device(a, device), backend.keep(row, device, b_, reproducible=False), None, out, 1.0, 0.0)
+        np.testing.assert_allclose(backend.to_host(out), a @ b, atol=1e-5)
 
 
 # Faults, and processes of their own.

@@ -40,6 +40,8 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
                 (b.data + b.offset) & -(b.data + b.offset) & 31 or 16)  # fmt: skip
     x = x._replace(aligned=min(16, x.aligned))
     planes = row.params.get("planes", 0)
+    if row.params.get("widen"):
+        raise TypeError(f"{row.name} takes no prepared b")
     if not planes and lying(row, x) is not None:
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     if planes:
@@ -56,5 +58,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
         cuda().cuStreamSynchronize(stream)  # products on any stream may follow
     memory._lent = True  # and be at work when it is given up
     owner = Planes(memory, planes) if planes else Kept(memory)
-    strides = (n * size, size) if planes else (y.along * size, y.across * size)
+    strides = (y.along * size, y.across * size)
+    if planes:  # which strides cannot tell of; these only say along which axis the planes are contiguous
+        strides = (max(n, 2) * size, size) if y.turned else (size, max(k, 2) * size)
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)

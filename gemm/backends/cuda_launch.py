@@ -123,5 +123,5 @@ def layout_of(
         )
     return Layout(
         out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,
-        kept=isinstance(b.owner, Planes),
+        kept=isinstance(b.owner, Planes) and a.shape[-1] > 0,
     )  # fmt: skip

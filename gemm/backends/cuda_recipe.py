@@ -15,6 +15,7 @@ from typing import NamedTuple
 from gemm.backends import cuda_operand
 from gemm.backends.cuda_operand import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step
 from gemm.catalog import KERNELS, Kernel, blocks
+from gemm.errors import KernelFailed
 from gemm.problem import same_stack
 
 GRID = 65535
@@ -110,12 +111,12 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """How `kernel` computes products of that layout; or `plain(kernel)`, where it cannot: it is none of the mistakes
     of a caller that k = 0, or that a matrix has more rows than a tensor map.
     """
-    for row in (kernel, plain(kernel)):
+    for row in (kernel, *(() if layout.kept else (plain(kernel),))):
         try:
             return _Maker(row, chip, layout).recipe()
         except _Unfit:
             continue
-    raise AssertionError(f"{plain(kernel).name} takes any product")
+    raise KernelFailed(f"{kernel.name} cannot compute products of {layout.shape}")
 
 
 def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
