@@ -83,6 +83,13 @@ def test_what_does_not_fit_runs_in_blocks(device: Device, monkeypatch: pytest.Mo
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, atol=2.0)
 
 
+def test_large_arrays_go_by_rings_both_ways(device: Device) -> None:
+    array = rand(600, 700)
+    there = CudaBackend().to_device(array, device)
+    np.testing.assert_array_equal(there.owner.copy_to_host(), array)
+    np.testing.assert_array_equal(CudaBackend().to_host(there.mT), array.T)
+
+
 def test_threads_multiply_side_by_side(device: Device) -> None:
     wrong: list[int] = []
 

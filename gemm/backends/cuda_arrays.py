@@ -15,11 +15,13 @@ import numpy as np
 
 from gemm.backends import cuda_dlpack
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
+from gemm.backends.cuda_travel import fetch, send
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
 
+_STAGED_FROM = 1 << 20  # bytes that are copied through page-locked memory
 _NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Types that NumPy knows by ml_dtypes, by the names that PyTorch and ml_dtypes share."""
 
@@ -96,7 +98,10 @@ class DeviceArray:
         block = np.ascontiguousarray(array, self.dtype)
         if block.nbytes != self.nbytes:
             raise ValueError(f"array has shape {array.shape}, must have {self.shape}")
-        if self.nbytes:
+        if self.nbytes >= _STAGED_FROM:
+            with self.device.handle as gpu:
+                send(gpu, block.reshape(-1).view(np.uint8), self._address)
+        elif self.nbytes:
             with self.device.handle:
                 cuda().cuMemcpyHtoD(self._address, block.ctypes.data, self.nbytes)
 
@@ -183,9 +188,13 @@ def to_host(source: DeviceView) -> np.ndarray:
     if not source.size:
         return np.empty(source.shape, source.dtype)
     span = np.empty(high - low + source.dtype.itemsize, np.uint8)
-    with source.device.handle:
+    address = source.data + source.offset + low
+    with source.device.handle as gpu:
         cuda().cuCtxSynchronize()
-        cuda().cuMemcpyDtoH(span.ctypes.data, source.data + source.offset + low, span.nbytes)
+        if span.nbytes >= _STAGED_FROM:
+            fetch(gpu, span, address)
+        else:
+            cuda().cuMemcpyDtoH(span.ctypes.data, address, span.nbytes)
     strided: np.ndarray = np.ndarray(source.shape, source.dtype, span, -low, source.strides)
     copy: np.ndarray = strided.copy()
     return copy

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda_api import cuda
-from gemm.backends.cuda_blocks import Block, Cut, Piece, pieces
-from gemm.backends.cuda_pinned import DEPTH, SLOT, Lane, Slot, copy, happened
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda
+from gemm.backends.cuda_blocks import Block, Cut, Piece, block, pieces
+from gemm.backends.cuda_pinned import DEPTH, SLOT, Lane, Slot, copy, happened, lanes
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
@@ -94,9 +94,27 @@ class Travel:
             self._coming.popleft()
 
 
-def _transfer(piece: Piece, host: int, block: int, stream: int, *, to_host: bool) -> None:
+def send(gpu: Any, array: np.ndarray, address: int) -> None:
+    """Copy the bytes `array` (one axis) to the device, in order on the legacy stream; waits."""
+    with lanes(gpu).one() as lane:
+        lane.follow(lane.up, LEGACY_STREAM)
+        Travel(lane).send(array, block(array), {}, address, advance=False)
+        cuda().cuStreamSynchronize(lane.up)
+        lane.rest()
+
+
+def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
+    """Copy bytes of the device to `array` (one axis), in order on the legacy stream; waits."""
+    with lanes(gpu).one() as lane:
+        travel = Travel(lane)
+        travel.fetch(array, block(array), {}, address, LEGACY_STREAM)
+        travel.advance(wait=True)
+        lane.rest()
+
+
+def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool) -> None:
     """Enqueue the copy of `piece` between staging memory and the device."""
-    device = block + piece.offset
+    device = base + piece.offset
     if piece.rows == 1:
         if to_host:
             cuda().cuMemcpyDtoHAsync(host, device, piece.width, stream)
