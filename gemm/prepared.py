@@ -196,7 +196,7 @@ def prepare(
                      precision=precision, reproducible=reproducible)  # fmt: skip
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
-    asked = "cpu" if (backend, held_by) == ("auto", None) else backend
+    asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
     # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
     plan = dispatch.choose(problem, asked, kernel, held_by)

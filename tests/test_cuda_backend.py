@@ -446,6 +446,28 @@ def test_room_that_is_missing_is_looked_for_again(backend: CudaBackend, device: 
     check_same_bits(backend.to_host(views[2]), expected)
 
 
+def test_a_failure_between_launches_spoils_c(
+    backend: CudaBackend, device: Device, emulated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where out is c and some of several launches have gone, nothing may start anew from c."""
+    emulated()
+    monkeypatch.setattr(cuda_recipe, "GRID", 2)
+    cuda_recipe.recipe.cache_clear()
+    a, b, c = (backend.to_device(rand((4, 3, 3), seed=seed), device) for seed in range(3))
+    out = backend.to_device(rand((4, 3, 3)), device)
+    run = launch(backend, device)
+    run(a, b, c, out, 1.0, 1.0)
+    for goal, spoilt in ((out, False), (c, True)):
+        emulated(fail="")
+        run(a, b, None, out, 1.0, 0.0)  # the machine counts from its new setting on
+        emulated(fail="cuLaunchKernel:2:1")
+        with pytest.raises(KernelFailed) as caught:
+            run(a, b, c, goal, 1.0, 1.0)
+        assert caught.value.spoilt == spoilt
+    emulated(fail="")
+    cuda_recipe.recipe.cache_clear()
+
+
 # Streams.
 
 

@@ -66,7 +66,8 @@ class Launches:
         failed = self._sequence.run(stream, a, b, c, out, bias, scale)
         if failed is None:
             return
-        if failed[1] == OUT_OF_MEMORY:  # the pool, or what waits to be freed, may have what is missing
+        # The pool, or what waits to be freed, may have what is missing; and nothing was launched yet.
+        if failed == ("cuMemAllocFromPoolAsync", OUT_OF_MEMORY):
             with self.gpu:
                 self.gpu.trim()
             failed = self._sequence.run(stream, a, b, c, out, bias, scale)
