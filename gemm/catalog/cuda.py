@@ -209,7 +209,24 @@ DMMA: tuple[Kernel, ...] = ()
 GEMV: tuple[Kernel, ...] = ()
 """Few rows: one pass over b."""
 
-SMALL: tuple[Kernel, ...] = ()
+def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
+           gflops: float) -> Kernel:  # fmt: skip
+    """A row of gemm_cuda_small: `stack` products a block."""
+    form = f"small_{bm}x{bn}" + f"x{bk}" * (bk > bm)
+    return _cuda(
+        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops,
+        BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STACK=stack, THREADS=stack * bm * bn // (tm * tn), RESIDENT=resident,
+        a_lies=7, b_lies=7, vector=16,
+    )  # fmt: skip
+
+
+SMALL: tuple[Kernel, ...] = (
+    *(_small(op, 16, 16, 16, 2, 4, stack=4, resident=8, gflops=15000) for op in "shb"),
+    _small("s", 16, 16, 32, 2, 4, stack=4, resident=6, gflops=16000),
+    *(_small(op, 32, 32, 32, 4, 4, stack=2, resident=6, gflops=25000) for op in "shb"),
+    *(_small(op, 64, 64, 32, 8, 4, stack=1, resident=4, gflops=30000) for op in "shb"),
+    _small("d", 16, 16, 16, 2, 4, stack=4, resident=6, gflops=7000),
+)
 """Batches of small products: a warp or a block each."""
 
 TILE: tuple[Kernel, ...] = tuple(

@@ -1,0 +1,150 @@
+// gemm_cuda_small: many small products, STACK of them a block, each by a team of threads with TM x TN outputs a thread.
+//
+//                      n <= BN
+//                   +---+---+---+      A team brings tiles of its a and b to shared memory, BK of k at a time, both with
+//              k    |   |TN |   |      k outermost: a thread's TM elements of a and TN of b are then one wide load each,
+//          +----+   +---+---+---+      and neighbouring threads meet no bank conflict. A team of 32 is a warp and waits
+//          | TM |   |   |acc|   |      for none of the others.
+//          +----+   +---+---+---+
+//        m <= BM                       There is no pipeline: what hides memory's latency is the number of blocks that
+//                                      a multiprocessor holds, of which each has a whole product on its way.
+//
+// Larger products than one tile are computed, too, tile by tile. Sums of narrower types are float32.
+//
+// ORDERED: each output is one chain of fma, k ascending, that ends at k.
+//
+// Grid: x = tiles of a product, y = ceil(batch / STACK). Block: THREADS = STACK * (BM / TM) * (BN / TN).
+
+#ifndef BM
+#define BM 16 // rows of out a team
+#endif
+#ifndef BN
+#define BN 16 // columns of out a team
+#endif
+#ifndef BK
+#define BK 16 // of k that lie in shared memory
+#endif
+#ifndef TM
+#define TM 2 // rows of out a thread
+#endif
+#ifndef TN
+#define TN 4 // columns of out a thread
+#endif
+#ifndef STACK
+#define STACK 4 // products a block
+#endif
+#ifndef THREADS
+#define THREADS 128
+#endif
+#ifndef RESIDENT
+#define RESIDENT 8 // blocks of a multiprocessor that registers must suffice for
+#endif
+#ifndef A_TURNED
+#define A_TURNED 0 // 1: a is contiguous along m, not k
+#endif
+#ifndef B_TURNED
+#define B_TURNED 0 // 1: b is contiguous along k, not n
+#endif
+#ifndef A_VECTOR
+#define A_VECTOR 1 // elements of a in one aligned access; 1: any strides
+#endif
+#ifndef B_VECTOR
+#define B_VECTOR 1
+#endif
+
+#include "gemm.cuh"
+
+enum { TEAM = (BM / TM) * (BN / TN) };
+static_assert(THREADS == STACK * TEAM && (TEAM == 32 || THREADS % 32 == 0), "a team a product");
+
+// A tile in shared memory: BK rows of WIDE elements along m or n. Rows begin aligned to what a thread reads at once.
+template <int WIDE> struct Tiled {
+    enum { PITCH = WIDE + 16 / sizeof(SUM) };
+    alignas(16) SUM at[BK][PITCH];
+
+    // From the corner at `from`, of which `lines` x `steps` exist; `line` and `step` are strides along m (n) and along
+    // k. ALONG_K: VECTOR elements lie side by side along k, else along m (n). What does not exist is left as it was: it
+    // feeds no output that is stored.
+    template <bool ALONG_K, int VECTOR, class T>
+    __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
+        constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // pieces along m (n)
+        constexpr int PIECES = WIDE * BK / VECTOR;
+#pragma unroll
+        for (int first = 0; first < PIECES; first += TEAM) {
+            const int x = first + t, l = x % ACROSS * (ALONG_K ? 1 : VECTOR), p = x / ACROSS * (ALONG_K ? VECTOR : 1);
+            if ((PIECES % TEAM && x >= PIECES) || l >= lines || p >= steps) continue;
+            const T *piece = from + l * line + p * step;
+            if (VECTOR > 1 && (ALONG_K ? p + VECTOR <= steps : l + VECTOR <= lines)) {
+                const Vector<T, VECTOR> whole = *(const Vector<T, VECTOR> *)piece;
+#pragma unroll
+                for (int y = 0; y < VECTOR; ++y) (ALONG_K ? at[p + y][l] : at[p][l + y]) = (SUM)widen(whole.at[y]);
+            } else {
+#pragma unroll
+                for (int y = 0; y < VECTOR; ++y) {
+                    if (ALONG_K ? p + y < steps : l + y < lines)
+                        (ALONG_K ? at[p + y][l] : at[p][l + y]) = (SUM)widen(piece[y * (ALONG_K ? step : line)]);
+                }
+            }
+        }
+    }
+};
+
+// COUNT neighbours, from an address aligned to as many, 16 bytes at a time.
+template <int COUNT> INLINE void load(SUM (&to)[COUNT], const SUM *from) {
+    constexpr int WIDE = COUNT * sizeof(SUM) < 16 ? COUNT : 16 / sizeof(SUM);
+#pragma unroll
+    for (int x = 0; x < COUNT; x += WIDE) *(Vector<SUM, WIDE> *)(to + x) = *(const Vector<SUM, WIDE> *)(from + x);
+}
+
+INLINE void meet() {
+    if (TEAM == 32)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(ARGUMENT Gemm g) {
+    __shared__ Tiled<BM> a_tiles[STACK];
+    __shared__ Tiled<BN> b_tiles[STACK];
+
+    const int team = threadIdx.x / TEAM, t = threadIdx.x % TEAM;
+    const int row = t / (BN / TN) * TM, col = t % (BN / TN) * TN;
+    const long long z = (long long)blockIdx.y * STACK + team;
+    const bool here = z < g.batch; // the others only meet
+    Tiled<BM> &a_tile = a_tiles[team];
+    Tiled<BN> &b_tile = b_tiles[team];
+    const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
+    const int rows = here ? (int)min((long long)BM, g.m - tile.top) : 0;
+    const int cols = here ? (int)min((long long)BN, g.n - tile.left) : 0;
+    const A_TYPE *a = g.a + (here ? z : 0) * g.a_batch + tile.top * g.a_row;
+    const B_TYPE *b = g.b + (here ? z : 0) * g.b_batch + tile.left * g.b_col;
+
+    SUM acc[TM][TN] = {};
+    const auto add_product = [&](int p) {
+        SUM x[TM], y[TN];
+        load(x, &a_tile.at[p][row]);
+        load(y, &b_tile.at[p][col]);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) acc[i][j] = multiply_add(x[i], y[j], acc[i][j]);
+    };
+    for (long long done = 0; done < g.k; done += BK) {
+        const int steps = (int)min((long long)BK, g.k - done);
+        if (done) meet(); // all have read the last tiles
+        a_tile.fill<!A_TURNED, A_VECTOR>(a + done * g.a_col, g.a_row, g.a_col, rows, steps, t);
+        b_tile.fill<B_TURNED, B_VECTOR>(b + done * g.b_row, g.b_col, g.b_row, cols, steps, t);
+        meet();
+        if (steps == BK) {
+#pragma unroll
+            for (int p = 0; p < BK; ++p) add_product(p);
+        } else {
+#pragma unroll 2
+            for (int p = 0; p < steps; ++p) add_product(p);
+        }
+    }
+    if (!here) return;
+    const Output<TN> output(g, z);
+#pragma unroll
+    for (int i = 0; i < TM; ++i) output.put(tile.top + row + i, tile.left + col, acc[i]);
+}
