@@ -60,8 +60,7 @@ SM_80, SM_90A = ("sm_80",), ("sm_90a",)
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
     """A row of a source that serves several types: <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu."""
-    first = (op, form) == ("s", "tile")  # by which the probe tries the device; each of the others waits for its product
-    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True, late=not first,
+    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True, late=True,
                 **rest)  # fmt: skip
 
 

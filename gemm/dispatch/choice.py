@@ -97,7 +97,8 @@ def candidates(
             raise ValueError(
                 f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
             )
-        facts = probe.facts(run=kernel is None)
+        # Late rows need no probe, and operands that lie there no way to the device.
+        facts = probe.facts(run=kernel is None and not all(row.late for row in rows_here))
         return [_weigh(row, held_by, problem, facts, trusting=kernel is not None) for row in rows_here]
 
     def weighed(rows: list[Kernel], *, trusting: bool) -> list[Candidate]:
