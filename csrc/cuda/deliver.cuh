@@ -49,6 +49,20 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
+// Four rows of a column, from `mine` on. Four lanes read below each other: each starts with another of its four, whose
+// rows lie in other banks.
+template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
+    const int first = threadIdx.x % 4;
+    FOUR x, y, z;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x.at[i] = mine[(i + first) % 4 * step];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y.at[i] = first & 1 ? x.at[(i + 3) % 4] : x.at[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) z.at[i] = first & 2 ? y.at[(i + 2) % 4] : y.at[i];
+    return z;
+}
+
 // STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
 template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
     enum { TOGETHER = 4 }; // parts whose loads are on their way at once
@@ -64,7 +78,7 @@ template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mi
             if (step == 1)
                 four.words = *(const float4 *)(mine + x);
             else
-                for (int y = 0; y < 4; ++y) four.at[y] = mine[(x + y) * step];
+                four = column_of<Four>(mine + x * step, step);
             for (int y = 0; y < 4; ++y) sums[x + y] = four.at[y];
         }
         return;

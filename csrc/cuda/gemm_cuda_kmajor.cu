@@ -108,7 +108,7 @@ INLINE void leave(const Stages &stage, int block) {
     stage.leave<MULTICAST>(block);
 }
 #else
-enum { SETS = RESIDENT > 1 ? 1 : 2 }; // another block's products keep the tensor cores busy, too
+enum { SETS = RESIDENT > 1 || CONSUMERS > 2 ? 1 : 2 }; // others' products keep the tensor cores busy, too
 typedef unsigned From[4][4];
 
 // Of float: lane 4g + t has, of each 8 of k, registers 0 and 1: rows g and g + 8 at k = t; 2 and 3: the same at k = t + 4.

@@ -197,7 +197,8 @@ KMAJOR: tuple[Kernel, ...] = (
     _kmajor("s", 64, 64, 6, resident=2, gflops=220000),
     *(_kmajor(op, 128, 256, 4, multicast=2, gflops=rate * 1500000) for op, rate in _BYTES),
     *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1450000) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 64, 3, resident=2, gflops=rate * 900000) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 64, 3, resident=2, gflops=900000) for op in ("s8s32", "u8s32")),
+    *(_kmajor(op, 128, 64, 6, gflops=750000) for op in _FP8),  # with two blocks there were too few registers
     *(_kmajor(op, 64, 64, 6, resident=2, gflops=rate * 700000) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
