@@ -66,15 +66,18 @@ inline char *new_stack() {
     return (char *)memory + page;
 }
 
-// `context` will begin with start(), which never returns.
-inline void prepare(Context &context, char *stack, void (*start)()) {
+// `context` will begin with start(), which never returns. Tops of stacks that lie at the same place in their pages would
+// share the same few lines of the cache: they begin `line` lines further down.
+inline void prepare(Context &context, char *stack, unsigned line, void (*start)()) {
 #ifdef __x86_64__
-    void **top = (void **)(stack + STACK - 64); // 16-byte aligned; after `ret` it is 8 off, as after a call
+    void **top =
+        (void **)(stack + STACK - 64 * (line + 1)); // 16-byte aligned; after `ret` it is 8 off, as after a call
     *--top = nullptr;
     *--top = (void *)start;
     for (int i = 0; i < 6; ++i) *--top = nullptr;
     context.stack_pointer = top;
 #else
+    (void)line;
     getcontext(&context.saved);
     context.saved.uc_stack.ss_sp = stack;
     context.saved.uc_stack.ss_size = STACK;

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
 
 machine::Thread *machine_thread;
 
@@ -29,8 +28,26 @@ int live, cluster_arrived;
 unsigned long long cluster_phase;
 std::vector<Fiber *> cluster_waiting;
 Outcome outcome;
+bool failed_before;
 sigjmp_buf escape;
-std::mt19937 random_bits;
+
+struct Random { // xorshift, as a generator of the standard library
+    using result_type = uint32_t;
+    uint64_t state = 1;
+    static constexpr uint32_t min() {
+        return 0;
+    }
+    static constexpr uint32_t max() {
+        return 0xFFFFFFFF;
+    }
+    uint32_t operator()() {
+        state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
+        return (uint32_t)(state * 0x2545F4914F6CDD1Dull >> 32);
+    }
+    uint32_t below(size_t count) {
+        return (uint32_t)((uint64_t) operator()() * count >> 32);
+    }
+} random_bits;
 int seed;
 enum { LATE, EARLY, MIXED } timing;
 std::chrono::steady_clock::time_point deadline;
@@ -90,7 +107,7 @@ void start() {
         stop(719, where(self) + " ended without waiting for its TMA stores");
     for (const Store &store : self.unwritten) write_box(store);
     self.unwritten.clear();
-    self.copies.clear();
+    if (!self.copies.open.empty() || !self.copies.committed.empty()) self.copies.clear();
     self.ended = true;
     Warp &warp = *self.warp;
     warp.live &= ~(1u << self.visible.lane);
@@ -182,17 +199,19 @@ void run_cluster(const Dim3 &cluster_at) {
             fiber.ended = fiber.ready = false;
             fiber.waits = "";
             fiber.cluster_arrived = false;
-            fiber.copies.clear();
-            fiber.stores.clear();
-            fiber.unwritten.clear();
-            prepare(fiber.context, fiber.stack, start);
+            if (failed_before) { // else it ended with nothing left
+                fiber.copies.clear();
+                fiber.stores.clear();
+                fiber.unwritten.clear();
+            }
+            prepare(fiber.context, fiber.stack, (rank * threads + i) * 5 % 64, start);
             wake(&fiber);
         }
     }
     while (live) {
         if (next_ready == ready.size()) stop(719, deadlock());
         if (seed) { // any of those that can run
-            std::swap(ready[next_ready], ready[next_ready + random_bits() % (ready.size() - next_ready)]);
+            std::swap(ready[next_ready], ready[next_ready + random_bits.below(ready.size() - next_ready)]);
         }
         Fiber *fiber = ready[next_ready++];
         if (next_ready > 4096 && next_ready * 2 > ready.size()) {
@@ -221,11 +240,11 @@ int setting(const char *name, int otherwise) {
 } // namespace
 
 bool chance() {
-    return seed && random_bits() % 2;
+    return seed && random_bits() >> 31;
 }
 
 bool happens_early() {
-    return timing == EARLY || (timing == MIXED && random_bits() % 2);
+    return timing == EARLY || (timing == MIXED && random_bits() >> 31);
 }
 
 void wake(Fiber *fiber) {
@@ -261,9 +280,10 @@ Block *block_of_cluster(unsigned rank, const char *what) {
 
 Outcome run(const Launch &launch) {
     launched = &launch;
+    failed_before = outcome.status != 0;
     outcome = {};
     seed = setting("CUDA_MACHINE_SEED", 1);
-    random_bits.seed((unsigned)seed);
+    random_bits.state = (uint64_t)seed * 0x9E3779B97F4A7C15ull + 1;
     const char *async = getenv("CUDA_MACHINE_ASYNC");
     timing = !async ? (seed ? MIXED : LATE) : !strcmp(async, "late") ? LATE : !strcmp(async, "early") ? EARLY : MIXED;
     deadline = std::chrono::steady_clock::now() + std::chrono::seconds(setting("CUDA_MACHINE_TIMEOUT", 300));
