@@ -94,6 +94,13 @@ def test_skinny_products_fill_the_chip_by_cutting_k_or_by_small_tiles(shape, opt
     assert used >= 0.6 * 132
 
 
+@pytest.mark.parametrize("options", [FP32, BF16, FP16, FP64], ids=["fp32", "bf16", "fp16", "fp64"])
+def test_many_tiny_products_share_blocks(options):
+    for batch, n in ((10000, 16), (100000, 4), (2000, 10)):
+        assert is_of("small", best(n, n, n, batch, **options))
+    assert not is_of("small", best(512, 512, 512, 64, **options))
+
+
 def test_operands_that_lie_wrong_cost_their_copy():
     row = BY_NAME["sgemm_cuda_kmajor_tf32_128x256"]
     problem = Problem("float32", 4096, 4096, 4096, layout="NTN", device="cuda:0", precision="medium")

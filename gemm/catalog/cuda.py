@@ -209,6 +209,7 @@ DMMA: tuple[Kernel, ...] = ()
 GEMV: tuple[Kernel, ...] = ()
 """Few rows: one pass over b."""
 
+
 def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
            gflops: float) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_small: `stack` products a block."""
