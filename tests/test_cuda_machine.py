@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_machine.direct import Failed, Machine
+from cuda_machine.direct import Failed, Machine, source
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
@@ -638,3 +640,13 @@ def test_graphs_replay_what_a_stream_captured(machine: Machine) -> None:
     machine.call("cuGraphLaunch", made, stream)
     machine.call("cuStreamSynchronize", stream)
     assert list(device.get()) == [5, 0]
+
+
+def test_every_function_of_ptx_is_emulated() -> None:
+    emulated = Path(__file__).with_name("cuda_machine").joinpath("ptx.h").read_text(encoding="utf-8")
+    known = set(re.findall(r"\b(\w+)\(", emulated)) | set(re.findall(r"MACHINE_WGMMA\((\w+)", emulated))
+    known |= {f"ldmatrix_x{count}{way}" for count in (1, 2, 4) for way in ("", "_trans")}
+    for name in ("ptx.cuh", "ptx_sm90.cuh", "wgmma.cuh"):
+        functions = re.findall(r"^(?:template <[^>]*> )?PTX [\w ]+?(\w+)\(", source(name), re.MULTILINE)
+        assert functions
+        assert not set(functions) - known, name
