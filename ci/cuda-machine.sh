@@ -1,15 +1,20 @@
-# The conformance suite over every CUDA row on an emulated GPU, tests/cuda_machine: compute capability 9.0 for all rows, 5.3
-# for those of any GPU, whose parts of k are then joined through memory and which have no cp.async.
+# The conformance suite over the CUDA rows on an emulated GPU, tests/cuda_machine: of compute capability 9.0 for all, of 5.3
+# for those of any GPU, whose parts of k are then joined through memory. One row a source has every thin check, and each
+# row those that find wrong tiles and strides.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install g++
 conformance_venv
 cd "$SOURCE"
 export CUDA_MACHINE_BUILD=$CI_WORK/cuda-machine
 
+checks='(tile_edges or layouts)'
+
 emulated() { # NAME CAPABILITY CONDITION: on `row`
     (
         eval "$("$PYTHON" -m tests.cuda_machine "$2")"
         conformance "$1" "row.backend == 'cuda' and ($3)" -n 2 --thin --timeout 300
+        "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1-rows.kernels.json" -q -n 2 --thin --every-row \
+            -k "$(kernels "row.backend == 'cuda' and ($3)") and $checks" --timeout 300
     )
 }
 
