@@ -70,16 +70,32 @@ INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, 
     }
 }
 
-// Sums of all parts, through the epilogue, to out; for `WORKERS` threads. `shared`: as for join.
+// Where a thread's sums go.
+struct Target {
+    Tile tile;
+    Lane lane;
+    Output<RUN> output;
+
+    __device__ __forceinline__ Target(const Gemm &g, long long z, unsigned index, int thread)
+        : tile(tile_of<BM, BN>(g, index)), lane(lane_of(thread)), output(g, z) {}
+    __device__ __forceinline__ void put(int i, const SUM (&sums)[RUN]) const {
+        output.put(tile.top + lane.m + ahead<LANES_M>(i / TN), tile.left + lane.n + ahead<LANES_N>(i % TN), sums);
+    }
+};
+
+// Sums of all parts, through the epilogue, to out; for `WORKERS` threads. ROOM, `shared`: as for join.
+template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
                    void *shared) {
-    const Tile tile = tile_of<BM, BN>(g, index);
-    const Lane lane = lane_of(thread);
-    const Output<RUN> output(g, z);
-    join<TM * TN, WORKERS>(
-        g, z * tiles_of<BM, BN>(g) + index, part, thread, acc, shared, [&](int i, const SUM(&sums)[RUN]) {
-            output.put(tile.top + lane.m + ahead<LANES_M>(i / TN), tile.left + lane.n + ahead<LANES_N>(i % TN), sums);
-        });
+    const long long tile = z * tiles_of<BM, BN>(g) + index;
+    if (ROOM) { // the target is computed where it is used: beside the sums there are no registers for it on some chips
+        join<TM * TN, WORKERS, true>(g, tile, part, thread, acc, shared,
+                                     [&](int i, const SUM(&sums)[RUN]) { Target(g, z, index, thread).put(i, sums); });
+    } else {
+        const Target target(g, z, index, thread);
+        join<TM * TN, WORKERS>(g, tile, part, thread, acc, shared,
+                               [&](int i, const SUM(&sums)[RUN]) { target.put(i, sums); });
+    }
 }
 
 #endif

@@ -171,5 +171,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     }
     copy_wait<0>();
     if (GROUPS > 1) add_groups(acc, (T *)shared);
-    if (threadIdx.x < WORKERS) finish(g, blockIdx.y, index, part, threadIdx.x, acc, shared);
+    if (threadIdx.x < WORKERS) finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, shared);
 }

@@ -123,5 +123,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         if (more) store(1 - half);
         __syncthreads();
     }
-    finish(g, blockIdx.y, index, part, threadIdx.x, acc, tiles);
+    finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, tiles);
 }

@@ -1,4 +1,4 @@
-// gemm_cuda_ffma_tma: out = alpha * a * b + beta * c in float32, operands by TMA, outputs in registers (sm_90 and newer).
+// gemm_cuda_ffma_tma: out = alpha * a * b + beta * c in float32, operands by TMA, outputs in registers (Hopper).
 //
 //   memory --TMA--> STAGES tiles of a (BK x BM) and b (BK x BN) --16 bytes a load--> registers --fma--> acc
 //
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             ++done;
             free = max(free, done + STAGES - LAG + 1);
         }
-        finish(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, acc, shared);
+        finish<false>(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, acc, shared);
         if (g.parts > 1) { // what join wrote comes before what TMA writes there
             fence_async();
             __syncthreads();

@@ -104,7 +104,7 @@ FFMA: tuple[Kernel, ...] = (
 def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float) -> Kernel:
     """A row of gemm_cuda_ffma_tma."""
     return _cuda(
-        "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=("sm_90",),
+        "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=SM_90A,
         gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4, THREADS=bm * bn // (tm * tn),
         a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=bm, b_box_k=32, b_box_n=bn, blocks=1, parts=8,
         derived={"shared": "STAGES * BK * (BM + BN) * 4"}, legal=_FITS,
