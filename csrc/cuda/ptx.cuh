@@ -24,6 +24,20 @@ PTX void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// ---- 16 bytes of global memory, aligned, that nothing writes meanwhile and nobody will soon read again.
+
+PTX uint4 load_once(const uint4 *from) {
+#if __CUDA_ARCH__ >= 700
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+#else
+    return *from;
+#endif
+}
+
 // ---- Conversions: a 16-bit number is its bits, a pair of them has the first in the low half.
 
 PTX float f16_to_float(unsigned short bits) {
@@ -147,6 +161,23 @@ PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: a chain of fma
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                  : "+d"(d[0]), "+d"(d[1])
                  : "d"(a), "d"(b));
+}
+
+// m16n8k8, on Hopper one instruction; as it sums a product of more than one, so are its sums not a chain of fma.
+PTX void mma_f64_k8(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+    double upper[2] = {d[0], d[1]}, lower[2] = {d[2], d[3]};
+    mma_f64(upper, a[0], b[0]);
+    mma_f64(lower, a[1], b[0]);
+    mma_f64(upper, a[2], b[1]);
+    mma_f64(lower, a[3], b[1]);
+    d[0] = upper[0], d[1] = upper[1], d[2] = lower[0], d[3] = lower[1];
+#endif
 }
 
 #endif // sm_80
