@@ -14,7 +14,7 @@
 //
 // Products of few rows are launched transposed: out' = b' a'. Grid: x over the parts of ceil(m / BM) blocks of rows, y
 // over the batch. Any strides, but that one of a's is 1 where A_VECTOR is not. Bytes of a in flight decide the speed:
-// 8 loads of 512 threads are 64 KiB a multiprocessor, and a loaded one of an H200 needs about 30.
+// 16 loads of 256 threads are 64 KiB a multiprocessor, and a loaded one of an H200 needs about 30.
 
 #ifndef BM
 #define BM 64 // rows of out a block
@@ -23,10 +23,10 @@
 #define BN 1 // columns at most: 1, 2, 4 or 8
 #endif
 #ifndef THREADS
-#define THREADS 512
+#define THREADS 256
 #endif
 #ifndef LOADS
-#define LOADS 8 // 16-byte accesses of a thread that are on their way
+#define LOADS 16 // 16-byte accesses of a thread that are on their way
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -40,22 +40,24 @@
 
 #include "gemm.cuh"
 #include "ptx.cuh"
-//#include "join.cuh"
+#include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements of 16 bytes; of an access
-constexpr int BATCH = ORDERED ? 4 : SIZE == 2 && VEC == 1 ? LOADS / 2 : LOADS; // what tile and registers hold
-constexpr int RUNS = BATCH * FULL / VEC;                               // accesses to fill a thread's registers
-constexpr int PIECE = THREADS * BATCH * FULL / BM;                     // of k, which a block has in registers
-constexpr int CHUNK = 16384 / (BN * sizeof(SUM));                      // of k, for which b is in shared memory
-constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;                 // A_TURNED 0: rows of a warp
-constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS;              // A_TURNED 1: lanes along m, and along k
-constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;                     // of a thread
-constexpr int LOWEST = A_TURNED ? ACROSS : 1;                          // lanes so far apart and more share rows
-constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS * LOWEST > 32 ? SUMS * LOWEST / 32 : 1; // of a lane when they have met
-constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1; // sums of an element
-constexpr int STAGED = CHUNK * BN / THREADS;                           // elements of b a thread brings
-constexpr int WORDS = VEC * SIZE > 4 ? VEC * SIZE / 4 : 1;             // of an access
-static_assert(CHUNK % PIECE == 0 && BM * BN <= THREADS && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR;         // elements of 16 bytes; of an access
+constexpr int BATCH = ORDERED ? 8 : SIZE == 2 && VEC == 1 ? LOADS / 2 : LOADS; // what tile and registers hold
+constexpr int RUNS = BATCH * FULL / VEC;                                       // accesses to fill a thread's registers
+constexpr int PIECE = THREADS * BATCH * FULL / BM;                             // of k, which a block has in registers
+constexpr int CHUNK = 16384 / (BN * sizeof(SUM));                              // of k, for which b is in shared memory
+constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;                         // A_TURNED 0: rows of a warp
+constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS;                      // A_TURNED 1: lanes along m, and along k
+constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;                             // of a thread
+constexpr int LOWEST = A_TURNED ? ACROSS : 1;                                  // lanes so far apart and more share rows
+constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1; // of a lane when they have met
+constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;          // sums of an element
+constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1;                     // ORDERED: elements of a thread
+constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;                      // threads that add up and store
+constexpr int STAGED = CHUNK * BN / THREADS;                                         // elements of b a thread brings
+constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1;                            // of an access
+static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
 
 typedef unsigned Piece[RUNS][WORDS];
 
@@ -74,12 +76,9 @@ INLINE float element(const unsigned *words, int e, bfloat16) {
 }
 
 // VEC elements from `from` on. The first `left` of them exist, the others are 0.
-template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *from, long long left) {
+template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *from, int left) {
     if (VEC > 1 && (WHOLE || left >= VEC)) {
-        const uint4 x = load_once((const uint4 *)from);
-        const unsigned all[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) words[w] = all[w];
+        load_once(words, from);
         return;
     }
 #pragma unroll
@@ -93,8 +92,17 @@ template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *f
                    : SIZE == 4 ? *(const unsigned *)at
                                : *(const unsigned long long *)at;
 #pragma unroll
-        for (int w = 0; w < (SIZE + 3) / 4; ++w) words[e * SIZE / 4 + w] |= (unsigned)(bits >> 32 * w) << e * SIZE % 4 * 8;
+        for (int w = 0; w < (SIZE + 3) / 4; ++w)
+            words[e * SIZE / 4 + w] |= (unsigned)(bits >> 32 * w) << e * SIZE % 4 * 8;
     }
+}
+
+// The words of an access to `to` in shared memory.
+INLINE void store_words(A_TYPE *to, const unsigned (&words)[WORDS]) {
+    if (VEC * SIZE >= 4)
+        *(Vector<unsigned, WORDS> *)to = *(const Vector<unsigned, WORDS> *)words;
+    else
+        *(unsigned short *)to = (unsigned short)words[0];
 }
 
 // Access r of a piece: its first row in the block and first step along k in the piece.
@@ -108,28 +116,29 @@ INLINE int step_of(int r) {
 }
 
 struct Block {
-    const A_TYPE *a;  // the block's first row at k = 0
-    int rows;         // that exist
-    long long end;    // of its part of k
+    const A_TYPE *a; // its first row at k = 0
+    int rows;        // that exist
+    long long end;   // of its part of k
+    long long a_row, a_col;
 };
 
-template <bool WHOLE>
-INLINE void fetch(unsigned (&words)[WORDS], const Gemm &g, const Block &block, long long p, int r) {
-    const int i = row_of(r);
-    const long long q = p + step_of(r), rows = block.rows - i, steps = block.end - q;
+template <bool WHOLE> INLINE void fetch(unsigned (&words)[WORDS], const Block &block, long long p, int r) {
+    const int i = row_of(r), q = step_of(r);
+    const int rows = block.rows - i, steps = WHOLE ? 0 : (int)min(block.end - p, (long long)PIECE) - q;
     const bool any = WHOLE || (rows > 0 && steps > 0);
-    load<WHOLE>(words, block.a + i * g.a_row + q * g.a_col, !any ? 0 : A_TURNED ? rows : steps);
+    const A_TYPE *corner = block.a + p * block.a_col;
+    load<WHOLE>(words, corner + i * block.a_row + q * block.a_col, !any ? 0 : A_TURNED ? rows : steps);
 }
 INLINE bool whole(const Block &block, long long p) {
     return block.rows == BM && p + PIECE <= block.end;
 }
-INLINE void fetch(Piece &piece, const Gemm &g, const Block &block, long long p) {
+INLINE void fetch(Piece &piece, const Block &block, long long p) {
     if (whole(block, p)) {
 #pragma unroll
-        for (int r = 0; r < RUNS; ++r) fetch<true>(piece[r], g, block, p, r);
+        for (int r = 0; r < RUNS; ++r) fetch<true>(piece[r], block, p, r);
     } else {
 #pragma unroll
-        for (int r = 0; r < RUNS; ++r) fetch<false>(piece[r], g, block, p, r);
+        for (int r = 0; r < RUNS; ++r) fetch<false>(piece[r], block, p, r);
     }
 }
 
@@ -140,28 +149,27 @@ INLINE int place(int q, int j) {
     return j * CHUNK + (VEC < 8 ? q : q / lanes * lanes + q / 4 % 2 * (lanes / 2) + q % lanes / 8 * 4 + q % 4);
 }
 
-// b's elements of the chunk from p on, or 0 beyond: by threads along its unit stride, first into registers.
-struct Element {
-    int q, j;
-};
-INLINE Element staged_element(const Gemm &g, int x) {
-    const int i = x * THREADS + threadIdx.x;
-    return g.b_row == 1 ? Element{i % CHUNK, i / CHUNK} : Element{i / BN, i % BN};
+// Of the chunk from p on a thread brings the elements (step_b(x), column_b(x)), or 0 beyond: first into registers.
+INLINE int step_b(int x) {
+    return x % (CHUNK / THREADS) * THREADS + threadIdx.x;
+}
+INLINE int column_b(int x) {
+    return x / (CHUNK / THREADS);
 }
 INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long long p, long long end) {
+    b += p * g.b_row;
+    const int steps = (int)min(max(end - p, 0ll), (long long)CHUNK);
 #pragma unroll
     for (int x = 0; x < STAGED; ++x) {
-        const Element at = staged_element(g, x);
-        const bool exists = p + at.q < end && at.j < g.n;
-        staged[x] = exists ? (SUM)widen(b[(p + at.q) * g.b_row + at.j * g.b_col]) : SUM{};
+        const bool exists = step_b(x) < steps && column_b(x) < g.n;
+        staged[x] = exists ? (SUM)widen(b[step_b(x) * g.b_row + column_b(x) * g.b_col]) : SUM{};
     }
 }
 
 // Adds the products of the piece whose b begins at step `from` of the chunk. FETCH: each access, once done with, is replaced
 // by that of the piece from p on, which is a whole one.
 template <bool FETCH>
-INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Gemm &g, const Block &block,
-                           long long p) {
+INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll
     for (int r = 0; r < RUNS; ++r) {
         const int q = from + step_of(r);
@@ -174,7 +182,7 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
                 sum = multiply_add(x, b[place(q + (A_TURNED ? 0 : e), j)], sum);
             }
         }
-        if (FETCH) fetch<true>(piece[r], g, block, p, r);
+        if (FETCH) fetch<true>(piece[r], block, p, r);
     }
 }
 
@@ -206,102 +214,106 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     }
 }
 
-// This thread's element of the block, summed over the block's part of k.
-INLINE SUM by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long long p, SUM *shared) {
+// The block's sums over its part of k, at shared[slot * BM * BN + j * BM + row] to be added up.
+INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long long p, SUM *shared) {
     SUM acc[SUMS] = {}, staged[STAGED];
     Piece piece;
     int from = CHUNK, buffer = 1;
     if (p < block.end) {
-        fetch(piece, g, block, p);
+        fetch(piece, block, p);
         fetch_b(staged, g, b, p, block.end);
     }
     for (; p < block.end; p += PIECE, from += PIECE) {
         if (from == CHUNK) {
             from = 0, buffer ^= 1;
 #pragma unroll
-            for (int x = 0; x < STAGED; ++x) {
-                const Element at = staged_element(g, x);
-                shared[buffer * CHUNK * BN + place(at.q, at.j)] = staged[x];
-            }
+            for (int x = 0; x < STAGED; ++x) shared[buffer * CHUNK * BN + place(step_b(x), column_b(x))] = staged[x];
             __syncthreads(); // all are done with the chunk before the last, whose place the next will take
             fetch_b(staged, g, b, p + CHUNK, block.end);
         }
-const SUM *chunk = shared + buffer * CHUNK * BN;
+        const SUM *chunk = shared + buffer * CHUNK * BN;
         if (whole(block, p + PIECE)) {
-            multiply_piece<true>(acc, piece, chunk, from, g, block, p + PIECE);
+            multiply_piece<true>(acc, piece, chunk, from, block, p + PIECE);
         } else {
-            multiply_piece<false>(acc, piece, chunk, from, g, block, 0);
-            if (p + PIECE < block.end) fetch(piece, g, block, p + PIECE);
+            multiply_piece<false>(acc, piece, chunk, from, block, 0);
+            if (p + PIECE < block.end) fetch(piece, block, p + PIECE);
         }
     }
     __syncthreads();
     put_sums(acc, shared);
     __syncthreads();
-    SUM sum = 0;
-    if (threadIdx.x < BM * BN)
-#pragma unroll
-        for (int s = 0; s < SLOTS; ++s) sum = add(sum, shared[s * BM * BN + threadIdx.x]);
-    return sum;
 }
 
-// The same by one chain a thread, from a tile of a in shared memory.
-INLINE SUM by_chains(const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
+// Sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM), each by one chain, from a tile of a in
+// shared memory.
+INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
     constexpr int PITCH = PIECE + FULL; // rows lie 16 bytes apart modulo the banks
-    const int i = threadIdx.x % BM, j = threadIdx.x / BM;
-    b += j * g.b_col;
-    SUM acc = 0;
+    const int i = threadIdx.x % BM;
+    const B_TYPE *column[CHAINS];
+#pragma unroll
+    for (int c = 0; c < CHAINS; ++c) column[c] = b + min(threadIdx.x / BM + c * (THREADS / BM), (int)g.n - 1) * g.b_col;
     Piece piece;
-    if (block.end > 0) fetch(piece, g, block, 0);
+    if (block.end > 0) fetch(piece, block, 0);
     for (long long p = 0; p < block.end; p += PIECE) {
 #pragma unroll
         for (int r = 0; r < RUNS; ++r) {
             A_TYPE *to = tile + (A_TURNED ? step_of(r) * BM + row_of(r) : row_of(r) * PITCH + step_of(r));
-            if (VEC > 1)
-                *(uint4 *)to = uint4{piece[r][0], piece[r][1 % WORDS], piece[r][2 % WORDS], piece[r][3 % WORDS]};
-            else if (SIZE == 2)
-                *(unsigned short *)to = (unsigned short)piece[r][0];
-            else
-#pragma unroll
-                for (int w = 0; w < WORDS; ++w) ((unsigned *)to)[w] = piece[r][w];
+            store_words(to, piece[r]);
         }
         __syncthreads();
-        if (p + PIECE < block.end) fetch(piece, g, block, p + PIECE);
-        if (threadIdx.x < BM * BN && j < g.n) {
-            const int steps = (int)min((long long)PIECE, block.end - p);
-            const B_TYPE *x = b + p * g.b_row;
-            int q = 0;
-#pragma unroll 4
-            for (; q + FULL <= steps; q += FULL) {
-                const uint4 run = A_TURNED ? uint4{} : *(const uint4 *)(tile + i * PITCH + q);
-                const unsigned words[4] = {run.x, run.y, run.z, run.w};
+        if (p + PIECE < block.end) fetch(piece, block, p + PIECE);
+        const int steps = (int)min((long long)PIECE, block.end - p);
+#pragma unroll 16
+        for (int q = 0; threadIdx.x < BM * BN && q < steps; ++q) {
+            const SUM x = (SUM)widen(tile[A_TURNED ? q * BM + i : i * PITCH + q]);
 #pragma unroll
-                for (int e = 0; e < FULL; ++e) {
-                    const SUM from_a = A_TURNED ? (SUM)widen(tile[(q + e) * BM + i]) : element(words, e, A_TYPE{});
-                    acc = multiply_add(from_a, (SUM)widen(x[(q + e) * g.b_row]), acc);
-                }
-            }
-            for (; q < steps; ++q)
-                acc = multiply_add((SUM)widen(tile[A_TURNED ? q * BM + i : i * PITCH + q]), (SUM)widen(x[q * g.b_row]), acc);
+            for (int c = 0; c < CHAINS; ++c) acc[c] = multiply_add(x, (SUM)widen(column[c][(p + q) * g.b_row]), acc[c]);
         }
         __syncthreads();
     }
-    return acc;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_gemv(ARGUMENT Gemm g) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT Gemm g) {
     constexpr int NEEDED = ORDERED ? BM * (PIECE + FULL) * SIZE : 2 * CHUNK * BN * (int)sizeof(SUM);
     __shared__ alignas(16) SUM shared[NEEDED / sizeof(SUM)];
 
+    const unsigned tile = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
-    const long long top = (long long)(blockIdx.x / g.parts) * BM;
+    const long long top = (long long)tile * BM;
     const Share share = share_of<PIECE>(g, part);
     const long long first = (long long)share.first * PIECE;
     const Block block = {g.a + blockIdx.y * g.a_batch + top * g.a_row, (int)min((long long)BM, g.m - top),
-                         min(g.k, first + (long long)share.steps * PIECE)};
+                         min(g.k, first + (long long)share.steps * PIECE), VEC > 1 && A_TURNED ? 1 : g.a_row,
+                         VEC > 1 && !A_TURNED ? 1 : g.a_col};
     const B_TYPE *b = g.b + blockIdx.y * g.b_batch;
+    const Output<1> output(g, blockIdx.y);
 
-    SUM sum[1];
-    sum[0] = ORDERED ? by_chains(g, block, b, (A_TYPE *)shared) : by_lanes(g, block, b, first, shared);
-    if (threadIdx.x < BM * BN && threadIdx.x % BM < block.rows)
-        Output<1>(g, blockIdx.y).put(top + threadIdx.x % BM, threadIdx.x / BM, sum);
+    if (ORDERED) {
+        SUM acc[CHAINS] = {};
+        by_chains(acc, g, block, b, (A_TYPE *)shared);
+#pragma unroll
+        for (int c = 0; c < CHAINS; ++c) {
+            const SUM sum[1] = {acc[c]};
+            const int j = threadIdx.x / BM + c * (THREADS / BM);
+            if (j < BN) output.put(top + threadIdx.x % BM, j, sum);
+        }
+        return;
+    }
+    by_lanes(g, block, b, first, shared);
+    if (threadIdx.x >= MEMBERS) return;
+    const int mine = threadIdx.x * RUN % (BM * BN); // MEMBERS is a warp at least, which may be more than needed
+    SUM sums[RUN] = {};
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s)
+#pragma unroll
+        for (int x = 0; x < RUN; ++x) sums[x] = add(sums[x], shared[s * BM * BN + mine + x]);
+    const long long tiles = gridDim.x / g.parts;
+    join<RUN, MEMBERS>(g, blockIdx.y * tiles + tile, part, threadIdx.x, sums, shared, [&](int, const SUM(&total)[RUN]) {
+        if (threadIdx.x * RUN >= BM * BN) return;
+#pragma unroll
+        for (int x = 0; x < RUN; ++x) {
+            const SUM one[1] = {total[x]};
+            output.put(top + mine % BM + x, mine / BM, one);
+        }
+    });
 }

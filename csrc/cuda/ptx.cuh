@@ -24,18 +24,30 @@ PTX void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- 16 bytes of global memory, aligned, that nothing writes meanwhile and nobody will soon read again.
+// ---- Aligned words of global memory that nothing writes meanwhile and nobody will soon read again.
 
-PTX uint4 load_once(const uint4 *from) {
+PTX void load_once(unsigned (&to)[4], const void *from) {
 #if __CUDA_ARCH__ >= 700
-    uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "l"(from));
-    return x;
 #else
-    return *from;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
 #endif
+}
+
+PTX void load_once(unsigned (&to)[2], const void *from) {
+#if __CUDA_ARCH__ >= 700
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+#else
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+#endif
+}
+
+PTX void load_once(unsigned (&to)[1], const void *from) {
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
 // ---- Conversions: a 16-bit number is its bits, a pair of them has the first in the low half.
