@@ -1,9 +1,9 @@
 // gemm_cuda_gemv: few columns, n <= BN: out = alpha * a * b + beta * c in one pass over a, which is all the time it takes.
 //
 //                       n <= BN
-//                      +--+         A block owns BM rows. Its THREADS threads have LOADS accesses of 16 bytes to a on
-//                    k |b |         their way while they multiply what the LOADS before have brought (by elements
-//          k           +--+         where a does not lie aligned); b comes through shared memory, CHUNK of k at once.
+//                      +--+         A block owns BM rows. Its THREADS threads have BK of k on their way by accesses of 16
+//                    k |b |         bytes (by elements where a does not lie aligned), each replaced by the next as
+//          k           +--+         soon as it is multiplied; b comes through shared memory, CHUNK of k at once.
 //      +-------+       +--+
 //    m | a     | BM    |  |         a along k (A_TURNED 0)           a along m (A_TURNED 1)
 //      +-------+       +--+         a warp: ROWS rows,               a row of lanes: BM rows, another k each;
@@ -25,8 +25,8 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
-#ifndef LOADS
-#define LOADS 16 // 16-byte accesses of a thread that are on their way
+#ifndef BK
+#define BK 256 // of k, which is on its way to a block's registers: 64 KiB of a, or half of it
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -42,15 +42,14 @@
 #include "ptx.cuh"
 #include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR;         // elements of 16 bytes; of an access
-constexpr int BATCH = ORDERED ? 8 : SIZE == 2 && VEC == 1 ? LOADS / 2 : LOADS; // what tile and registers hold
-constexpr int RUNS = BATCH * FULL / VEC;                                       // accesses to fill a thread's registers
-constexpr int PIECE = THREADS * BATCH * FULL / BM;                             // of k, which a block has in registers
-constexpr int CHUNK = 16384 / (BN * sizeof(SUM));                              // of k, for which b is in shared memory
-constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;                         // A_TURNED 0: rows of a warp
-constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS;                      // A_TURNED 1: lanes along m, and along k
-constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;                             // of a thread
-constexpr int LOWEST = A_TURNED ? ACROSS : 1;                                  // lanes so far apart and more share rows
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements of 16 bytes; of an access
+constexpr int PIECE = ORDERED ? 512 / SIZE : VEC == 1 ? BK / 2 : BK;   // of k: what a tile or registers hold at once
+constexpr int RUNS = BM * PIECE / (THREADS * VEC);                     // accesses of a thread for a piece
+constexpr int CHUNK = 16384 / (BN * sizeof(SUM));                      // of k, for which b is in shared memory
+constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;                 // A_TURNED 0: rows of a warp
+constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS;              // A_TURNED 1: lanes along m, and along k
+constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;                     // of a thread
+constexpr int LOWEST = A_TURNED ? ACROSS : 1;                          // lanes so far apart and more share rows
 constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1; // of a lane when they have met
 constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;          // sums of an element
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1;                     // ORDERED: elements of a thread

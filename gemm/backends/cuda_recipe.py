@@ -220,7 +220,8 @@ class _Maker:
             arrivals = -(-4 * tiles * batch // 256) * 256
             self.zeroed = (room, arrivals)
             pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + arrivals)]
-            room += arrivals + tiles * batch * count * p["BM"] * p["BN"] * max(4, SIZES[out.type])
+            sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # a warp's 16 bytes a thread at least
+            room += arrivals + tiles * batch * count * sums
         grid = across, stacked
         if p.get("blocks"):
             grid = max(cluster, min(across * batch, self.chip.units * p["blocks"] // cluster * cluster)), 1

@@ -206,8 +206,25 @@ KMAJOR: tuple[Kernel, ...] = (
 DMMA: tuple[Kernel, ...] = ()
 """float64 on tensor cores."""
 
-GEMV: tuple[Kernel, ...] = ()
-"""Few rows: one pass over b."""
+
+def _gemv(op: str, bn: int, bk: int) -> Kernel:
+    """A row of gemm_cuda_gemv for at most `bn` columns: as fast as a is read, which 4300 GB/s are."""
+    size = {"s": 4, "d": 8}.get(op, 2)
+    return _cuda(
+        op, f"gemv_{bn}", "gemv", f"one pass over A, at most {bn} columns", gflops=bn * 8600 / size, startup=3.0,
+        legal=(f"m <= {bn} or n <= {bn}",), swap="m < n", BM=64, BN=bn, BK=bk, THREADS=256,
+        a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
+    )  # fmt: skip
+
+
+GEMV: tuple[Kernel, ...] = (
+    *(_gemv("s", bn, 256) for bn in (1, 2, 4)),
+    _gemv("s", 8, 128),
+    _gemv("d", 1, 128),
+    *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
+    *(_gemv(op, 8, 256) for op in ("h32", "b32")),
+)
+"""Few columns, or rows: one pass over the matrix."""
 
 
 def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
