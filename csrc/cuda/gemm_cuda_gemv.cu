@@ -274,7 +274,7 @@ INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, con
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT Gemm g) {
     constexpr int NEEDED = ORDERED ? BM * (PIECE + FULL) * SIZE : 2 * CHUNK * BN * (int)sizeof(SUM);
-    __shared__ alignas(16) SUM shared[NEEDED / sizeof(SUM)];
+    alignas(16) __shared__ SUM shared[NEEDED / sizeof(SUM)];
 
     const unsigned tile = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;

@@ -175,23 +175,6 @@ PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: a chain of fma
                  : "d"(a), "d"(b));
 }
 
-// m16n8k8, on Hopper one instruction; as it sums a product of more than one, so are its sums not a chain of fma.
-PTX void mma_f64_k8(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#else
-    double upper[2] = {d[0], d[1]}, lower[2] = {d[2], d[3]};
-    mma_f64(upper, a[0], b[0]);
-    mma_f64(lower, a[1], b[0]);
-    mma_f64(upper, a[2], b[1]);
-    mma_f64(lower, a[3], b[1]);
-    d[0] = upper[0], d[1] = upper[1], d[2] = lower[0], d[3] = lower[1];
-#endif
-}
-
 #endif // sm_80
 #if __CUDA_ARCH__ >= 890
 

@@ -267,6 +267,3 @@ template <int WORDS> PTX void load_once(unsigned (&to)[WORDS], const void *from)
     if ((uintptr_t)from % sizeof to) machine_fail("load_once from %p: not aligned to %zu bytes", from, sizeof to);
     memcpy(to, from, sizeof to);
 }
-PTX void mma_f64_k8(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
-    machine_mma_f64(d, a, b, 16, 8);
-}
