@@ -203,7 +203,20 @@ KMAJOR: tuple[Kernel, ...] = (
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
 
-DMMA: tuple[Kernel, ...] = ()
+
+def _dmma(bm: int, bn: int, tm: int, gflops: float) -> Kernel:
+    """A row of gemm_cuda_dmma: warps of tm x 32 outputs, four a block."""
+    return _cuda(
+        "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
+        ordered=False, gflops=gflops, startup=3.0, BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128, BLOCKS=2,
+        vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
+    )  # fmt: skip
+
+
+DMMA: tuple[Kernel, ...] = (
+    _dmma(128, 64, 64, 61000), _dmma(64, 64, 32, 57000), _dmma(32, 64, 16, 50000), _dmma(32, 128, 32, 55000),
+    _dmma(16, 128, 16, 40000),
+)  # fmt: skip
 """float64 on tensor cores."""
 
 
