@@ -63,39 +63,35 @@ enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 // A thread's share of the copies of an operand's tiles: BK rows of WIDE elements, contiguous in memory along WIDE or
 // (TURNED) along k; the other stride is `stride`. `from` is the tile's corner.
 template <int WIDE, int WIDTH, bool TURNED> struct Copies {
-    static constexpr int PITCH = WIDE + CHUNK;             // elements from one k to the next in shared memory
-    static constexpr int LINE = TURNED ? 8 : WIDE / WIDTH; // threads along the contiguous axis
-    static constexpr int LINES = THREADS / LINE;           // copied at once, along the other one
-    static constexpr int COUNT = ((TURNED ? WIDE : BK) + LINES - 1) / LINES;
-    static_assert(THREADS % LINE == 0 && BK % 8 == 0, "lines are whole");
+    static constexpr int PITCH = WIDE + CHUNK; // elements from one k to the next in shared memory
+    static constexpr int LENGTH = TURNED ? BK : WIDE, LINES = TURNED ? WIDE : BK; // of the tile as it lies in memory
+    static constexpr int WHOLE = LENGTH / WIDTH, LINE = TURNED            ? 8
+                                                        : WHOLE < THREADS ? WHOLE
+                                                                          : THREADS; // threads a line
+    static constexpr int AT_ONCE = THREADS / LINE;                                   // lines
+    static_assert(THREADS % LINE == 0 && WHOLE % LINE == 0 && !(TURNED && WIDTH > 1), "lines are whole");
     const T *from;
     long long stride;
     int line, at;
 
     __device__ __forceinline__ Copies(const T *corner, long long stride) : stride(stride) {
-        line = threadIdx.x / LINE, at = threadIdx.x % LINE * (TURNED ? 1 : WIDTH);
+        line = threadIdx.x / LINE, at = threadIdx.x % LINE * WIDTH;
         from = corner + line * stride + at;
     }
 
     // Starts the copies of one tile, of which `wide` elements and `steps` rows exist, and moves on to the next.
     template <bool FULL> __device__ __forceinline__ void start(T *tile, int wide, int steps) {
-        constexpr int ALL = TURNED ? WIDE : BK;
         const T *next = from;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i, next += LINES * stride) {
-            const int l = line + i * LINES;
-            if (ALL % LINES && l >= ALL) break;
-            if (TURNED) {
+        for (int first = 0; first < LINES; first += AT_ONCE, next += AT_ONCE * stride) {
+            const int l = first + line;
+            if (LINES % AT_ONCE && l >= LINES) break;
 #pragma unroll
-                for (int k = 0; k < BK; k += 8) {
-                    const bool valid = FULL || (l < wide && at + k < steps);
-                    copy_async<sizeof(T)>(shared_address(tile + (at + k) * PITCH + l), valid ? next + k : from,
-                                          valid ? sizeof(T) : 0);
-                }
-            } else {
-                const int valid = FULL ? WIDTH : l < steps ? max(0, min(WIDTH, wide - at)) : 0;
-                copy_async<WIDTH * sizeof(T)>(shared_address(tile + l * PITCH + at), valid ? next : from,
-                                              valid * (int)sizeof(T));
+            for (int x = 0; x < LENGTH; x += LINE * WIDTH) {
+                const int left = (TURNED ? steps : wide) - at - x;
+                const int valid = FULL ? WIDTH : l < (TURNED ? wide : steps) ? max(0, min(WIDTH, left)) : 0;
+                T *const to = TURNED ? tile + (at + x) * PITCH + l : tile + l * PITCH + at + x;
+                copy_async<WIDTH * sizeof(T)>(shared_address(to), valid ? next + x : from, valid * (int)sizeof(T));
             }
         }
         from += TURNED ? BK : BK * stride;
