@@ -46,28 +46,39 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], const T *from) 
         *(Vector<T, CHUNK> *)&to[i] = *(const Vector<T, CHUNK> *)(from + ahead<LANES>(i));
 }
 
-// acc += a * b over STEPS rows, k ascending, of `a_pitch` and `b_pitch` elements from row to row.
+// acc += one row of a times one of b.
 //
-// The order of each outer product, down one column and up the next, lets the collector of operands keep one of each
+// The order of the outer product, down one column and up the next, lets the collector of operands keep one of each
 // product's, and two at a turn: a multiprocessor issues an fma a clock only if just two of three are read anew.
+INLINE void multiply_rows(T (&acc)[TM * TN], const T *a_row, const T *b_row) {
+    alignas(16) T a[TM], b[TN];
+    load<LANES_M>(a, a_row);
+    load<LANES_N>(b, b_row);
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+#pragma unroll
+        for (int x = 0; x < TM; ++x) {
+            const int i = j % 2 ? TM - 1 - x : x;
+            acc[i * TN + j] = multiply_add(a[i], b[j], acc[i * TN + j]);
+        }
+    }
+}
+
+// acc += a * b over STEPS rows, k ascending, of A_PITCH and B_PITCH elements from row to row.
 template <int STEPS, int A_PITCH, int B_PITCH>
 INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane) {
     constexpr int TOGETHER = TM * TN * STEPS > 1024 ? 1024 / (TM * TN) : STEPS; // what the instruction cache holds
     const T *const a_from = a_tile + lane.m, *const b_from = b_tile + lane.n;
 #pragma unroll TOGETHER
-    for (int p = 0; p < STEPS; ++p) {
-        alignas(16) T a[TM], b[TN];
-        load<LANES_M>(a, a_from + p * A_PITCH);
-        load<LANES_N>(b, b_from + p * B_PITCH);
-#pragma unroll
-        for (int j = 0; j < TN; ++j) {
-#pragma unroll
-            for (int x = 0; x < TM; ++x) {
-                const int i = j % 2 ? TM - 1 - x : x;
-                acc[i * TN + j] = multiply_add(a[i], b[j], acc[i * TN + j]);
-            }
-        }
-    }
+    for (int p = 0; p < STEPS; ++p) multiply_rows(acc, a_from + p * A_PITCH, b_from + p * B_PITCH);
+}
+
+// The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would make
+// +0 of a sum that has come to -0, which the chain over k does not.
+template <int A_PITCH, int B_PITCH>
+INLINE void multiply_rest(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane, int steps) {
+#pragma unroll 1
+    for (int p = 0; p < steps; ++p) multiply_rows(acc, a_tile + lane.m + p * A_PITCH, b_tile + lane.n + p * B_PITCH);
 }
 
 // Where a thread's sums go.

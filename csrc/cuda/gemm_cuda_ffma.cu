@@ -161,8 +161,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
         copy_wait<STAGES - 2>();
         __syncthreads();
         start(stage == 0 ? STAGES - 1 : stage - 1);
-        multiply_tiles<STEPS, A_PITCH, B_PITCH>(acc, a_tiles + (stage * BK + mine) * A_PITCH,
-                                                b_tiles + (stage * BK + mine) * B_PITCH, lane);
+        const T *const a_tile = a_tiles + (stage * BK + mine) * A_PITCH;
+        const T *const b_tile = b_tiles + (stage * BK + mine) * B_PITCH;
+        if (GROUPS > 1 || step < ragged)
+            multiply_tiles<STEPS, A_PITCH, B_PITCH>(acc, a_tile, b_tile, lane);
+        else
+            multiply_rest<A_PITCH, B_PITCH>(acc, a_tile, b_tile, lane, (int)(g.k % BK));
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_wait<0>();

@@ -61,14 +61,14 @@ template <int WIDE, bool ALONG_K> struct Held {
         from = corner + l * line + k * step;
     }
 
-    // Of the tile, `lines` and `steps` exist; zeros come from beyond. The next call is for the next tile along k.
-    __device__ __forceinline__ void load(int lines, int steps) {
+    // Of the tile, `lines` and `steps` exist; `zero` comes from beyond. The next call is for the next tile along k.
+    __device__ __forceinline__ void load(int lines, int steps, T zero) {
 #pragma unroll
         for (int x = 0; x < COUNT; ++x) {
             const T *next = from + x * L * line;
 #pragma unroll
             for (int y = 0; y < STEPS; ++y, next += K * step)
-                at[y][x] = l + x * L < lines && k + y * K < steps ? *next : T(0);
+                at[y][x] = l + x * L < lines && k + y * K < steps ? *next : zero;
         }
         from += BK * step;
     }
@@ -99,8 +99,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
     long long left = g.k - first; // of k, for the next loads
     auto load = [&] {
         const int steps = (int)min((long long)BK, left);
-        a.load(rows, steps);
-        b.load(cols, steps);
+        a.load(rows, steps, T(0));
+        b.load(cols, steps, -T(0)); // 0 * -0 leaves any sum as it is, one of -0 too
         left -= BK;
     };
     auto store = [&](int half) {

@@ -112,7 +112,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
             barrier_wait(full + 8 * stage, phase);
             const float *const a_tile = tiles + stage * STAGE;
-            multiply_tiles<BK, BM, BN>(acc, a_tile, a_tile + BK * BM, lane);
+            if ((long long)(share.first + step + 1) * BK <= g.k)
+                multiply_tiles<BK, BM, BN>(acc, a_tile, a_tile + BK * BM, lane);
+            else
+                multiply_rest<BM, BN>(acc, a_tile, a_tile + BK * BM, lane, (int)(g.k % BK));
             barrier_arrive(empty + 8 * stage);
             if (++stage == STAGES) stage = 0, phase ^= 1;
             ++done;

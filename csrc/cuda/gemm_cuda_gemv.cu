@@ -1,4 +1,4 @@
-// gemm_cuda_gemv: few columns, n <= BN: out = alpha * a * b + beta * c in one pass over a, which is all the time it takes.
+// gemm_cuda_gemv: few columns: out = alpha * a * b + beta * c in one pass over a, which is all the time it takes.
 //
 //                       n <= BN
 //                      +--+         A block owns BM rows. Its THREADS threads have BK of k on their way by accesses of 16
@@ -12,15 +12,16 @@
 // Sums of a row that lie in several lanes or warps are added up in a fixed order, those of the parts of k by join.cuh.
 // ORDERED: one thread sums an element, k in order; the block then brings a through shared memory for its BM * BN chains.
 //
-// Products of few rows are launched transposed: out' = b' a'. Grid: x over the parts of ceil(m / BM) blocks of rows, y
-// over the batch. Any strides, but that one of a's is 1 where A_VECTOR is not. Bytes of a in flight decide the speed:
+// Products of few rows are launched transposed: out' = b' a'. Those of more columns are computed, too, BN at a time, each
+// by a pass of its own. Grid: x over the parts of ceil(m / BM) blocks of rows, then over ceil(n / BN) of columns; y over
+// the batch. Any strides, but that one of a's is 1 where A_VECTOR is not. Bytes of a in flight decide the speed:
 // 16 loads of 256 threads are 64 KiB a multiprocessor, and a loaded one of an H200 needs about 30.
 
 #ifndef BM
 #define BM 64 // rows of out a block
 #endif
 #ifndef BN
-#define BN 1 // columns at most: 1, 2, 4 or 8
+#define BN 1 // columns a pass: 1, 2, 4 or 8
 #endif
 #ifndef THREADS
 #define THREADS 256
@@ -276,20 +277,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT
     constexpr int NEEDED = ORDERED ? BM * (PIECE + FULL) * SIZE : 2 * CHUNK * BN * (int)sizeof(SUM);
     alignas(16) __shared__ SUM shared[NEEDED / sizeof(SUM)];
 
-    const unsigned tile = blockIdx.x / g.parts;
+    const unsigned tile = blockIdx.x / g.parts, down = (unsigned)((g.m + BM - 1) / BM);
     const int part = blockIdx.x % g.parts;
-    const long long top = (long long)tile * BM;
+    const long long top = (long long)(tile % down) * BM, left = (long long)(tile / down) * BN;
+    Gemm own = g; // the columns of this block alone
+    own.n = min((long long)BN, g.n - left);
+    own.out += left * g.out_col;
+    if (g.c) own.c += left * g.c_col;
+    if (g.bias) own.bias += left * g.bias_col;
     const Share share = share_of<PIECE>(g, part);
     const long long first = (long long)share.first * PIECE;
     const Block block = {g.a + blockIdx.y * g.a_batch + top * g.a_row, (int)min((long long)BM, g.m - top),
                          min(g.k, first + (long long)share.steps * PIECE), VEC > 1 && A_TURNED ? 1 : g.a_row,
                          VEC > 1 && !A_TURNED ? 1 : g.a_col};
-    const B_TYPE *b = g.b + blockIdx.y * g.b_batch;
-    const Output<1> output(g, blockIdx.y);
+    const B_TYPE *b = g.b + blockIdx.y * g.b_batch + left * g.b_col;
+    const Output<1> output(own, blockIdx.y);
 
     if (ORDERED) {
         SUM acc[CHAINS] = {};
-        by_chains(acc, g, block, b, (A_TYPE *)shared);
+        by_chains(acc, own, block, b, (A_TYPE *)shared);
 #pragma unroll
         for (int c = 0; c < CHAINS; ++c) {
             const SUM sum[1] = {acc[c]};
@@ -298,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT
         }
         return;
     }
-    by_lanes(g, block, b, first, shared);
+    by_lanes(own, block, b, first, shared);
     if (threadIdx.x >= MEMBERS) return;
     const int mine = threadIdx.x * RUN % (BM * BN); // MEMBERS is a warp at least, which may be more than needed
     SUM sums[RUN] = {};
