@@ -62,6 +62,7 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8;
+constexpr bool ROLLS = __CUDA_ARCH__ < 1200; // later compilers do not find registers for the fragments ahead
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, squares of 16");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
@@ -77,12 +78,12 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     static constexpr int ACROSS = (ALONG ? SIZE : BK) / WIDTH, DOWN = THREADS / ACROSS, ROWS = ALONG ? BK : SIZE;
     static_assert(THREADS % ACROSS == 0, "a row of copies is a share of the threads");
     const double *from;
-    long long next_row, next_tile;
+    const long long &of_x, &of_p; // read again where they are needed: registers are short
     int row, col, size;
 
-    __device__ __forceinline__ Copies(const double *from, long long of_x, long long of_p, int size) : size(size) {
+    __device__ __forceinline__ Copies(const double *from, const long long &of_x, const long long &of_p, int size)
+        : of_x(of_x), of_p(of_p), size(size) {
         row = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS * WIDTH;
-        next_row = DOWN * (ALONG ? of_p : of_x), next_tile = BK * of_p;
         this->from = from + row * (ALONG ? of_p : of_x) + col * (ALONG ? of_x : of_p);
     }
 
@@ -90,14 +91,15 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     __device__ __forceinline__ void start(double *tile, int steps) {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
         const double *at = from;
+        const long long next = DOWN * (ALONG ? of_p : of_x);
 #pragma unroll
-        for (int i = 0; i < ROWS; i += DOWN, at += next_row) {
+        for (int i = 0; i < ROWS; i += DOWN, at += next) {
             const int r = row + i, valid = r < rows ? width : 0;
             if (ROWS % DOWN && r >= ROWS) break;
             double *to = tile + (ALONG ? place<true, SIZE>(col, r) : place<false, SIZE>(r, col));
             copy_async<WIDTH * 8>(shared_address(to), valid ? at : from, valid * 8);
         }
-        from += next_tile;
+        from += BK * of_p;
     }
 };
 
@@ -145,10 +147,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
                                             g.a_row, g.a_col, (int)min((long long)BM, g.m - tile.top));
     Copies<!B_TURNED, BN, B_VECTOR> b_copies(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row,
                                              g.b_col, g.b_row, (int)min((long long)BN, g.n - tile.left));
+    const int rest = (int)min((long long)BK, g.k - first - (share.steps - 1) * (long long)BK); // steps of the last tile
     int copied = 0;
     auto start = [&](int stage) {
         if (copied < share.steps) {
-            const int steps = (int)min((long long)BK, g.k - first - copied * (long long)BK);
+            const int steps = copied + 1 < share.steps ? BK : rest;
             a_copies.start(a_tiles + stage * BM * BK, steps);
             b_copies.start(b_tiles + stage * BN * BK, steps);
             ++copied;
@@ -174,17 +177,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     for (int y = 0; y < TN / 16; ++y) fetch_b(y, 0, 0);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         const int next = stage + 1 == STAGES ? 0 : stage + 1;
+        if (!ROLLS) {
+            copy_wait<STAGES - 2>();
+            __syncthreads();
+        }
 #pragma unroll 1 // more would want more than 255 registers
         for (int slice = 0; slice < SLICES; ++slice) {
             const bool last = slice + 1 == SLICES;
             if (slice == 0) start(stage == 0 ? STAGES - 1 : stage - 1);
-            if (last) {
+            if (ROLLS && last) {
                 copy_wait<STAGES - 2>(); // the next tile is there, and
                 __syncthreads();         // nobody needs memory of this one any more
+            }
+            if (!ROLLS) {
+#pragma unroll
+                for (int y = 0; y < TN / 16; ++y) fetch_b(y, stage, slice);
             }
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1; // after the last step unused
 #pragma unroll
             for (int x = 0; x < TM / 16; ++x) {
+                if (!ROLLS) fetch_a(x, stage, slice);
 #pragma unroll
                 for (int y = 0; y < TN / 16; ++y) {
 #pragma unroll
@@ -195,9 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
                         multiply_fragments(d, a[x], steps);
                         upper[half] = d[0], upper[2 + half] = d[1], lower[half] = d[2], lower[2 + half] = d[3];
                     }
-                    if (x + 1 == TM / 16) fetch_b(y, from, ahead);
+                    if (ROLLS && x + 1 == TM / 16) fetch_b(y, from, ahead);
                 }
-                fetch_a(x, from, ahead);
+                if (ROLLS) fetch_a(x, from, ahead);
             }
         }
         stage = next;
