@@ -92,7 +92,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
         const double *at = from;
         const long long next = DOWN * (ALONG ? of_p : of_x);
-#pragma unroll
+#pragma unroll(WIDTH == 1 ? 2 : ROWS / DOWN) // twice as many at once would not find registers
         for (int i = 0; i < ROWS; i += DOWN, at += next) {
             const int r = row + i, valid = r < rows ? width : 0;
             if (ROWS % DOWN && r >= ROWS) break;
