@@ -61,8 +61,8 @@ venv() { # FOLDER REQUIREMENT...: a fresh virtual environment
 }
 
 kernels() { # CONDITION on `row`: the catalog's rows that fulfil it, as an expression for pytest -k
-    PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS
-print("(" + " or ".join(row.name for row in KERNELS if eval(sys.argv[1])) + ")")' "$1"
+    PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
+print("(" + " or ".join(row.name for row in rows if eval(sys.argv[1])) + ")")' "$1"
 }
 
 named() { # EXPRESSION of `kernels`: the same for gemm verify, as words

@@ -29,7 +29,8 @@
 #include "ptx.cuh"
 
 #define THREADS 256
-#define CHUNK (16 / ELEMENT_BYTES)                                     // elements moved at once
+#define RESIDENT (__CUDA_ARCH__ < 700 ? 2 : 4) // blocks of a multiprocessor; older chips address by more registers
+#define CHUNK (16 / ELEMENT_BYTES)             // elements moved at once
 #define EDGE (ELEMENT_BYTES == 1 ? 128 : ELEMENT_BYTES == 8 ? 32 : 64) // of a tile: rows of 128 or 256 bytes
 #define UNIT (ELEMENT_BYTES < 4 ? 4 : ELEMENT_BYTES)                   // bytes read at once from a tile's column
 #define ACROSS (UNIT / ELEMENT_BYTES) // elements of a unit, each of its own row of `to`
@@ -152,7 +153,7 @@ INLINE void store_turned(const Chunk *tile, const Pack &p, const Corner &at) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4) gemm_cuda_pack(ARGUMENT Pack p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_pack(ARGUMENT Pack p) {
     __shared__ Chunk tile[EDGE * EDGE / CHUNK];
 
     const unsigned across = (unsigned)((p.to_row + EDGE - 1) / EDGE);

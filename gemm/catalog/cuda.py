@@ -55,7 +55,7 @@ from typing import Any
 from .kernel import Kernel
 from .kernel import typed_row as _row
 
-SM_80, SM_90A = ("sm_80",), ("sm_90a",)
+SM_75, SM_80, SM_90A = ("sm_75",), ("sm_80",), ("sm_90a",)
 
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
@@ -224,7 +224,7 @@ def _gemv(op: str, bn: int, bk: int) -> Kernel:
     """A row of gemm_cuda_gemv for `bn` columns a pass: as fast as a is read, which 4300 GB/s are."""
     size = {"s": 4, "d": 8}.get(op, 2)
     return _cuda(
-        op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}",
+        op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
         gflops=bn * 8600 / size, startup=3.0, swap="m < n", BM=64, BN=bn, BK=bk, THREADS=256,
         a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
     )  # fmt: skip
