@@ -44,13 +44,15 @@ Job = tuple[Kernel, str, dict[str, object]]
 
 
 def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
-    """The claimed architectures that the NVRTC compiles for, less those that `kernel` does not run on."""
+    """The claimed architectures that the NVRTC compiles for, less those on which `kernel` does not run or is never chosen
+    but by name."""
     known = [capability for capability in ARCHITECTURES if capability in compiler.supported]
     needed = [need for need in kernel.needs if need.startswith("sm_")]
     if any(need.endswith("a") for need in needed):
         return [need for need in needed if int(need[3:-1]) in known]
     least = max((int(need[3:]) for need in needed), default=0)
-    return [f"sm_{capability}" for capability in known if capability >= least]
+    better = min((int(feature[3:]) for feature in kernel.beaten if feature.startswith("sm_")), default=10**3)
+    return [f"sm_{capability}" for capability in known if least <= capability < better]
 
 
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:

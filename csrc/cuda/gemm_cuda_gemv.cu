@@ -44,13 +44,14 @@
 #include "join.cuh"
 
 constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements of 16 bytes; of an access
-constexpr int PIECE = ORDERED ? 512 / SIZE : VEC == 1 ? BK / 2 : BK;   // of k: what a tile or registers hold at once
-constexpr int RUNS = BM * PIECE / (THREADS * VEC);                     // accesses of a thread for a piece
-constexpr int CHUNK = 16384 / (BN * sizeof(SUM));                      // of k, for which b is in shared memory
-constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;                 // A_TURNED 0: rows of a warp
-constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS;              // A_TURNED 1: lanes along m, and along k
-constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;                     // of a thread
-constexpr int LOWEST = A_TURNED ? ACROSS : 1;                          // lanes so far apart and more share rows
+constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1); // where registers are short
+constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // of k: what a tile or registers hold at once
+constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // accesses of a thread for a piece
+constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // of k, for which b is in shared memory
+constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows of a warp
+constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS; // A_TURNED 1: lanes along m, and along k
+constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // of a thread
+constexpr int LOWEST = A_TURNED ? ACROSS : 1;             // lanes so far apart and more share rows
 constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1; // of a lane when they have met
 constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;          // sums of an element
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1;                     // ORDERED: elements of a thread

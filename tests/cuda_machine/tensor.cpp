@@ -140,7 +140,8 @@ void multiply_add(const Operand &a, const Operand &b, int rows, int columns, int
             for (int k = 0; k < depth; ++k) y[k][c] = b.at[first + c][k];
         }
         for (int row = 0; row < rows; ++row) {
-            if ((zero && a.finite[row]) || (finite && a.zero[row])) continue;
+            const bool nothing = (zero && a.finite[row]) || (finite && a.zero[row]);
+            if (nothing && kept >= 24) continue; // else zeros, too, have the accumulator cut
             double x[32], acc[WIDE];
             bool all = finite && a.finite[row];
             for (int k = 0; k < depth; ++k) x[k] = a.at[row][k];
