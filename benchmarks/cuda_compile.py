@@ -44,8 +44,7 @@ Job = tuple[Kernel, str, dict[str, object]]
 
 
 def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
-    """The claimed architectures that the NVRTC compiles for, less those on which `kernel` does not run or is never chosen
-    but by name."""
+    """The claimed architectures that the NVRTC compiles for and on which `kernel` may be chosen without being named."""
     known = [capability for capability in ARCHITECTURES if capability in compiler.supported]
     needed = [need for need in kernel.needs if need.startswith("sm_")]
     if any(need.endswith("a") for need in needed):
