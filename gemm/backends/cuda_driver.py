@@ -117,7 +117,8 @@ class Gpu:
         if self.pools and not self._pool:
             with self._lock:
                 if not self._pool:
-                    pool = cuda().cuMemPoolCreate(ctypes.addressof(_PoolProps(1, 0, 1, self.id)))
+                    wanted = _PoolProps(1, 0, 1, self.id)  # pinned, no handles, on this device
+                    pool = cuda().cuMemPoolCreate(ctypes.addressof(wanted))
                     kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
                     cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
                     self._pool = int(pool)

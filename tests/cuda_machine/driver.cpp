@@ -456,8 +456,10 @@ API cuMemFreeAsync(uint64_t address, void *stream) {
     if (address && !pinned((void *)address)) return 1;
     return enqueue(stream, "free", [=] { note(release(address), "cuMemFreeAsync: not allocated"); });
 }
-API cuMemPoolCreate(void **pool, const void *) {
+API cuMemPoolCreate(void **pool, const int *properties) { // a CUmemPoolProps
     ENTER(" ");
+    if (properties[0] != 1 || properties[1] != 0 || properties[2] != 1 || properties[3] != 0)
+        return INVALID_VALUE;
     *pool = (void *)1;
     return 0;
 }
