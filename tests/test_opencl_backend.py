@@ -24,7 +24,7 @@ from gemm import sources
 from gemm.backends import opencl_context
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_context import Handle
-from gemm.backends.opencl_devices import _name, discover
+from gemm.backends.opencl_devices import _name, _vector_width, discover
 from gemm.backends.opencl_layout import PACKED, Layout, tile
 from gemm.backends.opencl_staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
@@ -634,3 +634,20 @@ def test_a_device_whose_compiler_does_not_know_it_is_left_out(
     else:
         with pytest.raises(BackendUnavailable, match=r"a CPU .*newer than PoCL's compiler"):
             discover()
+
+
+@pytest.mark.parametrize(
+    ("told", "version", "width"),
+    [
+        (16, "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3", 8),  # a Zen 4, to LLVM 14
+        (16, "OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-znver4", 16),
+        (16, "OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-skylake-avx512", 16),
+        (16, "OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-icelake-server", 16),
+        (16, "OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-sapphirerapids", 16),
+        (8, "OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-haswell", 8),
+        (4, "OpenCL 3.0 PoCL HSTR: cpu-aarch64-unknown-linux-gnu-generic", 4),
+        (16, "OpenCL 3.0 (Build 0)", 16),  # Intel's
+    ],
+)
+def test_a_vector_is_no_wider_than_the_compiler_knows_the_cpu(told: int, version: str, width: int) -> None:
+    assert _vector_width(told, version) == width

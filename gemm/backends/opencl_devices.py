@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def _builds_nothing(version: str) -> str:
     return ""
 
 
+def _vector_width(told: int, version: str) -> int:
+    """Elements of float32 in the registers that the device of that CL_DEVICE_VERSION really compiles for.
+
+    PoCL tells 16 of any CPU that has AVX-512. Where its LLVM takes that CPU for an older one (a Zen 4 for a Zen 3, with
+    LLVM 14), float16 arithmetic kills the compiler ("Cannot select ... fma"), and this process with it.
+    """
+    target = version.rpartition("-gnu-")[2]
+    old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
+    return min(told, 8) if old else told
+
+
 def broken() -> list[str]:
     """The drivers that the loader was told of and could not load, each with why: it passes them over in silence."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
@@ -70,6 +82,10 @@ def broken() -> list[str]:
         except OSError as error:
             found.append(f"{file}: {error}")
     return found
+
+
+_AVX512 = re.compile(r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4")
+"""LLVM's names of CPUs with AVX-512."""
 
 
 def _rank(device: Any) -> int:
@@ -93,8 +109,8 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     }.items():
         if extension in extensions:
             features.add(feature)
-    if cl_device.native_vector_width_float > 1:  # the vectors that tuned rows for CPUs go by
-        features.add(f"native_float{cl_device.native_vector_width_float}")
+    if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
+        features.add(f"native_float{width}")  # the vectors that tuned rows for CPUs go by
     features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
