@@ -64,7 +64,8 @@ template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
 }
 
 // STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
-template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
+// APART: the step may be another than 1.
+template <int SHARING, bool APART, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
     enum { TOGETHER = 4 }; // parts whose loads are on their way at once
     union Four {
         float4 words;
@@ -75,7 +76,7 @@ template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mi
 #pragma unroll
         for (int x = 0; x < STRETCH; x += 4) {
             Four four;
-            if (step == 1)
+            if (!APART || step == 1)
                 four.words = *(const float4 *)(mine + x);
             else
                 four = column_of<Four>(mine + x * step, step);
@@ -91,7 +92,7 @@ template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mi
 #pragma unroll
             for (int x = 0; x < STRETCH; x += 4) {
                 Four four;
-                if (step == 1)
+                if (!APART || step == 1)
                     four.words = remote_load((const float4 *)(mine + x), block);
                 else
                     for (int y = 0; y < 4; ++y) four.at[y] = remote_load(mine + (x + y) * step, block);
@@ -107,8 +108,8 @@ template <int SHARING, class T> INLINE void take(T (&sums)[STRETCH], const T *mi
 }
 
 // The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): if JOINED, of this
-// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums.
-template <int WIDE, int SHARING, bool JOINED, class T, class ADJUST>
+// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums, if they MAY.
+template <int WIDE, int SHARING, bool JOINED, bool MAY, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z,
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
@@ -120,7 +121,7 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long
         const int col = down ? run / (16 / STRETCH) : run % (WIDE / STRETCH) * STRETCH;
         SUM sums[STRETCH];
         T taken[STRETCH];
-        take<SHARING>(taken, from + row * pitch + col, down ? pitch : 1, parts);
+        take<SHARING, MAY>(taken, from + row * pitch + col, down ? pitch : 1, parts);
 #pragma unroll
         for (int x = 0; x < STRETCH; ++x)
             sums[x] = (SUM)adjust(taken[x], top + row + (down ? x : 0), left + col + (down ? 0 : x));
@@ -208,7 +209,10 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         T *mine = (T *)ring + warp * 16 * (WIDE + 8);
         put<0, WIDE, PAIRED>(mine, WIDE + 8, sums);
         cluster_sync();
-        finish<WIDE, SHARING, true>(turned, down, mine, WIDE + 8, top, left, z, adjust);
+        if (down) // code of its own: a load from another block takes many instructions if both ways are in one
+            finish<WIDE, SHARING, true, true>(turned, true, mine, WIDE + 8, top, left, z, adjust);
+        else
+            finish<WIDE, SHARING, true, false>(turned, false, mine, WIDE + 8, top, left, z, adjust);
         fence_async(); // TMA writes next to what was read here
         cluster_sync();
         return;
@@ -218,7 +222,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         put_block<WIDE, PAIRED>(block, (T *)staging, sums);
         __syncwarp();
-        finish<STAGED, SHARING, false>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
+        finish<STAGED, SHARING, false, true>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
     }
 }
 

@@ -46,14 +46,11 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], const T *from) 
         *(Vector<T, CHUNK> *)&to[i] = *(const Vector<T, CHUNK> *)(from + ahead<LANES>(i));
 }
 
-// acc += one row of a times one of b.
+// acc += a times b, a row of each.
 //
 // The order of the outer product, down one column and up the next, lets the collector of operands keep one of each
 // product's, and two at a turn: a multiprocessor issues an fma a clock only if just two of three are read anew.
-INLINE void multiply_rows(T (&acc)[TM * TN], const T *a_row, const T *b_row) {
-    alignas(16) T a[TM], b[TN];
-    load<LANES_M>(a, a_row);
-    load<LANES_N>(b, b_row);
+INLINE void multiply_rows(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
 #pragma unroll
@@ -65,12 +62,30 @@ INLINE void multiply_rows(T (&acc)[TM * TN], const T *a_row, const T *b_row) {
 }
 
 // acc += a * b over STEPS rows, k ascending, of A_PITCH and B_PITCH elements from row to row.
+//
+// A row is loaded while the one before is multiplied: a multiprocessor has 2 warps a scheduler, too few to hide what a
+// load takes behind each other's arithmetic.
 template <int STEPS, int A_PITCH, int B_PITCH>
 INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane) {
-    constexpr int TOGETHER = TM * TN * STEPS > 1024 ? 1024 / (TM * TN) : STEPS; // what the instruction cache holds
+    constexpr int FIT = TM * TN * STEPS > 1024 ? 1024 / (TM * TN) : STEPS; // what the instruction cache holds
+    constexpr int TOGETHER = FIT < STEPS && FIT % 2 ? FIT + 1 : FIT;
+    static_assert(STEPS % TOGETHER == 0, "rounds are whole");
     const T *const a_from = a_tile + lane.m, *const b_from = b_tile + lane.n;
-#pragma unroll TOGETHER
-    for (int p = 0; p < STEPS; ++p) multiply_rows(acc, a_from + p * A_PITCH, b_from + p * B_PITCH);
+    alignas(16) T a[2][TM], b[2][TN];
+    load<LANES_M>(a[0], a_from);
+    load<LANES_N>(b[0], b_from);
+#pragma unroll 1
+    for (int round = 0; round < STEPS; round += TOGETHER) {
+#pragma unroll
+        for (int p = 0; p < TOGETHER; ++p) {
+            if (p + 1 < TOGETHER || TOGETHER < STEPS) {
+                const int next = p + 1 < TOGETHER ? round + p + 1 : min(round + TOGETHER, STEPS - 1);
+                load<LANES_M>(a[(p + 1) % 2], a_from + next * A_PITCH);
+                load<LANES_N>(b[(p + 1) % 2], b_from + next * B_PITCH);
+            }
+            multiply_rows(acc, a[p % 2], b[p % 2]);
+        }
+    }
 }
 
 // The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would make
@@ -78,7 +93,12 @@ INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, 
 template <int A_PITCH, int B_PITCH>
 INLINE void multiply_rest(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane, int steps) {
 #pragma unroll 1
-    for (int p = 0; p < steps; ++p) multiply_rows(acc, a_tile + lane.m + p * A_PITCH, b_tile + lane.n + p * B_PITCH);
+    for (int p = 0; p < steps; ++p) {
+        alignas(16) T a[TM], b[TN];
+        load<LANES_M>(a, a_tile + lane.m + p * A_PITCH);
+        load<LANES_N>(b, b_tile + lane.n + p * B_PITCH);
+        multiply_rows(acc, a, b);
+    }
 }
 
 // Where a thread's sums go.

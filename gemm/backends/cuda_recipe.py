@@ -224,7 +224,7 @@ class _Maker:
             room += arrivals + tiles * batch * count * sums
         grid = across, stacked
         if p.get("blocks"):
-            grid = max(cluster, min(across * batch, self.chip.units * p["blocks"] // cluster * cluster)), 1
+            grid = min(across * batch, blocks.room(self.chip.units, p["blocks"], cluster) * cluster), 1
         if across >= 1 << 31:
             raise _Unfit
         bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]

@@ -122,9 +122,11 @@ class Replay:
         matrices = (*layout.shape[:-2],)
         m, n = layout.shape[-2:]
         shapes = ((*matrices, m, layout.k), (*matrices, layout.k, n), layout.shape, layout.shape)
-        self._spans = [_span(*pair) for pair in zip(shapes, layout.strides, strict=True)]
+        sizes = [16 if x is None else _itemsize(x) for x in arrays[:4]]
+        self._spans = [_span(*each) for each in zip(shapes, layout.strides, sizes, strict=True)]
         if layout.bias is not None:
-            self._spans.append(_span((m, n), tuple(16 * step for step in layout.bias)))
+            size = _itemsize(arrays[4])
+            self._spans.append(_span((m, n), tuple(size * step for step in layout.bias), size))
 
     @classmethod
     def of(cls, given: tuple[Launches, Layout, bytes, tuple[int, ...]], arrays: tuple[Any, ...]) -> Replay | None:
@@ -190,7 +192,15 @@ class Replay:
         return out
 
 
-def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
-    """Bytes from the first element to the lowest one and, generously, to the end of the highest one."""
+def _itemsize(x: Any) -> int:
+    """Bytes of an element of an array of any library."""
+    return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
+    """Bytes from the first element to the lowest one and to the end of the highest one, exactly.
+
+    Allocators lay arrays side by side: with a byte more, neighbours would seem to overlap, and would not be repeated.
+    """
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + 16
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size

@@ -14,7 +14,7 @@ UNITS = 132
 CLUSTER = 8
 """Blocks of the largest cluster that every GPU with clusters takes."""
 
-_NEIGHBOURS = 16  # multiprocessors that a cluster lies within
+_NEIGHBOURS = (18, 18, 18, 18, 16, 16, 14, 14)  # multiprocessors of an H200 that a cluster lies within
 _JOIN = 2e-6  # seconds of two barriers of a cluster and of what its blocks wait for each other
 _NEXT = 0.3  # microseconds from a block's tile to its next, of which little is hidden
 _EXCHANGE = 1e11  # bytes a second that a block takes from the others of its cluster
@@ -46,6 +46,19 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
     return -(-steps // -(-steps // best))  # no part is empty
 
 
+def room(units: int, most: int, blocks: int) -> int:
+    """Clusters of so many blocks that run at once where a multiprocessor holds `most` of any.
+
+    A cluster lies within one cluster of processors (GPC). How many multiprocessors each of these has differs from chip
+    to chip, and what is left of them beside whole clusters stays idle: too large a grid runs twice as long.
+    """
+    if blocks == 1:
+        return units * most
+    whole, rest = divmod(units, sum(_NEIGHBOURS))
+    near = [*_NEIGHBOURS * whole, *([16] * (rest // 16)), rest % 16]
+    return max(1, sum(size * most // blocks for size in near))
+
+
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> float:
     """Time of `count` groups whose k is `cut` into parts, where nothing waits for memory; with their startup.
 
@@ -54,7 +67,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> flo
     """
     p, most = kernel.params, resident(kernel)
     blocks = p.get("MULTICAST", 1) * cut  # of a cluster
-    at_once = max(1, int(units / _NEIGHBOURS * (_NEIGHBOURS * most // blocks)))
+    at_once = room(units, most, blocks)
     deep = -(-max(1, -(-k // p.get("BK", 1))) // cut) * p.get("BK", 1)
     work = 2.0 * p["BM"] * p["BN"] * deep * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
     rounds, rest = divmod(count, at_once)
