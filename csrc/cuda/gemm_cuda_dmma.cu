@@ -1,19 +1,20 @@
 // gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores (sm_80 and newer), operands by cp.async.
 //
-//   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes a load--> fragments --mma--> acc
+//   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes a load--> fragments --mma--> acc
 //
-// A block owns BM x BN outputs, a warp TM x TN of them, in squares of 16. STAGES - 1 tiles are on their way while one is
-// multiplied, and each fragment of 8 steps along k is replaced by the next as soon as it is multiplied.
+// A block owns BM x BN outputs, a warp TM x TN of them. STAGES - 1 tiles are on their way while one is multiplied.
+// Fragments of a, 16 rows and 8 steps along k, are replaced by the next as soon as they are multiplied; of b there
+// are two sets.
 //
-// An mma of 16 x 8 outputs asks lane (g, t) = (lane / 4, lane % 4) for rows g, g + 8, for columns g, and for steps t, t + 4 of
-// the 8. Which row, column or step of memory these are is ours to say, as long as a and b agree. We say
+// A scheduler has but two warps here, and a tensor core takes 32 cycles an mma of 16 x 8 x 8. What a warp does beside
+// costs nothing only where it fits between two mma, so that there must be little of it, evenly spread:
+//   - An mma asks lane (g, t) = (lane / 4, lane % 4) for rows g, g + 8, or column g, and for steps t, t + 4, as
+//     neighbours in registers. Loads of 16 bytes bring others, whose moves take longer than twice as many loads.
+//   - A tile that exists whole is copied without any test, a copy or two after an mma.
+//   - Where places differ by constants, the loads and copies themselves add them.
 //
-//     mma    row g, g + 8      column g of the square's left, right half      step t, t + 4
-//     ours   2g, 2g + 1        2g, 2g + 1                                     2t, 2t + 1
-//
-// so that all come as pairs of 16 bytes, whichever way an operand lies, and a lane's outputs, 4 columns of 2 rows, lie
-// side by side. Tiles stay as they lie in memory: rows of 128 bytes or a multiple, whose chunks of 16 are swapped such
-// that the 8 lanes that are served at once find them in different banks.
+// Tiles stay as they lie in memory: rows of 128 bytes or a multiple, whose pieces of 32 are swapped such that the 4 x 4
+// lanes that are served at once, 8 bytes each of 4 pieces, find them in different banks.
 //
 // Not ORDERED: on Hopper one instruction sums 8 steps, in an order of its own. Grid: x = tiles * parts, y = the batch.
 
@@ -61,60 +62,76 @@
 
 #include "join.cuh"
 
-constexpr int WARPS_N = BN / TN, SLICES = BK / 8;
+constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
 constexpr bool ROLLS = __CUDA_ARCH__ < 1200; // later compilers do not find registers for the fragments ahead
-static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, squares of 16");
+static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
 // Where element (x, p) of a tile of SIZE rows of a (columns of b) and BK steps lies. ALONG: its rows are steps.
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
-    if (ALONG) return p * SIZE + (((x / 2) ^ (p / 2 % 4 * 2)) * 2 | x % 2);
-    return x * BK + (((p / 2) ^ (x / 2 % 2 * 4)) * 2 | p % 2);
+    return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
 
-// A thread's share of the copies of an operand's tiles: of one place in every DOWN-th of the tile's rows, which are of memory,
-// too. Of rows of a (columns of b) `size` exist.
+// A thread's share of the copies of an operand's tiles: of one place in every DOWN-th of the tile's rows, which are of
+// memory, too. Of rows of a (columns of b) `size` exist.
 template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     static constexpr int ACROSS = (ALONG ? SIZE : BK) / WIDTH, DOWN = THREADS / ACROSS, ROWS = ALONG ? BK : SIZE;
-    static_assert(THREADS % ACROSS == 0, "a row of copies is a share of the threads");
-    const double *from;
+    static constexpr int COUNT = ROWS / DOWN;
+    static_assert(THREADS % ACROSS == 0 && ROWS % DOWN == 0, "a row of copies is a share of the threads");
+    static_assert((DOWN & (DOWN - 1)) == 0, "row + i * DOWN is row | i * DOWN");
+    const double *at;             // of the next copy
     const long long &of_x, &of_p; // read again where they are needed: registers are short
     int row, col, size;
 
     __device__ __forceinline__ Copies(const double *from, const long long &of_x, const long long &of_p, int size)
         : of_x(of_x), of_p(of_p), size(size) {
         row = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS * WIDTH;
-        this->from = from + row * (ALONG ? of_p : of_x) + col * (ALONG ? of_x : of_p);
+        at = from + row * (ALONG ? of_p : of_x) + col * (ALONG ? of_x : of_p);
     }
 
-    // Starts the copies of the next tile, of which `steps` exist. Zeros come from beyond.
-    __device__ __forceinline__ void start(double *tile, int steps) {
+    // Starts copy i to the tile at `tile`. `valid` of its elements exist: zeros come from beyond, and nothing is read
+    // there. Each tile's i must count from 0 to COUNT - 1.
+    __device__ __forceinline__ void start(unsigned tile, int i, int valid) {
+        const int first = ALONG ? place<true, SIZE>(col, row) : place<false, SIZE>(row, col);
+        const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8; // few different ones: the rest is constant
+        copy_async<WIDTH * 8>(to + i * DOWN * (ALONG ? SIZE : BK) * 8, at, valid * 8);
+        at += DOWN * (ALONG ? of_p : of_x);
+        if (!ALONG && i + 1 == COUNT) at += BK * of_p - SIZE * of_x;
+    }
+
+    // Starts all copies of a tile of which `steps` exist.
+    __device__ __forceinline__ void start_all(unsigned tile, int steps) {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
-        const double *at = from;
-        const long long next = DOWN * (ALONG ? of_p : of_x);
-#pragma unroll(WIDTH == 1 ? 2 : ROWS / DOWN) // twice as many at once would not find registers
-        for (int i = 0; i < ROWS; i += DOWN, at += next) {
-            const int r = row + i, valid = r < rows ? width : 0;
-            if (ROWS % DOWN && r >= ROWS) break;
-            double *to = tile + (ALONG ? place<true, SIZE>(col, r) : place<false, SIZE>(r, col));
-            copy_async<WIDTH * 8>(shared_address(to), valid ? at : from, valid * 8);
+#pragma unroll(WIDTH == 1 ? 1 : COUNT) // more at once would not find registers
+        for (int i = 0; i < COUNT; ++i) start(tile, i, row + i * DOWN < rows ? width : 0);
+    }
+
+    // Starts the n-th of `all` shares of the copies of a tile that exists whole.
+    __device__ __forceinline__ void start_share(unsigned tile, int n, int all) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (COUNT * n / all <= i && i < COUNT * (n + 1) / all) start(tile, i, WIDTH);
         }
-        from += BK * of_p;
     }
 };
 
-// The fragment of the 16 rows of a (columns of b) from `first` on and steps p to p + 7: in [2 * j + h] row 2g + h, step 2t + j.
-template <bool ALONG, int SIZE> INLINE void load(double (&to)[4], const double *tile, int first, int p) {
-    const int row = threadIdx.x % 32 / 4 * 2, step = threadIdx.x % 4 * 2;
-    tile += ALONG ? first + p * SIZE : first * BK; // multiples of what decides where chunks are swapped to
+// Where this lane's elements of the warp's rows of a (columns of b) lie: each a constant from one of a few places.
+template <bool ALONG, int SIZE> struct Elements {
+    const double *at[ALONG ? 2 : 4];
+
+    __device__ __forceinline__ Elements(const double *tiles, int first) {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        const int here = ALONG ? place<true, SIZE>(g, t) + first : place<false, SIZE>(g, t) + first * BK;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int at = ALONG ? place<true, SIZE>(row, step + i) : place<false, SIZE>(row + i, p + step);
-        const Vector<double, 2> pair = *(const Vector<double, 2> *)(tile + at);
-        to[ALONG ? 2 * i : i] = pair.at[0];
-        to[ALONG ? 2 * i + 1 : 2 + i] = pair.at[1];
+        for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
-}
+
+    // Of row x + g (column x + g) and step p + t; x and p are multiples of 8 and 4.
+    __device__ __forceinline__ double of(int tile, int x, int p) const {
+        const int within = (ALONG ? x : p) % 16;
+        return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];
+    }
+};
 
 // d += a * b for 16 x 8 outputs and 8 steps.
 INLINE void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
@@ -134,6 +151,7 @@ INLINE void multiply_fragments(double (&d)[4], const double (&a)[4], const doubl
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARGUMENT Gemm g) {
     alignas(128) extern __shared__ double shared[];
     double *const a_tiles = shared, *const b_tiles = shared + STAGES * BM * BK;
+    const unsigned a_address = shared_address(a_tiles), b_address = shared_address(b_tiles);
 
     const unsigned index = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
@@ -152,78 +170,93 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     auto start = [&](int stage) {
         if (copied < share.steps) {
             const int steps = copied + 1 < share.steps ? BK : rest;
-            a_copies.start(a_tiles + stage * BM * BK, steps);
-            b_copies.start(b_tiles + stage * BN * BK, steps);
+            a_copies.start_all(a_address + stage * (BM * BK * 8), steps);
+            b_copies.start_all(b_address + stage * (BN * BK * 8), steps);
             ++copied;
         }
         copy_commit(); // an empty group keeps the count
     };
 
-    double acc[TM / 16][2][TN / 16][4] = {}; // of square (x, y): row 2g + h, columns 4t to 4t + 3
-    double a[TM / 16][4], b[TN / 16][4];
+    double acc[HIGH][WIDE][4] = {}; // of rows g (+ 8) of 16 and columns 2t (+ 1) of 8
+    double a[HIGH][4], b[ROLLS ? 2 : 1][WIDE][2];
+    const Elements<A_TURNED, BM> a_elements(a_tiles, top);
+    const Elements<!B_TURNED, BN> b_elements(b_tiles, left);
     auto fetch_a = [&](int x, int stage, int slice) {
-        load<A_TURNED, BM>(a[x], a_tiles + stage * BM * BK, top + 16 * x, slice * 8);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[x][i] = a_elements.of(stage, 16 * x + i % 2 * 8, slice * 8 + i / 2 * 4);
     };
     auto fetch_b = [&](int y, int stage, int slice) {
-        load<!B_TURNED, BN>(b[y], b_tiles + stage * BN * BK, left + 16 * y, slice * 8);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) b[ROLLS ? slice % 2 : 0][y][i] = b_elements.of(stage, 8 * y, slice * 8 + i * 4);
     };
 
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     copy_wait<STAGES - 2>();
     __syncthreads();
+    if (ROLLS) {
 #pragma unroll
-    for (int x = 0; x < TM / 16; ++x) fetch_a(x, 0, 0);
+        for (int x = 0; x < HIGH; ++x) fetch_a(x, 0, 0);
 #pragma unroll
-    for (int y = 0; y < TN / 16; ++y) fetch_b(y, 0, 0);
-    for (int step = 0, stage = 0; step < share.steps; ++step) {
-        const int next = stage + 1 == STAGES ? 0 : stage + 1;
+        for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
+    }
+    int stage = 0;
+    // Multiplies a tile and starts another's copies: if that exists whole, in the first slice, a few after each mma.
+    auto multiply_tile = [&](bool whole) { // a constant: this is inlined
+        const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {
             copy_wait<STAGES - 2>();
             __syncthreads();
         }
-#pragma unroll 1 // more would want more than 255 registers
+        if (!whole) start(free);
+#pragma unroll
         for (int slice = 0; slice < SLICES; ++slice) {
             const bool last = slice + 1 == SLICES;
-            if (slice == 0) start(stage == 0 ? STAGES - 1 : stage - 1);
             if (ROLLS && last) {
                 copy_wait<STAGES - 2>(); // the next tile is there, and
                 __syncthreads();         // nobody needs memory of this one any more
             }
             if (!ROLLS) {
 #pragma unroll
-                for (int y = 0; y < TN / 16; ++y) fetch_b(y, stage, slice);
+                for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1; // after the last step unused
 #pragma unroll
-            for (int x = 0; x < TM / 16; ++x) {
+            for (int x = 0; x < HIGH; ++x) {
                 if (!ROLLS) fetch_a(x, stage, slice);
 #pragma unroll
-                for (int y = 0; y < TN / 16; ++y) {
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) { // columns 4t + 2q + half, q = 0, 1
-                        double(&upper)[4] = acc[x][0][y], (&lower)[4] = acc[x][1][y];
-                        double d[4] = {upper[half], upper[2 + half], lower[half], lower[2 + half]};
-                        const double steps[2] = {b[y][half], b[y][2 + half]};
-                        multiply_fragments(d, a[x], steps);
-                        upper[half] = d[0], upper[2 + half] = d[1], lower[half] = d[2], lower[2 + half] = d[3];
+                for (int y = 0; y < WIDE; ++y) {
+                    multiply_fragments(acc[x][y], a[x], b[ROLLS ? slice % 2 : 0][y]);
+                    if (ROLLS && (x * WIDE + y) % HIGH == 0) fetch_b((x * WIDE + y) / HIGH, from, ahead);
+                    if (whole && slice == 0) {
+                        a_copies.start_share(a_address + free * (BM * BK * 8), x * WIDE + y, HIGH * WIDE);
+                        b_copies.start_share(b_address + free * (BN * BK * 8), x * WIDE + y, HIGH * WIDE);
                     }
-                    if (ROLLS && x + 1 == TM / 16) fetch_b(y, from, ahead);
                 }
                 if (ROLLS) fetch_a(x, from, ahead);
             }
+            if (whole && slice == 0) copy_commit();
         }
         stage = next;
+    };
+    int step = 0;
+    // Copies of single elements of both are too many: they would not find registers.
+    if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
+        const int full = share.steps - (rest < BK);
+#pragma unroll 1
+        for (; step + STAGES - 1 < full; ++step) multiply_tile(true);
+        copied += step;
     }
+#pragma unroll 1
+    for (; step < share.steps; ++step) multiply_tile(false);
     copy_wait<0>();
     __syncthreads();
 
     const Output<RUN> output(g, blockIdx.y);
     const long long number = blockIdx.y * (long long)tiles_of<BM, BN>(g) + index;
-    constexpr int WIDE = TN / 4; // sums of a row
     join<TM * TN / 32, THREADS>(g, number, part, threadIdx.x, *(const double(*)[TM * TN / 32]) & acc, shared,
                                 [&](int i, const double(&sums)[RUN]) {
-                                    const int row = i / WIDE / 2 * 16 + lane / 4 * 2 + i / WIDE % 2;
-                                    const int column = i % WIDE / 4 * 16 + lane % 4 * 4 + i % 4;
+                                    const int row = i / 4 / WIDE * 16 + i / 2 % 2 * 8 + lane / 4;
+                                    const int column = i / 4 % WIDE * 8 + lane % 4 * 2;
                                     output.put(tile.top + top + row, tile.left + left + column, sums);
                                 });
 }
