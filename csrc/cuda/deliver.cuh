@@ -222,7 +222,8 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         put_block<WIDE, PAIRED>(block, (T *)staging, sums);
         __syncwarp();
-        finish<STAGED, SHARING, false, true>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z, adjust);
+        finish<STAGED, SHARING, false, true>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z,
+                                             adjust);
     }
 }
 

@@ -10,6 +10,10 @@
 #ifndef GEMM_CUDA_FFMA
 #define GEMM_CUDA_FFMA
 
+#ifndef UNROLLED
+#define UNROLLED 1024 // multiply-adds of a lane in a row, without a branch
+#endif
+
 #include "join.cuh"
 
 typedef A_TYPE T;
@@ -46,30 +50,67 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], const T *from) 
         *(Vector<T, CHUNK> *)&to[i] = *(const Vector<T, CHUNK> *)(from + ahead<LANES>(i));
 }
 
-// acc += a times b, a row of each.
+// The sums of a lane, of row i and column j.
 //
-// The order of the outer product, down one column and up the next, lets the collector of operands keep one of each
-// product's, and two at a turn: a multiprocessor issues an fma a clock only if just two of three are read anew.
-INLINE void multiply_rows(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
+// A multiprocessor issues an fma a clock only if it reads two registers at most, and these from different banks, which
+// are the even and the odd ones. What was read for the same place by the fma before counts for nothing. So the order of
+// the outer product, down one column and up the next, leaves one of a or b to be read, and the sum. Rows of a come 16
+// bytes at a time, row i in a register as even as i; the sum of an even row has to lie in an odd one, then, and that of
+// an odd row in an even one. A compiler left to itself finds that for three of four, but keeps the halves of 64 bits in
+// such a pair of registers.
+template <class T> struct Sums {
+    T at[TM * TN] = {};
+
+    __device__ __forceinline__ void add_product(const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
+        for (int j = 0; j < TN; ++j) {
 #pragma unroll
-        for (int x = 0; x < TM; ++x) {
-            const int i = j % 2 ? TM - 1 - x : x;
-            acc[i * TN + j] = multiply_add(a[i], b[j], acc[i * TN + j]);
+            for (int x = 0; x < TM; ++x) {
+                const int i = j % 2 ? TM - 1 - x : x;
+                at[i * TN + j] = multiply_add(a[i], b[j], at[i * TN + j]);
+            }
         }
     }
-}
+    __device__ __forceinline__ void spread(T (&to)[TM * TN]) const {
+#pragma unroll
+        for (int i = 0; i < TM * TN; ++i) to[i] = at[i];
+    }
+};
+
+template <> struct Sums<float> {
+    unsigned long long pairs[TM / 2 * TN] = {}; // of rows 2i (upper half) and 2i + 1
+
+    __device__ __forceinline__ void add_product(const float (&a)[TM], const float (&b)[TN]) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+#pragma unroll
+            for (int x = 0; x < TM; x += 2) {
+                const int i = j % 2 ? TM - 2 - x : x;
+                unsigned long long &pair = pairs[i / 2 * TN + j];
+                if (j % 2)
+                    multiply_add_lower_first(pair, a[i + 1], a[i], b[j]);
+                else
+                    multiply_add_upper_first(pair, a[i + 1], a[i], b[j]);
+            }
+        }
+    }
+    __device__ __forceinline__ void spread(float (&to)[TM * TN]) const {
+#pragma unroll
+        for (int i = 0; i < TM; i += 2) {
+#pragma unroll
+            for (int j = 0; j < TN; ++j) halves_of(pairs[i / 2 * TN + j], to[(i + 1) * TN + j], to[i * TN + j]);
+        }
+    }
+};
 
 // acc += a * b over STEPS rows, k ascending, of A_PITCH and B_PITCH elements from row to row.
 //
 // A row is loaded while the one before is multiplied: a multiprocessor has 2 warps a scheduler, too few to hide what a
 // load takes behind each other's arithmetic.
 template <int STEPS, int A_PITCH, int B_PITCH>
-INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane) {
-    constexpr int FIT = TM * TN * STEPS > 1024 ? 1024 / (TM * TN) : STEPS; // what the instruction cache holds
-    constexpr int TOGETHER = FIT < STEPS && FIT % 2 ? FIT + 1 : FIT;
-    static_assert(STEPS % TOGETHER == 0, "rounds are whole");
+INLINE void multiply_tiles(Sums<T> &acc, const T *a_tile, const T *b_tile, const Lane &lane) {
+    constexpr int FIT = UNROLLED / (TM * TN) / 2 * 2, TOGETHER = FIT < STEPS ? FIT : STEPS;
+    static_assert(TOGETHER && STEPS % TOGETHER == 0, "rounds are whole");
     const T *const a_from = a_tile + lane.m, *const b_from = b_tile + lane.n;
     alignas(16) T a[2][TM], b[2][TN];
     load<LANES_M>(a[0], a_from);
@@ -83,7 +124,7 @@ INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, 
                 load<LANES_M>(a[(p + 1) % 2], a_from + next * A_PITCH);
                 load<LANES_N>(b[(p + 1) % 2], b_from + next * B_PITCH);
             }
-            multiply_rows(acc, a[p % 2], b[p % 2]);
+            acc.add_product(a[p % 2], b[p % 2]);
         }
     }
 }
@@ -91,13 +132,13 @@ INLINE void multiply_tiles(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, 
 // The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would make
 // +0 of a sum that has come to -0, which the chain over k does not.
 template <int A_PITCH, int B_PITCH>
-INLINE void multiply_rest(T (&acc)[TM * TN], const T *a_tile, const T *b_tile, const Lane &lane, int steps) {
+INLINE void multiply_rest(Sums<T> &acc, const T *a_tile, const T *b_tile, const Lane &lane, int steps) {
 #pragma unroll 1
     for (int p = 0; p < steps; ++p) {
         alignas(16) T a[TM], b[TN];
         load<LANES_M>(a, a_tile + lane.m + p * A_PITCH);
         load<LANES_N>(b, b_tile + lane.n + p * B_PITCH);
-        multiply_rows(acc, a, b);
+        acc.add_product(a, b);
     }
 }
 

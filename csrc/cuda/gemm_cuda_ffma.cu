@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
         copy_commit(); // an empty group keeps the count
     };
 
-    T acc[TM * TN] = {};
+    Sums<T> acc;
     const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
@@ -170,6 +170,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_wait<0>();
-    if (GROUPS > 1) add_groups(acc, (T *)shared);
-    if (threadIdx.x < WORKERS) finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, shared);
+    T sums[TM * TN];
+    acc.spread(sums);
+    if (GROUPS > 1) add_groups(sums, (T *)shared);
+    if (threadIdx.x < WORKERS) finish<true>(g, blockIdx.y, index, part, threadIdx.x, sums, shared);
 }

@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         b.store(tiles + half * STAGE + BK * A_PITCH);
     };
 
-    T acc[TM * TN] = {};
+    Sums<T> acc;
     if (share.steps > 0) {
         load();
         store(0);
@@ -123,5 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         if (more) store(1 - half);
         __syncthreads();
     }
-    finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, tiles);
+    T sums[TM * TN];
+    acc.spread(sums);
+    finish<true>(g, blockIdx.y, index, part, threadIdx.x, sums, tiles);
 }

@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (g.parts == 1) limit = (all - walk.index + walk.stride - 1) / walk.stride * share.steps;
     for (int stage = 0, phase = 0; walk.index < all; walk.index += walk.stride) {
         if (g.parts > 1) limit += share.steps, free = done + STAGES;
-        float acc[TM * TN] = {};
+        Sums<float> acc;
         for (int step = 0; step < share.steps; ++step) {
             if (threadIdx.x == 0) {
                 while (producer.started < min(limit, free)) producer.start(g, a_map, b_map, tiles, full, empty);
@@ -121,7 +121,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             ++done;
             free = max(free, done + STAGES - LAG + 1);
         }
-        finish<false>(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, acc, shared);
+        float sums[TM * TN];
+        acc.spread(sums);
+        finish<false>(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, sums, shared);
         if (g.parts > 1) { // what join wrote comes before what TMA writes there
             fence_async();
             __syncthreads();

@@ -84,7 +84,9 @@ def broken() -> list[str]:
     return found
 
 
-_AVX512 = re.compile(r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4")
+_AVX512 = re.compile(
+    r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4"
+)
 """LLVM's names of CPUs with AVX-512."""
 
 

@@ -14,10 +14,17 @@ UNITS = 132
 CLUSTER = 8
 """Blocks of the largest cluster that every GPU with clusters takes."""
 
-_NEIGHBOURS = (18, 18, 18, 18, 16, 16, 14, 14)  # multiprocessors of an H200 that a cluster lies within
+_CLUSTERS = (
+    (132, 66, 39, 30, 22, 17, 15, 14), (264, 132, 79, 62, 47, 39, 32, 30),
+    (396, 198, 124, 92, 69, 62, 47, 45), (528, 264, 163, 124, 94, 79, 69, 62),
+)  # fmt: skip
+"""Clusters of 1 to 8 blocks that an H200 runs at once, where a multiprocessor holds 1, 2, 3 or 4 blocks: the least of
+what cuOccupancyMaxActiveClusters told of several."""
+
 _JOIN = 2e-6  # seconds of two barriers of a cluster and of what its blocks wait for each other
-_NEXT = 0.3  # microseconds from a block's tile to its next, of which little is hidden
-_EXCHANGE = 1e11  # bytes a second that a block takes from the others of its cluster
+_NEXT = 1.0  # microseconds from a block's tile to its next, for each block of a multiprocessor
+_BESIDE = 0.4  # of its startup, what each block beside a persistent one costs more
+_EXCHANGE = 2e10  # bytes a second that a block takes from the others of its cluster, the wait for them included
 
 
 def resident(kernel: Kernel) -> int:
@@ -49,14 +56,11 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
 def room(units: int, most: int, blocks: int) -> int:
     """Clusters of so many blocks that run at once where a multiprocessor holds `most` of any.
 
-    A cluster lies within one cluster of processors (GPC). How many multiprocessors each of these has differs from chip
-    to chip, and what is left of them beside whole clusters stays idle: too large a grid runs twice as long.
+    A cluster lies within one group of processors (GPC), whose sizes differ, also from chip to chip; what is left of
+    them beside whole clusters stays idle. A grid that is too large by one cluster runs twice as long.
     """
-    if blocks == 1:
-        return units * most
-    whole, rest = divmod(units, sum(_NEIGHBOURS))
-    near = [*_NEIGHBOURS * whole, *([16] * (rest // 16)), rest % 16]
-    return max(1, sum(size * most // blocks for size in near))
+    known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
+    return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> float:
@@ -72,11 +76,15 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> flo
     work = 2.0 * p["BM"] * p["BN"] * deep * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
     rounds, rest = divmod(count, at_once)
     time = rounds * most * work
+    held = float(most)
     if rest:
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)
+    startup = kernel.startup
+    if "blocks" in p:
+        startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
     # A persistent block loads the next tile's operands early, but not into the memory that a join needs meanwhile.
-    startup = kernel.startup * (1 if "blocks" in p and cut == 1 else started) + _NEXT * (started - 1)
+    startup = startup * (1 if "blocks" in p and cut == 1 else started) + _NEXT * most * (started - 1)
     joined = _JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE if cut > 1 else 0.0
     return time + startup * 1e-6 + started * joined  # nothing multiplies while a block joins

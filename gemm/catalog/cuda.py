@@ -81,15 +81,15 @@ def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int =
 
 
 FFMA: tuple[Kernel, ...] = (
-    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=53000),
-    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=49000),
-    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=47000),
-    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=45000),
-    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=43000),
+    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=42000),
+    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=48000),
+    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=44000),
+    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=40000),
+    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=41000),
     _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=42000),
-    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=40000, swap="m > n"),
-    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=33000),
-    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=38000, swap="m > n"),
+    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=44000, swap="m > n"),
+    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=38000),
+    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=30000, swap="m > n"),
     _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=26000),
     _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles, operands held in registers on their way",
           gflops=33000, startup=4.0, beaten=SM_80, parts=8,
@@ -111,7 +111,7 @@ def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float) -> Kernel:
     )  # fmt: skip
 
 
-FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 56000), _ffma_tma(128, 128, 8, 8, 53000))
+FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 49500), _ffma_tma(128, 128, 8, 8, 46500))
 """float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
 
 
@@ -133,12 +133,12 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
 
 
 WGMMA: tuple[Kernel, ...] = (
-    *(_wgmma(op, 128, 256, 4, multicast=2, gflops=780000) for op in "bh"),
-    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=720000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 192, 192, 4, gflops=720000) for op in "bh"),
-    *(_wgmma(op, 192, 96, 5, gflops=600000) for op in "bh"),
-    *(_wgmma(op, 64, 192, 3, resident=2, gflops=600000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 64, 128, 4, resident=2, gflops=500000) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 128, 256, 4, multicast=2, gflops=810000) for op in "bh"),
+    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=780000) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 192, 192, 4, gflops=800000) for op in "bh"),
+    *(_wgmma(op, 192, 96, 5, gflops=680000) for op in "bh"),
+    *(_wgmma(op, 64, 192, 3, resident=2, gflops=560000) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 64, 128, 4, resident=2, gflops=480000) for op in ("b", "h", "b32", "h32")),
     *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in ("b", "h", "b32", "h32")),
     *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000) for op in _FP8),
     *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in _FP8),
@@ -159,10 +159,10 @@ def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
 
 
 EMULATED: tuple[Kernel, ...] = (
-    _emulated("fp16x3", 192, 5, 200000),
-    _emulated("fp16x3", 128, 6, 180000),
-    _emulated("bf16x6", 192, 3, 115000),
-    _emulated("bf16x6", 128, 4, 105000),
+    _emulated("fp16x3", 192, 5, 215000),
+    _emulated("fp16x3", 128, 6, 200000),
+    _emulated("bf16x6", 192, 3, 130000),
+    _emulated("bf16x6", 128, 4, 126000),
 )
 """float32 out of products of narrower numbers on tensor cores."""
 
@@ -189,17 +189,17 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
 _BYTES = (("s8s32", 1.0), ("u8s32", 1.0), *((op, 0.9) for op in _FP8))
 
 KMAJOR: tuple[Kernel, ...] = (
-    _kmajor("s", 128, 256, 4, multicast=2, gflops=400000),
-    _kmajor("s", 256, 128, 3, gflops=390000),
+    _kmajor("s", 128, 256, 4, multicast=2, gflops=412000),
+    _kmajor("s", 256, 128, 3, gflops=368000),
     _kmajor("s", 192, 128, 4, gflops=380000),
-    _kmajor("s", 128, 64, 3, resident=2, gflops=280000),
-    _kmajor("s", 64, 128, 4, resident=2, gflops=280000),
-    _kmajor("s", 64, 64, 6, resident=2, gflops=220000),
-    *(_kmajor(op, 128, 256, 4, multicast=2, gflops=rate * 1500000) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1450000) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 64, 3, resident=2, gflops=900000) for op in ("s8s32", "u8s32")),
-    *(_kmajor(op, 128, 64, 6, gflops=750000) for op in _FP8),  # with two blocks there were too few registers
-    *(_kmajor(op, 64, 64, 6, resident=2, gflops=rate * 700000) for op, rate in _BYTES),
+    _kmajor("s", 128, 64, 3, resident=2, gflops=238000),
+    _kmajor("s", 64, 128, 4, resident=2, gflops=230000),
+    _kmajor("s", 64, 64, 6, resident=2, gflops=165000),
+    *(_kmajor(op, 128, 256, 4, multicast=2, gflops=rate * 1430000) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1400000) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 64, 3, resident=2, gflops=970000) for op in ("s8s32", "u8s32")),
+    *(_kmajor(op, 128, 64, 6, gflops=920000) for op in _FP8),  # with two blocks there were too few registers
+    *(_kmajor(op, 64, 64, 6, resident=2, gflops=rate * 740000) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
 
@@ -214,7 +214,7 @@ def _dmma(bm: int, bn: int, tm: int, gflops: float) -> Kernel:
 
 
 DMMA: tuple[Kernel, ...] = (
-    _dmma(128, 64, 64, 61000), _dmma(64, 64, 32, 57000), _dmma(32, 64, 16, 50000), _dmma(32, 128, 32, 55000),
+    _dmma(128, 64, 64, 62000), _dmma(64, 64, 32, 59000), _dmma(32, 64, 16, 52000), _dmma(32, 128, 32, 57000),
     _dmma(16, 128, 16, 40000),
 )  # fmt: skip
 """float64 on tensor cores."""

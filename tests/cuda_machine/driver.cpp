@@ -458,8 +458,7 @@ API cuMemFreeAsync(uint64_t address, void *stream) {
 }
 API cuMemPoolCreate(void **pool, const int *properties) { // a CUmemPoolProps
     ENTER(" ");
-    if (properties[0] != 1 || properties[1] != 0 || properties[2] != 1)
-        return 1;
+    if (properties[0] != 1 || properties[1] != 0 || properties[2] != 1) return 1;
     *pool = (void *)1;
     return 0;
 }
