@@ -241,18 +241,18 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
 
     if spec.variant == "pyopencl":
         call = resident(call, PyOpenCL(_device(spec).handle.cl_device))
-    if spec.inputs:
-        call = narrowed(call, spec.inputs, spec.dtype)
-    if spec.variant == "unsigned":
-        call = unsigned(call, dtype)
-    elif spec.variant == "repeated":
-        call = repeated(call)
     elif spec.variant == "interface":
         call = resident(call, CudaInterface(_device(spec)))
     elif spec.variant == "cupy":
         call = resident(call, CuPy())
     elif spec.variant == "torch":
         call = resident(call, Torch(str(spec.device)))
+    if spec.inputs:  # on the host, before they go to a device
+        call = narrowed(call, spec.inputs, spec.dtype)
+    if spec.variant == "unsigned":
+        call = unsigned(call, dtype)
+    elif spec.variant == "repeated":
+        call = repeated(call)
     return Subject(
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
