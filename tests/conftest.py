@@ -141,7 +141,8 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
         return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
     # CuPy has no bfloat16, and PyTorch none that NumPy could read back.
-    libraries = [name for name in ("cupy", "torch") if backend == "cuda" and dtype != "bfloat16" and _imports(name)]
+    lent = backend == "cuda" and row.dtype != "bfloat16"
+    libraries = [name for name in ("cupy", "torch") if lent and _imports(name)]
     return ["", *libraries, *(["interface"] if row.name in EVERY_WAY else [])]
 
 

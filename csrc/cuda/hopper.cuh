@@ -119,8 +119,8 @@ template <int DEPTH, int BYTES> struct Ring {
 // The tiles of this block: in a persistent grid, every so many of all tiles of all products.
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     const Gemm &g;
-    int pair, part; // number of this block among those that share b, and its part of k
-    unsigned tiles, rest, step;
+    int pair, part;                   // number of this block among those that share b, and its part of k
+    unsigned tiles, rest, step, leap; // from tile to tile: `leap` products and `step` tiles
     long long z;
 
     __device__ __forceinline__ explicit Walk(const Gemm &g) : g(g) {
@@ -128,7 +128,8 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         pair = blockIdx.x % SHARING;
         part = blockIdx.x / SHARING % g.parts;
         tiles = tiles_of<HIGH * SHARING, WIDE>(g);
-        step = gridDim.x / blocks;
+        leap = gridDim.x / blocks / tiles;
+        step = gridDim.x / blocks % tiles;
         z = index / tiles;
         rest = index % tiles;
     }
@@ -136,7 +137,8 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         return z < g.batch;
     }
     __device__ __forceinline__ void next() {
-        for (rest += step; rest >= tiles; rest -= tiles) ++z;
+        z += leap, rest += step;
+        if (rest >= tiles) rest -= tiles, ++z;
     }
     __device__ __forceinline__ Tile tile() const {
         Tile tile = tile_of<HIGH * SHARING, WIDE>(g, rest);
