@@ -91,6 +91,12 @@ def main() -> int:
         "clocks": {"before": _clocks(device)}, "rounds": options.rounds, "sample_s": options.sample, "peers": absent,
         "copy_gbs": host.copy_rate(clock, device, quick=options.quick) / 1e9, "results": [],
     }  # fmt: skip
+
+    def save() -> None:
+        document["clocks"]["after"] = _clocks(device)
+        if options.json:
+            save_json(options.json, document)
+
     for family in filter(lambda family: wanted(family.name), FAMILIES):
         try:
             dtype_of(family.dtype)
@@ -103,6 +109,7 @@ def main() -> int:
         document["results"] += rows
         if rows:
             _show(family, rows)
+        save()  # a run that is ended early leaves what it has
     if wanted("calls"):
         document["calls"] = host.calls(clock, device, quick=options.quick)
         for name, taken in document["calls"].items():
@@ -110,15 +117,18 @@ def main() -> int:
     if wanted("transfers"):
         sizes = [96] if options.quick else [256, 1024, 2048, 4096, 8192]
         document["transfers"] = host.transfers(clock, device, sizes, quick=options.quick)
-    document["clocks"]["after"] = _clocks(device)
-    if options.json:
-        save_json(options.json, document)
+    save()
     return 0 if all(_right(row) for row in document["results"]) else 1
 
 
 def _shapes(listed: str) -> list[Product]:
-    sizes = [list(map(int, item.split("x"))) for item in listed.split(",") if item]
-    return [(0, s[0], s[0], s[0]) if len(s) == 1 else (0, *s) if len(s) == 3 else tuple(s) for s in sizes]  # type: ignore[misc]
+    """Of a list such as 512 (a square), 64x4096x4096 (m, n, k), 64x128x128x128 (a stack of 64)."""
+    found: list[Product] = []
+    for item in filter(None, listed.split(",")):
+        sizes = [*map(int, item.split("x"))] * (1 if "x" in item else 3)
+        m, n, k = sizes[-3:]
+        found.append((sizes[0] if len(sizes) == 4 else 0, m, n, k))
+    return found
 
 
 def _contest(

@@ -56,10 +56,10 @@ class Torch:
         x, y, z = (torch.from_dlpack(array) for array in (a, b, out))
         multiply: Enqueue
         if family.dtype == "int8":
-            multiply = lambda: torch._int_mm(x, y.T, out=z)  # noqa: E731
+            multiply = lambda: torch._int_mm(x, y.mT, out=z)  # noqa: E731
         elif family.turned:
             scale = torch.ones((), device=x.device)
-            multiply = lambda: torch._scaled_mm(x, y.T, scale, scale, out_dtype=z.dtype, out=z)  # noqa: E731
+            multiply = lambda: torch._scaled_mm(x, y.mT, scale, scale, out_dtype=z.dtype, out=z)  # noqa: E731
         else:
             call = torch.bmm if product[0] else torch.mm
             multiply = lambda: call(x, y, out=z)  # noqa: E731

@@ -54,7 +54,8 @@ class CublasLt:
         self._library.cublasLtGetVersion.restype = c_size_t
         self.version = int(self._library.cublasLtGetVersion())
         self._workspace = DeviceArray((_WORKSPACE,), "uint8", device)
-        self._one, self._zero = {}, {}  # type: ignore[var-annotated]
+        self._one: dict[str, Any] = {}
+        self._zero: dict[str, Any] = {}
         for kind, number in (("float32", c_float), ("float64", ctypes.c_double), ("int32", c_int)):
             self._one[kind], self._zero[kind] = number(1), number(0)
 

@@ -6,7 +6,7 @@
 // that warps drift apart and one's loads hide behind the other's arithmetic. A block walks tiles until none is left: the
 // next tile's operands come while this one's results go. a must be contiguous along m and b along n: others are packed
 // so first, which costs a hundredth of a product of 4096 x 4096 x 4096, where reading a along k would cost each second
-// multiply-add a clock: four k of one row lie in registers of one bank (see multiply_tiles in ffma.cuh).
+// multiply-add a clock: four k of one row lie in registers of one bank (see Sums in ffma.cuh).
 //
 //   full[s]    the copies into stage s have come             empty[s]    all threads have read what stage s holds
 //
