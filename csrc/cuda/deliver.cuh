@@ -209,8 +209,10 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         T *mine = (T *)ring + warp * 16 * (WIDE + 8);
         put<0, WIDE, PAIRED>(mine, WIDE + 8, sums);
         cluster_sync();
-        if (down) // code of its own: a load from another block takes many instructions if both ways are in one
-            finish<WIDE, SHARING, true, true>(turned, true, mine, WIDE + 8, top, left, z, adjust);
+        // Each way has code of its own: a load from another block takes many instructions if both are in one. But with a
+        // bias or activation, whose code is long, registers would not suffice for two.
+        if (EPILOGUE || down)
+            finish<WIDE, SHARING, true, true>(turned, down, mine, WIDE + 8, top, left, z, adjust);
         else
             finish<WIDE, SHARING, true, false>(turned, false, mine, WIDE + 8, top, left, z, adjust);
         fence_async(); // TMA writes next to what was read here
