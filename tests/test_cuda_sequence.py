@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_sequence
+from gemm.backends import cuda_replay, cuda_sequence
 from gemm.backends.cuda_api import Driver
 from gemm.backends.cuda_operand import Map
+from gemm.backends.cuda_recipe import Layout
 from gemm.errors import KernelFailed
 
 CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
@@ -367,3 +368,16 @@ def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
         memo(Tensor, object(), 4)
     with pytest.raises(TypeError, match="keyword"):
         memo(Tensor, capsule(), 4, kind=1)
+
+
+@pytest.mark.parametrize(("goal", "repeats"), [(0x1080, True), (0x0FC0, True), (0x107C, False), (0x1000, False)])
+def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: bool) -> None:
+    """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
+    launched: list[tuple[int, ...]] = []
+    launches: Any = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
+    reader = cuda_replay._Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x)
+    layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
+    a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
+    replay = cuda_replay.Replay(launches, layout, bytes(32), 0, reader, (a, b, None, out, None))
+    assert replay(a, b, None, out) is (out if repeats else None)
+    assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])

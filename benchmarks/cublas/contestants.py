@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,13 +57,12 @@ class Torch:
         x, y, z = (torch.from_dlpack(array) for array in (a, b, out))
         multiply: Enqueue
         if family.dtype == "int8":
-            multiply = lambda: torch._int_mm(x, y.mT, out=z)  # noqa: E731
+            multiply = partial(torch._int_mm, x, y.mT, out=z)
         elif family.turned:
             scale = torch.ones((), device=x.device)
-            multiply = lambda: torch._scaled_mm(x, y.mT, scale, scale, out_dtype=z.dtype, out=z)  # noqa: E731
+            multiply = partial(torch._scaled_mm, x, y.mT, scale, scale, out_dtype=z.dtype, out=z)
         else:
-            call = torch.bmm if product[0] else torch.mm
-            multiply = lambda: call(x, y, out=z)  # noqa: E731
+            multiply = partial(torch.bmm if product[0] else torch.mm, x, y, out=z)
         stream = torch.cuda.ExternalStream(self.clock.stream)
 
         def enqueue() -> None:

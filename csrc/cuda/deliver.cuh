@@ -108,8 +108,8 @@ template <int SHARING, bool APART, class T> INLINE void take(T (&sums)[STRETCH],
 }
 
 // The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): if JOINED, of this
-// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums, if they MAY.
-template <int WIDE, int SHARING, bool JOINED, bool MAY, class T, class ADJUST>
+// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums. APART: as take has it.
+template <int WIDE, int SHARING, bool JOINED, bool APART, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z,
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
@@ -121,7 +121,7 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long
         const int col = down ? run / (16 / STRETCH) : run % (WIDE / STRETCH) * STRETCH;
         SUM sums[STRETCH];
         T taken[STRETCH];
-        take<SHARING, MAY>(taken, from + row * pitch + col, down ? pitch : 1, parts);
+        take<SHARING, APART>(taken, from + row * pitch + col, down ? pitch : 1, parts);
 #pragma unroll
         for (int x = 0; x < STRETCH; ++x)
             sums[x] = (SUM)adjust(taken[x], top + row + (down ? x : 0), left + col + (down ? 0 : x));

@@ -15,11 +15,11 @@ CLUSTER = 8
 """Blocks of the largest cluster that every GPU with clusters takes."""
 
 _CLUSTERS = (
-    (132, 66, 39, 30, 22, 17, 15, 14), (264, 132, 79, 62, 47, 39, 32, 30),
+    (132, 66, 39, 30, 22, 17, 15, 15), (264, 132, 79, 62, 47, 39, 32, 30),
     (396, 198, 124, 92, 69, 62, 47, 45), (528, 264, 163, 124, 94, 79, 69, 62),
 )  # fmt: skip
-"""Clusters of 1 to 8 blocks that an H200 runs at once, where a multiprocessor holds 1, 2, 3 or 4 blocks: the least of
-what cuOccupancyMaxActiveClusters told of several."""
+"""Clusters of 1 to 8 blocks that an H200 runs at once, where a multiprocessor holds 1, 2, 3 or 4 blocks, as
+cuOccupancyMaxActiveClusters tells of one such chip."""
 
 _JOIN = 2e-6  # seconds of two barriers of a cluster and of what its blocks wait for each other
 _NEXT = 1.0  # microseconds from a block's tile to its next, for each block of a multiprocessor
