@@ -401,19 +401,26 @@ SUMS = (
     HEAD
     + """
 extern "C" __global__ void sums(float *out) {
-    __shared__ float mine[32];
-    mine[threadIdx.x] = 100 * blockIdx.x + threadIdx.x;
-    if (SYNC) cluster_sync();
-    float sum = 0;
-    for (unsigned rank = 0; rank < cluster_size(); ++rank) sum += remote_load(mine + threadIdx.x, rank);
-    out[blockIdx.x * 32 + threadIdx.x] = sum;
-    if (STAY) cluster_sync();
+    __shared__ float4 inbox[2][32];
+    __shared__ unsigned long long arrived;
+    const unsigned bar = shared_address(&arrived);
+    if (threadIdx.x == 0) {
+        barrier_init(bar, 1);
+        barrier_init_fence();
+    }
+    if (SYNC) cluster_meet();
+    if (threadIdx.x == 0) barrier_expect(bar, 2 * 32 * 16);
+    const float x = 100 * blockIdx.x + threadIdx.x;
+    for (unsigned rank = 0; rank < 2; ++rank)
+        remote_store(shared_address(&inbox[cluster_rank()][threadIdx.x]), float4{x, 0, 0, x}, bar, rank);
+    if (STAY) barrier_wait_cluster(bar, 0);
+    out[blockIdx.x * 32 + threadIdx.x] = inbox[0][threadIdx.x].x + inbox[1][threadIdx.x].w;
 }
 """
 )
 
 
-def test_clusters_read_each_other(machine: Machine) -> None:
+def test_clusters_store_to_each_other(machine: Machine, timing: str) -> None:
     out = np.zeros((4, 32), np.float32)
     machine.kernel(SUMS, "sums", {"SYNC": 1, "STAY": 1})((4,), (32,), out, cluster=2)
     blocks = 100 * np.arange(4)[:, None] + np.arange(32)
@@ -421,7 +428,8 @@ def test_clusters_read_each_other(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("macros", "told"), [({"SYNC": 0, "STAY": 1}, "not have started"), ({"SYNC": 1, "STAY": 0}, "already ended")]
+    ("macros", "told"),
+    [({"SYNC": 0, "STAY": 1}, "not have started"), ({"SYNC": 1, "STAY": 0}, "still storing|already ended")],
 )
 def test_clusters_must_begin_and_end_together(machine: Machine, macros: dict[str, object], told: str) -> None:
     with pytest.raises(Failed, match=told):
@@ -440,7 +448,7 @@ extern "C" __global__ void load(const __grid_constant__ TensorMap map, float *ou
         barrier_init(done, 2 * blockDim.x);
         barrier_init_fence();
     }
-    cluster_sync();
+    cluster_meet();
     for (int step = 0; step < 3; ++step) {
         if (threadIdx.x == 0) {
             if (WAITS && step) barrier_wait(done, step - 1 & 1);
@@ -452,7 +460,7 @@ extern "C" __global__ void load(const __grid_constant__ TensorMap map, float *ou
         for (int i = threadIdx.x; i < 64; i += 32) out[(blockIdx.x * 3 + step) * 64 + i] = tile[i];
         for (unsigned rank = 0; rank < 2; ++rank) barrier_arrive_remote(done, rank);
     }
-    cluster_sync();
+    cluster_meet();
 }
 """
 )
@@ -650,3 +658,33 @@ def test_every_function_of_ptx_is_emulated() -> None:
         functions = re.findall(r"^(?:template <[^>]*> )?PTX [\w ]+?(\w+)\(", source(name), re.MULTILINE)
         assert functions
         assert not set(functions) - known, name
+
+
+# ---- Launches that overlap
+
+
+FOLLOWS = (
+    HEAD
+    + """
+extern "C" __global__ void copy(const float *from, float *to) {
+    __shared__ float held[32];
+    if (EARLY) copy_async<4>(shared_address(held + threadIdx.x), from + threadIdx.x, 4);
+    if (threadIdx.x < FOLLOWING) follow_launch();
+    if (!EARLY) copy_async<4>(shared_address(held + threadIdx.x), from + threadIdx.x, 4);
+    copy_commit();
+    copy_wait<0>();
+    to[threadIdx.x] = held[threadIdx.x];
+}
+"""
+)
+
+
+def test_overlapping_launches_wait_for_each_other(machine: Machine) -> None:
+    values, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    machine.kernel(FOLLOWS, "copy", {"EARLY": 0, "FOLLOWING": 32})((1,), (32,), values, out, overlaps=True)
+    np.testing.assert_array_equal(out, values)
+    machine.kernel(FOLLOWS, "copy", {"EARLY": 0, "FOLLOWING": 0})((1,), (32,), values, out)
+    for early, following, told in ((1, 32, "cp.async before follow"), (0, 31, "before follow")):
+        made = machine.kernel(FOLLOWS, "copy", {"EARLY": early, "FOLLOWING": following})
+        with pytest.raises(Failed, match=told):
+            made((1,), (32,), values, out, overlaps=True)

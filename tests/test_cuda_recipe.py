@@ -18,17 +18,18 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from gemm.backends.cuda_operand import A, Map, Step
+from gemm.backends.cuda_operand import OUT, A, Map, Step
 from gemm.backends.cuda_recipe import GRID, SIZES, Chip, Layout, Recipe, forms, plain, recipe, types
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.catalog.blocks import parts
+from gemm.catalog.cuda import inbox
 from gemm.verify import types_of
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 TILE = BY_NAME["sgemm_cuda_tile"]
 GEMM = ("a", "b", "c", "out", "bias", "m", "n", "k", "batch", "a_row", "a_col", "a_batch", "b_row", "b_col", "b_batch",
         "c_row", "c_col", "c_batch", "out_row", "out_col", "out_batch", "bias_row", "bias_col", "memory", "arrivals",
-        "parts", "activation", "raster", "spare")  # fmt: skip
+        "parts", "activation", "raster", "mapped")  # fmt: skip
 NUMPY = {"float": "float32", "double": "float64", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
@@ -102,6 +103,8 @@ class Machine:
         form, p = dict(step.form), step.kernel.params
         m, n, k, batch = g["m"], g["n"], g["k"], g["batch"]
         maps = list(step.maps)
+        if p.get("OUT_BOXES"):
+            self.stored(maps.pop(), step, g)
         assert len(maps) == bin(p.get("maps", 0)).count("1")
         sides = []
         for bit, side, extent in ((1, "a", m), (2, "b", n)):
@@ -169,6 +172,21 @@ class Machine:
             matrices = np.ldexp(matrices, found[:, :, None])
         assert len(matrices) == (g["batch"] if g[f"{side}_batch"] else 1)
         return np.broadcast_to(matrices, (g["batch"], extent, g["k"]))
+
+    def stored(self, x: Map, step: Step, g: dict[str, int]) -> None:
+        """Out's map; that of a stands for it where out does not suit."""
+        size = numpy_type(dict(step.form)["OUT_TYPE"]).itemsize
+        steps = g["out_row"] * size, g["out_batch"] * size
+        suits = g["out_col"] == 1 and not g["c"] and not g["out"] % 16 and not steps[0] % 16 and steps[0] > 0
+        if g["batch"] > 1:
+            suits = suits and not steps[1] % 16 and steps[1] > 0
+        assert g["mapped"] <= suits, "an out that TMA cannot store"
+        if not g["mapped"]:
+            assert x == step.maps[0]
+            return
+        assert (self.at[x.slot] + x.at, x.kind, x.swizzle) == (g["out"], {2: 1, 4: 2}[size], 3)
+        assert (x.dims, x.strides[0], x.box) == ((g["n"], g["m"], g["batch"]), steps[0], (128 // size, 16, 1))
+        assert x.strides[1] == steps[1] or g["batch"] == 1
 
     def grid(self, step: Step, g: dict[str, int]) -> None:
         p = step.kernel.params
@@ -305,3 +323,35 @@ def test_types_have_sizes() -> None:
     for row in ROWS:
         for name in types(row):
             assert SIZES[name] == numpy_type(name).itemsize
+
+
+def test_parts_fit_into_the_memory_in_which_they_are_exchanged() -> None:
+    rows = [row for row in KERNELS if row.backend == "cuda" and row.params.get("parts", 0) > 1]
+    assert len(rows) > 50
+    for row in rows:
+        p = row.params
+        if "STAGES" not in p:  # gemv and ffma_held: asserted where they are compiled
+            continue
+        tile = p["BM"] * p["BN"] * (8 if row.dtype == "float64" else 4)
+        producers = 128 if "MULTICAST" in p else 0
+        free = p["shared"]
+        if producers:
+            free -= (
+                p["BM"] // 16 * 4096 + 2048 if p.get("OUT_BOXES") else p["BM"] // 16 * 2560 + 1040 + 16 * p["STAGES"]
+            )
+        members = (p["THREADS"] - producers) // p.get("GROUPS", 1)
+        assert inbox(tile, members, p["parts"]) <= free, row.name
+
+
+@pytest.mark.parametrize(("n", "row_bytes", "col_bytes", "aligned", "mapped"), [
+    (256, 512, 2, 16, 1), (256, 514, 2, 16, 0), (256, 512, 2, 8, 0), (256, 1024, 4, 16, 0), (252, 512, 2, 16, 0),
+])  # fmt: skip
+def test_tma_stores_what_it_can(n: int, row_bytes: int, col_bytes: int, aligned: int, mapped: int) -> None:
+    row = BY_NAME["bgemm_cuda_wgmma_128x256"]
+    out = row_bytes, col_bytes
+    layout = Layout((256, n), 64, ((128, 2), (512, 2), out, out), (16, 16, aligned, aligned))
+    for reads_c in (False, True):
+        (step,) = recipe(row, Chip(90, 132), layout._replace(reads_c=reads_c)).steps
+        *_, told = struct.unpack_from("5Q4q12q2q2Q4i", step.parameters)
+        assert told == (mapped and not reads_c)
+        assert step.maps[2] == (Map(OUT, 0, 1, (256, 256, 1), (512, 512), (64, 16, 1), 3) if told else step.maps[0])

@@ -28,19 +28,21 @@ def steps() -> tuple[Any, ...]:
     packed = bytes(range(80))
     product = bytes(200) + b"\xff" * 56
     return (
-        (0xAB0, 7, 3, 256, 1, 0, packed, -1, ((0, 0, 16), (8, 5, 512)), ()),
+        (0xAB0, 7, 3, 256, 1, 0, 0, packed, -1, ((0, 0, 16), (8, 5, 512)), ()),
         (
             0xAC0,
             132,
             1,
             384,
             2,
+            1,
             200_000,
             product,
             224,
             ((0, 0, 0), (8, 5, 512), (16, 2, 0), (24, 3, 4)),
             (A_MAP, B_MAP),
         ),
+        (0xAD0, 5, 1, 64, 1, 1, 0, packed, -1, (), ()),
     )
 
 
@@ -87,11 +89,10 @@ class Fake:
     def cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: Any) -> None:
         words = (c_uint * 7).from_address(config)
         stream, attributes = (c_void_p * 2).from_address(config + 32)
-        assert c_uint.from_address(config + 48).value == 1
-        cluster = list((c_uint * 5).from_address(attributes or 0))
-        self.said.append(
-            ("cluster", function, list(words), stream, cluster, self.parameters(parameters, [256, 128, 128]))
-        )
+        count, address = c_uint.from_address(config + 48).value, attributes or 0
+        wanted = [list((c_uint * 5).from_address(address + 72 * i)) for i in range(count)]
+        sizes = [256, 128, 128] if function == 0xAC0 else [80]
+        self.said.append(("extended", function, list(words), stream, wanted, self.parameters(parameters, sizes)))
 
     def cuTensorMapEncodeTiled(self, image: int, kind: int, rank: int, address: int, *rest: Any) -> None:
         assert image % 64 == 0
@@ -161,7 +162,7 @@ def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
         for shift in (0, 4096):
             assert sequence.run(STREAM, 0x10000 + shift, 0x20000, 0x30000, 0x40000 + shift, 0, SCALE) is None
     assert fakes[0].said == fakes[1].said
-    allocate, zero, pack, first, second, product, free = fakes[0].said[:7]
+    allocate, zero, pack, first, second, product, last, free = fakes[0].said[:8]
     assert allocate == ("allocate", 4096, POOL, STREAM)
     assert zero == ("set", ROOM_AT + 256, 0, 16, STREAM)
     assert pack[:-1] == ("launch", 0xAB0, 7, 3, 1, 256, 1, 1, 0, STREAM)
@@ -171,13 +172,16 @@ def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
     assert packed[16:] == bytes(range(16, 80))
     assert first == ("map", 2, 3, 0x10040, [40, 30, 2], [160, 4800], [32, 8, 1], [1, 1, 1], 0, 3, 3, 0)
     assert second[:4] == ("map", 11, 3, ROOM_AT + 512)
-    assert product[:5] == ("cluster", 0xAC0, [132, 1, 1, 384, 1, 1, 200_000], STREAM, [4, 0, 2, 1, 1])
+    overlapping = [6, 0, 1, 0, 0]
+    in_clusters = [overlapping, [4, 0, 2, 1, 1]]
+    assert product[:5] == ("extended", 0xAC0, [132, 1, 1, 384, 1, 1, 200_000], STREAM, in_clusters)
+    assert last[:5] == ("extended", 0xAD0, [5, 1, 1, 64, 1, 1, 0], STREAM, [overlapping])
     g, a_map, b_map = product[-1]
     assert (a_map, b_map) == (b"\2" * 128, b"\x0b" * 128)
     assert g[224:] == SCALE
     assert int.from_bytes(g[24:32], "little") == 0x40004
     assert free == ("free", ROOM_AT, STREAM)
-    again = fakes[0].said[7:]
+    again = fakes[0].said[8:]
     assert again[3][3] == 0x11040
 
 
@@ -214,12 +218,12 @@ def test_arguments_are_checked() -> None:
     good = Fake().addresses, CONTEXT, POOL, 0, (0, 0), steps()
     made(*good)
     broken = list(steps()[0])
-    broken[6] = bytes(600)
+    broken[7] = bytes(600)
     for bad in ((*good[:5], (tuple(broken),)), ((0,) * 9, *good[1:]), (good[0][:3], *good[1:])):
         with pytest.raises(ValueError, match="cannot be launched"):
             made(*bad)
     for slot in (-1, 6):
-        wrong = (*steps()[0][:8], ((0, slot, 0),), ())
+        wrong = (*steps()[0][:9], ((0, slot, 0),), ())
         with pytest.raises(ValueError, match="cannot be launched"):
             made(*good[:5], (wrong,))
 
@@ -292,7 +296,7 @@ class Lesson:
         if made is None:
             pytest.skip("gemm._cuda was not built")
         self.fake = Fake()
-        step = (0xAC0, 1, 1, 256, 1, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
+        step = (0xAC0, 1, 1, 256, 1, 0, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
         self.sequence = made(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
         self.memo = importlib.import_module("gemm._cuda").Memo(Tensor, capsule(), 4)
         self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))

@@ -3,18 +3,28 @@
 // A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i; or
 // of row 2(l/4) + h, if PAIRED.
 // They pass through shared memory, from where lanes read runs of 16 bytes of out: along its rows, or down its columns
-// where out is contiguous so. No block waits for another and no warp for another, but where parts of k are joined.
+// where out is contiguous so. No warp waits for another, but where parts of k are joined (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 
+#include "exchange.cuh"
 #include "gemm.cuh"
 #include "ptx.cuh"
 
+#ifndef OUT_BOXES
+#define OUT_BOXES \
+    0 // of 16 rows and 128 bytes of out that a warp may have on their way to memory by TMA; 0: none goes so
+#endif
+
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    STAGED = 32,                                                     // columns of a warp's sums that pass at once
-    PITCH = STAGED + 8,      // elements between rows there: no conflict of banks
-    STAGING = 16 * PITCH * 4 // bytes a warp
+    STAGED = 32,        // columns of a warp's sums that pass at once, at most
+    PITCH = STAGED + 8, // elements between rows there: no conflict of banks
+    BOX_BYTES = 16 * 128,
+    STAGING_AT = OUT_BOXES ? 1024 : 16, // multiples of which
+    STAGING = OUT_BOXES == 0   ? 16 * PITCH * 4
+              : OUT_BOXES == 1 ? 3072
+                               : OUT_BOXES * BOX_BYTES // bytes a warp, at least 16 * PITCH * 4
 };
 
 INLINE unsigned halves(bfloat16, float low, float high) {
@@ -46,7 +56,8 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     if constexpr (WIDE > STAGED) {
         if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED, PAIRED>(block, to, sums);
     }
-    put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
+    constexpr int AT_ONCE = WIDE < STAGED ? WIDE : STAGED;
+    put<WIDE - AT_ONCE, AT_ONCE, PAIRED>(to, PITCH, sums);
 }
 
 // Four rows of a column, from `mine` on. Four lanes read below each other: each starts with another of its four, whose
@@ -63,65 +74,38 @@ template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
     return z;
 }
 
-// STRETCH sums, `step` apart from `mine`, of all parts in their order: of the same place in every SHARING-th block.
-// APART: the step may be another than 1.
-template <int SHARING, bool APART, class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step, int parts) {
-    enum { TOGETHER = 4 }; // parts whose loads are on their way at once
+// STRETCH sums, `step` apart from `mine`.
+template <class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step) {
     union Four {
         float4 words;
         T at[4];
     };
-    const unsigned pair = blockIdx.x % SHARING;
-    if (parts == 1) {
 #pragma unroll
-        for (int x = 0; x < STRETCH; x += 4) {
-            Four four;
-            if (!APART || step == 1)
-                four.words = *(const float4 *)(mine + x);
-            else
-                four = column_of<Four>(mine + x * step, step);
-            for (int y = 0; y < 4; ++y) sums[x + y] = four.at[y];
-        }
-        return;
-    }
-    for (int first = 0; first < parts; first += TOGETHER) {
-        T more[TOGETHER][STRETCH];
-#pragma unroll
-        for (int part = 0; part < TOGETHER; ++part) {
-            const unsigned block = min(first + part, parts - 1) * SHARING + pair;
-#pragma unroll
-            for (int x = 0; x < STRETCH; x += 4) {
-                Four four;
-                if (!APART || step == 1)
-                    four.words = remote_load((const float4 *)(mine + x), block);
-                else
-                    for (int y = 0; y < 4; ++y) four.at[y] = remote_load(mine + (x + y) * step, block);
-                for (int y = 0; y < 4; ++y) more[part][x + y] = four.at[y];
-            }
-        }
-#pragma unroll
-        for (int part = 0; part < TOGETHER; ++part)
-#pragma unroll
-            for (int x = 0; x < STRETCH; ++x)
-                if (first + part < parts) sums[x] = first + part ? add(sums[x], more[part][x]) : more[part][x];
+    for (int x = 0; x < STRETCH; x += 4) {
+        Four four;
+        if (step == 1)
+            four.words = *(const float4 *)(mine + x);
+        else
+            four = column_of<Four>(mine + x * step, step);
+        for (int y = 0; y < 4; ++y) sums[x + y] = four.at[y];
     }
 }
 
-// The epilogue of the 16 rows and WIDE columns of sums at `from`, that of out being (top, left): if JOINED, of this
-// block's share of the runs. `down`: g and so out are transposed, and runs go down the columns of sums. APART: as take has it.
-template <int WIDE, int SHARING, bool JOINED, bool APART, class T, class ADJUST>
-INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long top, long long left, long long z,
+// The epilogue of 16 rows and the first `here` of WIDE columns of sums at `from`, that of out being (top, left). `down`: g and
+// so out are transposed, and runs go down the columns of sums.
+template <int WIDE, class T, class ADJUST>
+INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long top, long long left, long long z,
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
-    const int lane = threadIdx.x % 32, runs = 16 * WIDE / STRETCH;
-    const int parts = JOINED ? g.parts : 1, part = JOINED ? blockIdx.x / SHARING % parts : 0;
+    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int run = runs * part / parts + lane; run < runs * (part + 1) / parts; run += 32) {
+    for (int run = lane; run < 16 * WIDE / STRETCH; run += 32) {
         const int row = down ? run % (16 / STRETCH) * STRETCH : run / (WIDE / STRETCH);
         const int col = down ? run / (16 / STRETCH) : run % (WIDE / STRETCH) * STRETCH;
+        if (col >= here) continue;
         SUM sums[STRETCH];
         T taken[STRETCH];
-        take<SHARING, APART>(taken, from + row * pitch + col, down ? pitch : 1, parts);
+        take(taken, from + row * PITCH + col, down ? PITCH : 1);
 #pragma unroll
         for (int x = 0; x < STRETCH; ++x)
             sums[x] = (SUM)adjust(taken[x], top + row + (down ? x : 0), left + col + (down ? 0 : x));
@@ -132,37 +116,46 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int pitch, long long
     }
 }
 
-// 16-bit results without c: rounded in registers, then turned by stmatrix into rows, WIDE columns at a time.
+// A warp's 16 rows of 16-bit numbers in shared memory, BLOCK columns of them in chunks of 16 bytes: chunk j of row r lies in
+// place j ^ swapped(r), so that 8 lanes meet 32 banks along a row and down a column. Of 64 columns as TMA swizzles 128 bytes.
+template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
+    const int swapped = BLOCK == 64 ? row % 8 : BLOCK == 32 ? row / 2 % 4 : row / 4 % 2;
+    return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
+}
+
+// Columns `first` to first + BLOCK - 1 of alpha * sums, rounded in registers, there: stmatrix turns them into rows.
+template <int BLOCK, bool PAIRED, class T, int COUNT>
+INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
+    const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
+#pragma unroll
+    for (int j = 0; j < BLOCK / 8; j += 2) {
+        unsigned four[4];
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+            const int i = first / 2 + 4 * j + 2 * x;
+            four[x] = halves(OUT_TYPE{}, multiply(g.alpha, sums[i]), multiply(g.alpha, sums[i + 1]));
+        }
+        stmatrix_x4(shared_address(chunk_at<BLOCK>(rows, mine, j + lane / 16)), four);
+    }
+}
+
+// 16-bit results without c, stored by the lanes: WIDE columns, BLOCK at a time.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
-    enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
-    const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
-    // Row r of 16-byte chunks keeps chunk j in place j ^ swapped(r), so that 8 lanes meet 32 banks both ways.
-    const auto place = [=](int row, int chunk) {
-        const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
-        return staging + (row * CHUNKS + (chunk ^ swapped)) * 16;
-    };
+    enum { BLOCK = WIDE % 32 ? 16 : WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < WIDE; first += BLOCK) {
         __syncwarp(); // the last block is read
-#pragma unroll
-        for (int j = 0; j < CHUNKS; j += 2) {
-            unsigned four[4];
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                const int i = first / 2 + 4 * j + 2 * x;
-                four[x] = halves(OUT_TYPE{}, multiply(g.alpha, sums[i]), multiply(g.alpha, sums[i + 1]));
-            }
-            stmatrix_x4(shared_address(place(mine, j + lane / 16)), four);
-        }
+        put_halves<BLOCK, PAIRED>(g, sums, first, staging);
         __syncwarp();
 #pragma unroll
         for (int pass = 0; pass < 16 / ROWS; ++pass) {
             const int row = pass * ROWS + lane / CHUNKS, chunk = lane % CHUNKS;
             const long long i = top + row, j = left + first + chunk * 8;
             if (i >= g.m || j >= g.n) continue;
-            const Vector<OUT_TYPE, 8> run = *(const Vector<OUT_TYPE, 8> *)place(row, chunk);
+            const Vector<OUT_TYPE, 8> run = *(const Vector<OUT_TYPE, 8> *)chunk_at<BLOCK>(staging, row, chunk);
             OUT_TYPE *to = output.out + i * g.out_row + j;
             if (j + 8 <= g.n)
                 *(Vector<OUT_TYPE, 8> *)to = run;
@@ -174,6 +167,47 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
+// 32 columns of alpha * sums of 4 bytes, from `first` on, as TMA swizzles 128 bytes.
+template <bool PAIRED, class T, int COUNT>
+INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = first / 2 + 4 * j + 2 * half, row = PAIRED ? lane / 4 * 2 + half : lane / 4 + 8 * half;
+            unsigned char *const to = chunk_at<64>(rows, row, 2 * j + lane % 4 / 2) + lane % 2 * 8;
+            *(Vector<SUM, 2> *)to = {{multiply(g.alpha, (SUM)sums[i]), multiply(g.alpha, (SUM)sums[i + 1])}};
+        }
+}
+
+// Results without c, stored by TMA: the warp goes on while boxes are on their way. Of a box that lies beyond n altogether an
+// H200 wrote up to the next 16 bytes behind a row's end, so none is sent, and rows are whole 16 bytes (out_map).
+template <int WIDE, bool PAIRED, class T, int COUNT>
+INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
+                       unsigned top, unsigned left, int z) {
+    enum { COLUMNS = 128 / sizeof(OUT_TYPE), COUNTED = WIDE / COLUMNS };
+    static_assert(WIDE % COLUMNS == 0, "boxes are whole");
+    static_assert(OUT_BOXES <= 1 || COUNTED % OUT_BOXES == 0, "a tile begins with the box that was sent first");
+#pragma unroll
+    for (int box = 0; box < COUNTED; ++box) {
+        unsigned char *const rows = staging + (OUT_BOXES > 1 ? box % OUT_BOXES * BOX_BYTES : 0);
+        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();
+        __syncwarp();
+        if (top < g.m && left + box * COLUMNS < g.n) {
+            if constexpr (sizeof(OUT_TYPE) == 2)
+                put_halves<64, PAIRED>(g, sums, box * COLUMNS, rows);
+            else
+                put_words<PAIRED>(g, sums, box * COLUMNS, rows);
+            fence_async();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0)
+                tma_store_3d(out_map, shared_address(rows), (int)left + box * COLUMNS, (int)top, z);
+        }
+        if (threadIdx.x % 32 == 0) bulk_commit(); // a box that was not sent counts, too
+    }
+}
+
 struct AsTheyAre {
     template <class T> __device__ __forceinline__ T operator()(T sum, long long, long long) const {
         return sum;
@@ -181,14 +215,22 @@ struct AsTheyAre {
 };
 
 // Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
-// GROUPS warpgroups at once. `staging`: STAGING bytes a warp; `ring`: shared memory for all sums, used with parts.
-// Before the epilogue each sum becomes adjust(sum, i, j), also where these are beyond m and n.
+// GROUPS warpgroups at once. `staging`: STAGING bytes a warp. `ring`: shared memory for what parts exchange, at the barrier
+// `joined`. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also where these are beyond m and n.
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
-INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, Tile tile,
-                    long long z, ADJUST adjust = ADJUST()) {
+INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
+                    Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
+    enum { AT_ONCE = WIDE < STAGED ? WIDE : STAGED, MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
     const int warp = threadIdx.x / 32;
-    const long long top = tile.top + 16 * warp, left = tile.left;
+    const unsigned top = (unsigned)tile.top + 16 * warp; // maps have no more
+    unsigned left = (unsigned)tile.left;
     staging += warp * STAGING;
+    if constexpr (OUT_BOXES > 0 && !EPILOGUE) {
+        if (g.mapped && g.parts == 1) {
+            send_boxes<WIDE, PAIRED>(g, sums, staging, out_map, top, left, (int)z);
+            return;
+        }
+    }
     if constexpr (sizeof(OUT_TYPE) == 2 && !EPILOGUE) {
         const Output<8> output(g, z);
         if (!g.c && g.parts == 1 && output.vectors) {
@@ -204,28 +246,50 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         turned.c_row = g.c_col, turned.c_col = g.c_row;
         turned.bias_row = g.bias_col, turned.bias_col = g.bias_row;
     }
+    int here = WIDE; // columns that this block stores, from `left` on
+    union Run {      // of a thread: rows l/4 and l/4 + 8 of 8 columns
+        float4 words;
+        T at[4];
+    };
+    typedef Exchange<RUNS, MEMBERS> Parts;
     if (g.parts > 1) {
-        bar_sync(1, GROUPS * 128); // the other warpgroup may still multiply from the ring
-        T *mine = (T *)ring + warp * 16 * (WIDE + 8);
-        put<0, WIDE, PAIRED>(mine, WIDE + 8, sums);
-        cluster_sync();
-        // Each way has code of its own: a load from another block takes many instructions if both are in one. But with a
-        // bias or activation, whose code is long, registers would not suffice for two.
-        if (EPILOGUE || down)
-            finish<WIDE, SHARING, true, true>(turned, down, mine, WIDE + 8, top, left, z, adjust);
-        else
-            finish<WIDE, SHARING, true, false>(turned, false, mine, WIDE + 8, top, left, z, adjust);
-        fence_async(); // TMA writes next to what was read here
-        cluster_sync();
-        return;
+        const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
+        const unsigned parity = barrier_passed(joined, 0); // nothing comes there before all have met
+        exchange.pass(threadIdx.x, blockIdx.x % SHARING, SHARING, parity, [&](int i) {
+            Run run;
+#pragma unroll
+            for (int x = 0; x < 4; ++x) run.at[x] = sums[4 * i + x];
+            return run.words;
+        });
+        left += 8 * exchange.first(), here = 8 * exchange.count();
     }
 #pragma unroll 1
-    for (int block = 0; block < WIDE / STAGED; ++block) { // one copy of the epilogue's code
+    for (int at = 0; at < here; at += AT_ONCE) { // one copy of the epilogue's code
         __syncwarp();
-        put_block<WIDE, PAIRED>(block, (T *)staging, sums);
+        if (g.parts > 1) {
+            const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
+            T added[AT_ONCE / 2] = {};
+#pragma unroll
+            for (int i = 0; i < AT_ONCE / 8; ++i) {
+                if (at + 8 * i >= here) break;
+#pragma unroll 1
+                for (int part = 0; part < g.parts; ++part) {
+                    Run run;
+                    run.words = exchange.from(part, at / 8 + i, threadIdx.x);
+#pragma unroll
+                    for (int x = 0; x < 4; ++x) added[4 * i + x] = part ? add(added[4 * i + x], run.at[x]) : run.at[x];
+                }
+            }
+            put<0, AT_ONCE, PAIRED>((T *)staging, PITCH, added);
+        } else {
+            put_block<WIDE, PAIRED>(at / AT_ONCE, (T *)staging, sums);
+        }
         __syncwarp();
-        finish<STAGED, SHARING, false, true>(turned, down, (const T *)staging, PITCH, top, left + block * STAGED, z,
-                                             adjust);
+        finish<AT_ONCE>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
+    }
+    if (g.parts > 1) {
+        fence_async(); // TMA writes next to what was read here
+        bar_sync(1, MEMBERS + 128);
     }
 }
 

@@ -155,18 +155,19 @@ struct Target {
     }
 };
 
-// Sums of all parts, through the epilogue, to out; for `WORKERS` threads. ROOM, `shared`: as for join.
+// Sums of all parts, through the epilogue, to out; for `WORKERS` threads. ROOM, `shared`, `turn`: as for join.
 template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
-                   void *shared) {
+                   void *shared, int turn = 0) {
     const long long tile = z * tiles_of<BM, BN>(g) + index;
     if (ROOM) { // the target is computed where it is used: beside the sums there are no registers for it on some chips
-        join<TM * TN, WORKERS, true>(g, tile, part, thread, acc, shared,
-                                     [&](int i, const SUM(&sums)[RUN]) { Target(g, z, index, thread).put(i, sums); });
+        join<TM * TN, WORKERS, true>(
+            g, tile, part, thread, acc, shared,
+            [&](int i, const SUM(&sums)[RUN]) { Target(g, z, index, thread).put(i, sums); }, turn);
     } else {
         const Target target(g, z, index, thread);
-        join<TM * TN, WORKERS>(g, tile, part, thread, acc, shared,
-                               [&](int i, const SUM(&sums)[RUN]) { target.put(i, sums); });
+        join<TM * TN, WORKERS>(
+            g, tile, part, thread, acc, shared, [&](int i, const SUM(&sums)[RUN]) { target.put(i, sums); }, turn);
     }
 }
 

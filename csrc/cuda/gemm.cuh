@@ -45,7 +45,7 @@ struct Gemm {
     int parts;                    // shares of k that a tile is cut into
     int activation;               // 0 none, 1 relu, 2 gelu by erf, 3 gelu by tanh
     int raster;                   // columns of tiles that are walked together; 0: all
-    int spare;
+    int mapped;                   // 1: out is stored through its tensor map, where the kernel has one
     alignas(16) SCALE alpha;
     alignas(16) SCALE beta;
 };

@@ -153,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     double *const a_tiles = shared, *const b_tiles = shared + STAGES * BM * BK;
     const unsigned a_address = shared_address(a_tiles), b_address = shared_address(b_tiles);
 
+    follow_launch();
     const unsigned index = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
     const Tile tile = tile_of<BM, BN>(g, index);

@@ -119,6 +119,7 @@ struct Unscale {
 INLINE void consume(const Gemm &g, Stages ring) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = group * 64;
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
+        const Tile tile = walk.tile();
         float sums[BN / 2] = {};
         const int steps = share_of<BK>(g, walk.part).steps;
         if (group == 1 && steps) bar_arrive(2, 256);
@@ -136,7 +137,8 @@ INLINE void consume(const Gemm &g, Stages ring) {
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sums[i] = add(sums[i], latest[i]);
         }
-        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(), ring.memory, walk.tile(), walk.z, Unscale(g, walk.z));
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), tile, walk.z,
+                                          nullptr, Unscale(g, walk.z));
     }
 }
 
@@ -144,9 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_cuda_emulated(const __grid_constant__ Gemm g, const __grid_constant__ TensorMap a_map,
                        const __grid_constant__ TensorMap b_map) {
     extern __shared__ unsigned char shared[];
-    const bool cluster = MULTICAST * g.parts > 1;
     Stages ring(shared);
-    ring.start(4 * CONSUMERS * MULTICAST, cluster, &a_map, &b_map);
+    ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BM, BN, BK, MULTICAST, PLANES>(g, ring, &a_map, &b_map);
@@ -154,5 +155,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_up<Registers<CONSUMERS, 1>::EACH>();
         consume(g, ring);
     }
-    if (cluster) cluster_sync(); // others may yet arrive at barriers of this block, or write to its ring
 }

@@ -122,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     constexpr int STEPS = BK / GROUPS;
     T *const a_tiles = (T *)shared, *const b_tiles = a_tiles + STAGES * BK * A_PITCH;
 
+    follow_launch();
     const unsigned index = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
     const Tile tile = tile_of<BM, BN>(g, index);

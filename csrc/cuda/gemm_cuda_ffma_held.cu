@@ -84,8 +84,11 @@ template <int WIDE, bool ALONG_K> struct Held {
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK, STAGE = BK * (A_PITCH + B_PITCH) };
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
-    alignas(16) __shared__ T tiles[2 * STAGE];
+    // What a join needs besides is for those chips whose parts are clusters.
+    constexpr int JOINED = __CUDA_ARCH__ >= 900 ? JOIN_BYTES(TM * TN, WORKERS) / sizeof(T) : 0;
+    alignas(16) __shared__ T tiles[2 * STAGE > JOINED ? 2 * STAGE : JOINED];
 
+    follow_launch();
     const unsigned index = blockIdx.x / g.parts;
     const int part = blockIdx.x % g.parts;
     const Tile tile = tile_of<BM, BN>(g, index);

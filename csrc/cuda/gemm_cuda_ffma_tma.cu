@@ -92,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
+    follow_launch();
 
     Walk walk(g);
     const int part = blockIdx.x % g.parts;
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // The copies that may start: of this tile, and of the next ones where no join needs the stages' memory between.
     unsigned limit = 0, done = 0, free = STAGES;
     if (g.parts == 1) limit = (all - walk.index + walk.stride - 1) / walk.stride * share.steps;
-    for (int stage = 0, phase = 0; walk.index < all; walk.index += walk.stride) {
+    for (int stage = 0, phase = 0, turn = 0; walk.index < all; walk.index += walk.stride, ++turn) {
         if (g.parts > 1) limit += share.steps, free = done + STAGES;
         Sums<float> acc;
         for (int step = 0; step < share.steps; ++step) {
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         float sums[TM * TN];
         acc.spread(sums);
-        finish<false>(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, sums, shared);
+        finish<false>(g, walk.batch(), walk.index % walk.tiles, part, threadIdx.x, sums, shared, turn);
         if (g.parts > 1) { // what join wrote comes before what TMA writes there
             fence_async();
             __syncthreads();

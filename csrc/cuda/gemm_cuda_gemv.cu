@@ -59,6 +59,7 @@ constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;                 
 constexpr int STAGED = CHUNK * BN / THREADS;                                         // elements of b a thread brings
 constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1;                            // of an access
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
+static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "what parts exchange has no room");
 
 typedef unsigned Piece[RUNS][WORDS];
 
@@ -278,6 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT
     constexpr int NEEDED = ORDERED ? BM * (PIECE + FULL) * SIZE : 2 * CHUNK * BN * (int)sizeof(SUM);
     alignas(16) __shared__ SUM shared[NEEDED / sizeof(SUM)];
 
+    follow_launch();
     const unsigned tile = blockIdx.x / g.parts, down = (unsigned)((g.m + BM - 1) / BM);
     const int part = blockIdx.x % g.parts;
     const long long top = (long long)(tile % down) * BM, left = (long long)(tile / down) * BN;

@@ -156,6 +156,7 @@ INLINE void store_turned(const Chunk *tile, const Pack &p, const Corner &at) {
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_pack(ARGUMENT Pack p) {
     __shared__ Chunk tile[EDGE * EDGE / CHUNK];
 
+    follow_launch();
     const unsigned across = (unsigned)((p.to_row + EDGE - 1) / EDGE);
     const long long top = (long long)(blockIdx.x / across) * EDGE, left = (long long)(blockIdx.x % across) * EDGE;
 

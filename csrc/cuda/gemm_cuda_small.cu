@@ -107,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(
     __shared__ Tiled<BM> a_tiles[STACK];
     __shared__ Tiled<BN> b_tiles[STACK];
 
+    follow_launch();
     const int team = threadIdx.x / TEAM, t = threadIdx.x % TEAM;
     const int row = t / (BN / TN) * TM, col = t % (BN / TN) * TN;
     const long long z = (long long)blockIdx.y * STACK + team;

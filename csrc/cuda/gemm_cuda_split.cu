@@ -76,6 +76,7 @@ template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
     __shared__ unsigned most[COLUMNS], special[COLUMNS]; // of each column; of a row the first
+    follow_launch();
     const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {
         if (threadIdx.x < COLUMNS) most[threadIdx.x] = special[threadIdx.x] = 0;

@@ -61,6 +61,7 @@ INLINE void fetch(SUM (&tile)[ROWS][COLS + 1], const T *from, int rows, int cols
 extern "C" __global__ void __launch_bounds__(BM *BN) gemm_cuda_tile(ARGUMENT Gemm g) {
     __shared__ SUM a_tile[BM][BK + 1], b_tile[BK][BN + 1];
 
+    follow_launch();
     const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
     const int rows = clip(g.m - tile.top, BM), cols = clip(g.n - tile.left, BN);
     const int x = threadIdx.x % BN, y = threadIdx.x / BN;

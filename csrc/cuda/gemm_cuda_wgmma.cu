@@ -45,6 +45,9 @@
 #ifndef B_WIDTH
 #define B_WIDTH 128 // bytes of b's swizzle
 #endif
+#ifndef OUT_BOXES
+#define OUT_BOXES 2 // boxes of out that a warp has on their way by TMA; 0: lanes store
+#endif
 #ifndef RESIDENT
 #define RESIDENT 1 // blocks of a multiprocessor that registers must suffice for
 #endif
@@ -69,9 +72,10 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
     wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, 1);
 }
 
-INLINE void consume(const Gemm &g, Stages ring) {
+INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
     const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64; // of this warpgroup; uniform, says the shuffle
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
+        const Tile tile = walk.tile();
         float sums[BN / 2] = {};
         const int steps = share_of<BK>(g, walk.part).steps;
         Stages before = ring;
@@ -89,23 +93,32 @@ INLINE void consume(const Gemm &g, Stages ring) {
         wgmma_wait<0>();
         wgmma_hold(sums);
         if (steps) before.leave<MULTICAST>(walk.first());
-        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(), ring.memory, walk.tile(), walk.z);
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), tile, walk.z,
+                                          out_map);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_cuda_wgmma(const __grid_constant__ Gemm g, const __grid_constant__ TensorMap a_map,
-                    const __grid_constant__ TensorMap b_map) {
+                    const __grid_constant__ TensorMap b_map
+#if OUT_BOXES
+                    ,
+                    const __grid_constant__ TensorMap out_map
+#endif
+    ) {
     extern __shared__ unsigned char shared[];
-    const bool cluster = MULTICAST * g.parts > 1;
     Stages ring(shared);
-    ring.start(4 * CONSUMERS * MULTICAST, cluster, &a_map, &b_map);
+    ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BM, BN, BK, MULTICAST, 1>(g, ring, &a_map, &b_map);
     } else {
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
-        consume(g, ring);
+#if OUT_BOXES
+        consume(g, ring, &out_map);
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // what TMA stores must be there
+#else
+        consume(g, ring, nullptr);
+#endif
     }
-    if (cluster) cluster_sync(); // others may yet arrive at barriers of this block, or write to its ring
 }

@@ -8,8 +8,8 @@
 // The grid is persistent: blocks walk tiles and the batch, and the next tile's loads run during a tile's epilogue.
 // SHARING blocks of a cluster have tiles below each other and share those of b: each loads its boxes of them into the
 // shared memory of all, so that a stage is empty when the consumers of all have left it. With parts of k, the parts of
-// a tile are a cluster (SHARING * parts blocks, which lie side by side in the grid), and sum up through distributed
-// shared memory, in their order.
+// a tile are a cluster (SHARING * parts blocks, which lie side by side in the grid), and exchange their sums through
+// shared memory.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -31,7 +31,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
         TRANSPOSED = !ALONG_K
     };
     static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
-    static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
+    static_assert(ROWS % BOX == 0 && BOX % 8 == 0 && DEEP % 8 == 0, "boxes start at whole atoms");
 
     // Starts box `i` of the tile at (row, k) of matrix z.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
@@ -57,7 +57,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
 // The stages, walked in circles by producer and consumers, each with its own copy of this.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
-    unsigned char *memory; // of the stages, then the barriers
+    unsigned char *memory; // of the stages, then of their barriers and of the one at which parts exchange their sums
     int stage = 0;
     unsigned parity = 0;
 
@@ -65,8 +65,11 @@ template <int DEPTH, int BYTES> struct Ring {
     __device__ __forceinline__ explicit Ring(unsigned char *base) {
         memory = base + (1024 - shared_address(base) % 1024) % 1024;
     }
-    __device__ __forceinline__ unsigned char *behind() const { // of the barriers, aligned to 16
-        return memory + DEPTH * (BYTES + 16);
+    __device__ __forceinline__ unsigned char *behind(int alignment) const { // of the barriers
+        return memory + (DEPTH * (BYTES + 16) + 16 + alignment - 1) / alignment * alignment;
+    }
+    __device__ __forceinline__ unsigned joined() const {
+        return shared_address(memory) + DEPTH * (BYTES + 16);
     }
     __device__ __forceinline__ unsigned tiles() const {
         return shared_address(memory) + stage * BYTES;
@@ -96,12 +99,20 @@ template <int DEPTH, int BYTES> struct Ring {
                 barrier_init(each.full(), 1);
                 barrier_init(each.empty(), leaving);
             }
+            barrier_init(joined(), 1);
             barrier_init_fence();
         }
         if (cluster)
-            cluster_sync();
+            cluster_meet();
         else
             __syncthreads();
+        follow_launch();
+    }
+
+    // By the thread that loads, after its last stage: until all arrivals have come, the other blocks' among them, which
+    // must find this block's barriers there.
+    __device__ __forceinline__ void drain() {
+        for (int i = 0; i < DEPTH; ++i, next()) barrier_wait(empty(), parity ^ 1);
     }
 
     // By all lanes of a warp that has read the stage: one arrives, at this block's barrier or at each of the cluster's
@@ -190,11 +201,12 @@ INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorM
             }
         }
         __syncwarp();
-        if (g.parts > 1) { // the consumers meet in `deliver`: the ring is theirs until then
-            cluster_sync();
-            cluster_sync();
+        if (g.parts > 1) { // the others exchange their sums in `deliver`: the ring is theirs until then
+            cluster_meet();
+            bar_sync(1, THREADS);
         }
     }
+    if (SHARING > 1 && threadIdx.x % 128 == 0) ring.drain();
 }
 
 #endif

@@ -1,15 +1,15 @@
 // The parts of a k that was cut, summed: each part's block holds COUNT sums a thread of the same tile.
 //
-// On sm_90 and newer the parts of a tile are one cluster. Each block lays its sums into its own shared memory, the cluster
-// meets, and block r stores the r-th slice of them, which it gathers from all blocks: nothing goes through memory but
-// the result. Before that, each block writes its sums to g.memory and counts itself at the tile's g.arrivals; the one
-// that comes last sums them all and resets the count. Both add in the order of the parts, so that the bits of a result
-// never depend on which block came first.
+// On sm_90 and newer the parts of a tile are one cluster, which exchanges them through shared memory (exchange.cuh):
+// nothing goes through memory but the result. Before that, each block writes its sums to g.memory and counts itself at
+// the tile's g.arrivals; the one that comes last sums them all and resets the count. Both add in the order of the parts,
+// so that the bits of a result never depend on which block came first.
 //
 // A sum is exchanged between the threads of the same number, so that any layout will do as long as all parts have it.
 #ifndef GEMM_CUDA_JOIN
 #define GEMM_CUDA_JOIN
 
+#include "exchange.cuh"
 #include "gemm.cuh"
 #include "ptx.cuh"
 
@@ -24,20 +24,12 @@ union Run {
     SUM at[RUN];
 };
 
-// Bytes at `shared` that join needs where parts are clusters.
-#define JOIN_BYTES(COUNT, MEMBERS) ((COUNT) * (MEMBERS) * sizeof(SUM))
-
-#if __CUDA_ARCH__ >= 900
-INLINE Run gather(const Run *mine, int part) {
-    Run run;
-    run.words = remote_load(&mine->words, part);
-    return run;
-}
-#endif
+// Bytes at `shared` that suffice where up to 8 parts are a cluster: the runs of a slice are whole ones.
+#define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
 // Sums of runs `first` to `last - 1`, where from(part, run) is what a part has.
 template <class FROM, class STORE> INLINE void add_up(int parts, int first, int last, FROM from, STORE store) {
-    constexpr int TOGETHER = 4; // enough loads on their way to cover a remote load's latency
+    constexpr int TOGETHER = 4; // enough loads on their way to cover their latency
     for (int run = first; run < last; run += TOGETHER) {
         Run sums[TOGETHER] = {};
 #pragma unroll 2
@@ -62,11 +54,12 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
 // others have left the kernel. With parts = 1 the sums never leave the registers and `i` is a constant after unrolling.
 //   tile     number of this block's tile, over the batch too
 //   shared   JOIN_BYTES(COUNT, MEMBERS), aligned to 16, that no thread needs any more
+//   turn     how many tiles this block has joined before
 //   ROOM     `shared` is free with parts = 1, too. Sums that meet a bias or an activation then go through it to one piece of
 //            code, not each to its own: that takes fewer registers, and compiles in a fraction of the time
 template <int COUNT, int MEMBERS, bool ROOM = false, class STORE>
 INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM (&sums)[COUNT], void *shared,
-                 STORE store) {
+                 STORE store, int turn = 0) {
     constexpr int RUNS = COUNT / RUN;
     static_assert(COUNT % RUN == 0, "sums are exchanged in runs");
     if (g.parts == 1 && !(EPILOGUE && ROOM)) {
@@ -79,23 +72,23 @@ INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM 
         }
         return;
     }
-    const bool alone = EPILOGUE && ROOM && g.parts == 1;
-    Run *const runs =
-        (g.memory && !alone ? (Run *)g.memory + (tile * g.parts + part) * RUNS * MEMBERS : (Run *)shared) + thread;
-    bar_sync(JOIN_BARRIER, MEMBERS); // all have read from `shared` what they need
-#pragma unroll
-    for (int i = 0; i < RUNS; ++i) {
+    const auto run_of = [&](int i) {
         Run run;
 #pragma unroll
         for (int x = 0; x < RUN; ++x) run.at[x] = sums[i * RUN + x];
-        runs[i * MEMBERS] = run;
-    }
-    if (alone) {
+        return run;
+    };
+    if (g.memory || g.parts == 1) {
+        const bool alone = g.parts == 1;
+        Run *const runs = (alone ? (Run *)shared : (Run *)g.memory + (tile * g.parts + part) * RUNS * MEMBERS) + thread;
+        bar_sync(JOIN_BARRIER, MEMBERS); // all have read from `shared` what they need
+#pragma unroll
+        for (int i = 0; i < RUNS; ++i) runs[i * MEMBERS] = run_of(i);
+        if (alone) {
 #pragma unroll 1
-        for (int i = 0; i < RUNS; ++i) store(i * RUN, runs[i * MEMBERS].at);
-        return;
-    }
-    if (g.memory) {
+            for (int i = 0; i < RUNS; ++i) store(i * RUN, runs[i * MEMBERS].at);
+            return;
+        }
         unsigned *const last = (unsigned *)shared;
         __threadfence();
         bar_sync(JOIN_BARRIER, MEMBERS);
@@ -109,12 +102,19 @@ INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM 
         return;
     }
 #if __CUDA_ARCH__ >= 900
-    cluster_sync();
-    const int slice = (RUNS + g.parts - 1) / g.parts;
-    add_up(
-        g.parts, part * slice, min(part * slice + slice, RUNS),
-        [&](int p, int i) { return gather(runs + i * MEMBERS, p); }, store);
-    cluster_sync(); // before a block leaves, whose sums others may still read
+    alignas(8) __shared__ unsigned long long arrived;
+    const Exchange<RUNS, MEMBERS> exchange(shared, shared_address(&arrived), g.parts, part);
+    if (thread == 0 && turn == 0) {
+        barrier_init(shared_address(&arrived), 1);
+        barrier_init_fence();
+    }
+    exchange.pass(thread, 0, 1, turn % 2, [&](int i) { return run_of(i).words; });
+    const auto from = [&](int p, int i) {
+        Run run;
+        run.words = exchange.from(p, i - exchange.first(), thread);
+        return run;
+    };
+    add_up(g.parts, exchange.first(), exchange.first() + exchange.count(), from, store);
 #endif
 }
 

@@ -45,6 +45,17 @@ PTX void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// ---- Launches on one stream (programmatic dependent launch, from sm_90 on): the blocks of this one may start while the
+// launch before it still runs, and those of the next one as soon as all of this one have come here. Waits until what earlier
+// launches wrote is in memory: by all threads, before they read or write any.
+
+PTX void follow_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- Aligned words of global memory that nothing writes meanwhile and nobody will soon read again.
 
 PTX void load_once(unsigned (&to)[4], const void *from) {

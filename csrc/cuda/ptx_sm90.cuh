@@ -43,6 +43,17 @@ PTX bool barrier_try(unsigned bar, unsigned parity) { // may sleep a while
     return done;
 }
 
+PTX bool barrier_passed(unsigned bar, unsigned parity) { // at once
+    unsigned done;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.b32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done;
+}
+
 PTX void barrier_wait(unsigned bar, unsigned parity) {
     while (!barrier_try(bar, parity)) {}
 }
@@ -151,44 +162,21 @@ PTX unsigned cluster_size() {
     return size;
 }
 
-PTX void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-
-PTX void cluster_wait() {
+// All threads of the cluster have come. Nothing that they wrote need be seen, but loads whose values they used are over: to
+// release what was written (arrive.release) is a wait for every store on its way, in every thread.
+PTX void cluster_meet() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-PTX void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
-}
-
-// What lies in the block `rank` of the cluster where `mine` lies in this one.
-#define PTX_REMOTE_LOAD(type, suffix, constraint)                                             \
-    PTX type remote_load(const type *mine, unsigned rank) {                                   \
-        type value;                                                                           \
-        asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %1, %2;\n\t" \
-                     "ld.shared::cluster." suffix " %0, [remote];\n\t}"                       \
-                     : constraint(value)                                                      \
-                     : "r"(shared_address(mine)), "r"(rank)                                   \
-                     : "memory");                                                             \
-        return value;                                                                         \
-    }
-
-PTX_REMOTE_LOAD(float, "f32", "=f")
-PTX_REMOTE_LOAD(double, "f64", "=d")
-PTX_REMOTE_LOAD(int, "s32", "=r")
-PTX_REMOTE_LOAD(long long, "s64", "=l")
-
-PTX float4 remote_load(const float4 *mine, unsigned rank) {
-    float4 value;
-    asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %4, %5;\n\t"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n\t}"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(shared_address(mine)), "r"(rank)
+// Stores 16 bytes where `to` lies in the block `rank` of the cluster; they are counted at its barrier where `bar` lies.
+PTX void remote_store(unsigned to, const float4 &words, unsigned bar, unsigned rank) {
+    asm volatile("{\n\t.reg .b32 there, counted;\n\tmapa.shared::cluster.u32 there, %0, %6;\n\t"
+                 "mapa.shared::cluster.u32 counted, %5, %6;\n\t"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%1, %2, %3, %4}, "
+                 "[counted];\n\t}" ::"r"(to),
+                 "f"(words.x), "f"(words.y), "f"(words.z), "f"(words.w), "r"(bar), "r"(rank)
                  : "memory");
-    return value;
 }
 
 // ---- More by one warp: stmatrix, the inverse of ldmatrix, and longer f64 products (d += a * b).

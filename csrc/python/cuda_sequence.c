@@ -7,8 +7,9 @@
  */
 #include "cuda.h"
 
-enum { MOST_MAPS = 2, MOST_POINTERS = 8, MAP_BYTES = 128, MAP_ALIGNMENT = 64, MOST_PARAMETERS = 512 };
-enum { CLUSTER_DIMENSION = 4 }; /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
+enum { MOST_MAPS = 3, MOST_POINTERS = 8, MAP_BYTES = 128, MAP_ALIGNMENT = 64, MOST_PARAMETERS = 512 };
+/* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and _PROGRAMMATIC_STREAM_SERIALIZATION */
+enum { CLUSTER_DIMENSION = 4, OVERLAP = 6 };
 
 typedef int launch_function(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                             void **, void **);
@@ -67,7 +68,7 @@ typedef struct {
 
 typedef struct {
     void *function;
-    unsigned grid[2], threads, cluster, shared;
+    unsigned grid[2], threads, cluster, overlaps, shared;
     int size, scale_at, pointers, maps;
     pointer pointer[MOST_POINTERS];
     map map[MOST_MAPS];
@@ -104,18 +105,19 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
         if (status) return status;
         parameters[1 + i] = maps + i * MAP_BYTES;
     }
-    if (x->cluster == 1) {
+    if (x->cluster == 1 && !x->overlaps) {
         *which = LAUNCH;
         return self->api.launch(x->function, x->grid[0], x->grid[1], 1, x->threads, 1, 1, x->shared, stream, parameters,
                                 NULL);
     }
-    attribute cluster = {.id = CLUSTER_DIMENSION, .value.words = {x->cluster, 1, 1}};
+    attribute attributes[2] = {{.id = OVERLAP, .value.words = {1}},
+                               {.id = CLUSTER_DIMENSION, .value.words = {x->cluster, 1, 1}}};
     const launch_config config = {.grid = {x->grid[0], x->grid[1], 1},
                                   .block = {x->threads, 1, 1},
                                   .shared = x->shared,
                                   .stream = stream,
-                                  .attributes = &cluster,
-                                  .count = 1};
+                                  .attributes = attributes + !x->overlaps,
+                                  .count = x->overlaps + (x->cluster != 1)};
     *which = LAUNCH_EX;
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
@@ -201,14 +203,15 @@ static int read_step(PyObject *from, step *to, const driver *api) {
     PyObject *function, *pointers, *maps;
     const char *parameters;
     Py_ssize_t size;
-    if (!PyArg_ParseTuple(from, "OIIIIIy#iO!O!", &function, &to->grid[0], &to->grid[1], &to->threads, &to->cluster,
-                          &to->shared, &parameters, &size, &to->scale_at, &PyTuple_Type, &pointers, &PyTuple_Type,
-                          &maps))
+    if (!PyArg_ParseTuple(from, "OIIIIIIy#iO!O!", &function, &to->grid[0], &to->grid[1], &to->threads, &to->cluster,
+                          &to->overlaps, &to->shared, &parameters, &size, &to->scale_at, &PyTuple_Type, &pointers,
+                          &PyTuple_Type, &maps))
         return 0;
     to->function = PyLong_AsVoidPtr(function);
     const Py_ssize_t addresses = PyTuple_Size(pointers), images = PyTuple_Size(maps);
     if (PyErr_Occurred() || size > MOST_PARAMETERS || addresses > MOST_POINTERS || images > MOST_MAPS ||
-        to->scale_at + SCALE_BYTES > size || (images && !api->encode) || (to->cluster != 1 && !api->launch_ex))
+        to->scale_at + SCALE_BYTES > size || (images && !api->encode) || to->overlaps > 1 ||
+        ((to->cluster != 1 || to->overlaps) && !api->launch_ex))
         return 0;
     memcpy(to->parameters, parameters, (size_t)size);
     to->size = (int)size, to->pointers = (int)addresses, to->maps = (int)images;

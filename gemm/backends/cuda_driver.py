@@ -68,6 +68,10 @@ class Gpu:
     """One device: its primary context, which every library in the process shares, and its memory.
 
     `with gpu:` makes the context current on this thread and restores the caller's afterwards.
+
+    Attributes:
+        overlaps: launches of ours may start before the one ahead of them has ended (follow_launch in ptx.cuh).
+        alone: bytes of shared memory of a block that shares a multiprocessor with none of its kind.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -80,6 +84,9 @@ class Gpu:
         self.capability = 10 * self.facts["major"] + self.facts["minor"]
         self.units = self.facts["sm_count"]
         self.pools = bool(self.facts["memory_pools"])
+        self.alone = min(self.facts["shared_memory_optin"], self.facts["sm_shared_memory"] // 2)
+        # Drivers before CUDA 12.3 cannot capture such launches.
+        self.overlaps = self.capability >= 90 and int(cuda().cuDriverGetVersion()) >= 12030
 
     def _attribute(self, which: int) -> int:
         try:
@@ -179,7 +186,8 @@ class Gpu:
         handle = int(driver.cuModuleGetFunction(driver.cuModuleLoadData(built), kernel.entry.encode()))
         shared, size = kernel.params.get("shared", 0), threads(kernel)
         if shared:  # 48 KB with what is static, without asking
-            driver.cuFuncSetAttribute(handle, 8, shared)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+            most = max(shared, self.alone) if self.overlaps else shared
+            driver.cuFuncSetAttribute(handle, 8, most)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
         resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
         if not resident:
             raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")

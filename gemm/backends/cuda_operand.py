@@ -64,6 +64,18 @@ class Step(NamedTuple):
     scaled: bool = False
 
 
+class View(NamedTuple):
+    """An operand in one launch: its address, `at` bytes into `slot`, its type and its strides in elements."""
+
+    slot: int
+    at: int
+    type: str
+    row: int
+    col: int
+    step: int
+    aligned: int
+
+
 class Operand(NamedTuple):
     """a or b in one launch: a stack of `batch` matrices of `extent` (m or n) by k elements.
 
@@ -190,8 +202,18 @@ def tensor_map(row: Kernel, x: Operand) -> Map:
     if x.turned:
         box, dims, other = box[::-1], dims[::-1], x.along
     if swizzle:
-        box[0] = min(box[0], swizzle // x.size)
+        box[0] = swizzle // x.size
     kind = _TF32 if p.get("tf32") else _MAP_KINDS[x.size]
     third = x.plane or x.step or other
     return Map(x.slot, x.at, kind, (dims[0], dims[1], x.matrices * (x.planes or 1)), (other * x.size, third * x.size),
                (box[0], box[1], 1), {0: 0, 32: 1, 64: 2, 128: 3}[swizzle])  # fmt: skip
+
+
+def out_map(x: View, m: int, n: int, batch: int) -> Map | None:
+    """The map by which results are stored in boxes of 16 rows and 128 bytes; None where they do not lie so."""
+    size = SIZES[x.type]
+    row, step = x.row * size, (x.step if batch > 1 else x.row) * size
+    fits = size in (2, 4) and x.col == 1 and x.aligned % _WIDE == row % _WIDE == step % _WIDE == n * size % _WIDE == 0
+    if not fits or not (0 < row < 1 << 40 and 0 < step < 1 << 40) or max(m, n, batch) >= 1 << 32:
+        return None
+    return Map(x.slot, x.at, _MAP_KINDS[size], (n, m, batch), (row, step), (128 // size, 16, 1), 3)

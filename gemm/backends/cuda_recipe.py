@@ -13,7 +13,7 @@ from itertools import product
 from typing import NamedTuple
 
 from gemm.backends import cuda_operand
-from gemm.backends.cuda_operand import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step
+from gemm.backends.cuda_operand import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step, View
 from gemm.catalog import KERNELS, Kernel, blocks
 from gemm.errors import KernelFailed
 from gemm.problem import same_stack
@@ -181,14 +181,14 @@ class _Maker:
             start = [sum(i * axis[1][x] for i, axis in zip(index, axes, strict=True)) for x in range(4)]
             for first in range(0, inner[0], most):
                 views = [
-                    _View(slots[x], start[x] + first * inner[1][x], names[x], strides[x][-2] // sizes[x],
+                    View(slots[x], start[x] + first * inner[1][x], names[x], strides[x][-2] // sizes[x],
                           strides[x][-1] // sizes[x], inner[1][x] // sizes[x], aligned[x])
                     for x in range(4)
                 ]  # fmt: skip
                 self.product(views, min(most, inner[0] - first))
         return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
 
-    def product(self, views: list[_View], batch: int) -> None:
+    def product(self, views: list[View], batch: int) -> None:
         """Add the steps of one launch."""
         row, p, layout = self.row, self.row.params, self.layout
         m, n = layout.shape[-2:][:: -1 if self.swap else 1]
@@ -227,13 +227,16 @@ class _Maker:
             grid = min(across * batch, blocks.room(self.chip.units, p["blocks"], cluster) * cluster), 1
         if across >= 1 << 31:
             raise _Unfit
+        maps = tuple(cuda_operand.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
+        out_map = None if layout.reads_c else cuda_operand.out_map(out, m, n, batch)
         bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]
         parameters = _GEMM.pack(
             0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
             c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
-            count, layout.activation, self.raster(m, n, tall), 0, b"", b"",
+            count, layout.activation, self.raster(m, n, tall), int(out_map is not None), b"", b"",
         )  # fmt: skip
-        maps = tuple(cuda_operand.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
+        if p.get("OUT_BOXES"):
+            maps += (out_map or maps[0],)
         self.room = max(self.room, room)
         self.steps.append(
             Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
@@ -277,15 +280,3 @@ class _Maker:
         wide = self.row.params["BN"]
         band = max(1, round(math.sqrt(self.chip.units * self.row.params["BM"] / wide)))
         return band if band * wide < n and tall < m else 0
-
-
-class _View(NamedTuple):
-    """An operand in one launch: its address, `at` bytes into `slot`, its type and its strides in elements."""
-
-    slot: int
-    at: int
-    type: str
-    row: int
-    col: int
-    step: int
-    aligned: int

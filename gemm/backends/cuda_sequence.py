@@ -14,8 +14,9 @@ from typing import Any
 
 from gemm.backends.cuda_api import OUT_OF_MEMORY, cuda
 from gemm.backends.cuda_driver import Gpu, threads
-from gemm.backends.cuda_operand import ROOM, Map
+from gemm.backends.cuda_operand import ROOM, Map, Step
 from gemm.backends.cuda_recipe import SCALE_AT, Recipe
+from gemm.catalog import blocks
 
 _FUNCTIONS = (
     "cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
@@ -48,14 +49,7 @@ class Launches:
         self.gpu, self.recipe = gpu, recipe
         with gpu:
             pool = gpu.pool
-            steps = tuple(
-                (
-                    gpu.function(step.kernel, dict(step.form)).handle, *step.grid, threads(step.kernel), step.cluster,
-                    step.kernel.params.get("shared", 0), step.parameters, SCALE_AT if step.scaled else -1,
-                    step.pointers, step.maps,
-                )
-                for step in recipe.steps
-            )  # fmt: skip
+            steps = tuple(_prepared(gpu, step) for step in recipe.steps)
         native = _native() if pool or not recipe.room else None
         given = gpu.context, pool, recipe.room, recipe.zeroed, steps
         self._sequence = Sequence(gpu, *given) if native is None else native(_addresses(), *given)
@@ -75,8 +69,26 @@ class Launches:
             raise cuda().failure(*failed)
 
 
+def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
+    """A step as a Sequence takes it.
+
+    A grid that has at most a block for each multiprocessor gets so much shared memory that no two of them share one.
+    And only blocks that have a multiprocessor for themselves start before the launch ahead of them has ended: others
+    would crowd on those that have room by then.
+    """
+    function, kernel = gpu.function(step.kernel, dict(step.form)), step.kernel
+    shared, count = kernel.params.get("shared", 0), step.grid[0] * step.grid[1]
+    alone = function.resident == 1
+    if gpu.overlaps and shared and count // step.cluster <= blocks.room(gpu.units, 1, step.cluster):
+        alone, shared = True, max(shared, gpu.alone)
+    return (
+        function.handle, *step.grid, threads(kernel), step.cluster, int(gpu.overlaps and alone), shared,
+        step.parameters, SCALE_AT if step.scaled else -1, step.pointers, step.maps,
+    )  # fmt: skip
+
+
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute, of which only a cluster's dimensions are used."""
+    """CUlaunchAttribute."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
@@ -114,7 +126,7 @@ class Sequence:
 
 
 def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> None:
-    handle, x, y, block, cluster, shared, parameters, scale_at, pointers, maps = step
+    handle, x, y, block, cluster, overlaps, shared, parameters, scale_at, pointers, maps = step
     filled = bytearray(parameters)
     if scale_at >= 0:
         filled[scale_at : scale_at + len(scale)] = scale
@@ -124,12 +136,14 @@ def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> 
     given = ctypes.create_string_buffer(bytes(filled), len(filled))
     addresses = [ctypes.addressof(given), *(address for _, address in images)]
     arguments = (ctypes.c_void_p * len(addresses))(*addresses)
-    if cluster == 1:
+    if cluster == 1 and not overlaps:
         cuda().cuLaunchKernel(handle, x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(arguments), None)
         return
-    attribute = _Attribute(4, 0, (ctypes.c_uint * 16)(cluster, 1, 1))  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION and _CLUSTER_DIMENSION
+    wanted = [(6, (1,))] * overlaps + [(4, (cluster, 1, 1))] * (cluster != 1)
+    attributes = (_Attribute * len(wanted))(*(_Attribute(i, 0, (ctypes.c_uint * 16)(*value)) for i, value in wanted))
     triples = [(ctypes.c_uint * 3)(*sizes) for sizes in ((x, y, 1), (block, 1, 1))]
-    config = _Config(*triples, shared, stream, ctypes.addressof(attribute), 1)
+    config = _Config(*triples, shared, stream, ctypes.addressof(attributes), len(wanted))
     cuda().cuLaunchKernelEx(ctypes.addressof(config), handle, ctypes.addressof(arguments), None)
 
 

@@ -21,10 +21,10 @@ _CLUSTERS = (
 """Clusters of 1 to 8 blocks that an H200 runs at once, where a multiprocessor holds 1, 2, 3 or 4 blocks, as
 cuOccupancyMaxActiveClusters tells of one such chip."""
 
-_JOIN = 2e-6  # seconds of two barriers of a cluster and of what its blocks wait for each other
-_NEXT = 1.0  # microseconds from a block's tile to its next, for each block of a multiprocessor
+_JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
+_NEXT = 0.5  # microseconds from a block's tile to its next, for each block of a multiprocessor
 _BESIDE = 0.4  # of its startup, what each block beside a persistent one costs more
-_EXCHANGE = 2e10  # bytes a second that a block takes from the others of its cluster, the wait for them included
+_EXCHANGE = 1.5e11  # bytes a second that a block gets from the others of its cluster
 
 
 def resident(kernel: Kernel) -> int:

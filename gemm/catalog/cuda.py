@@ -13,6 +13,7 @@ Small ones are the host's alone, and absent ones are 0:
     shared      bytes of dynamic shared memory (often `derived`)
     blocks      a persistent grid: at most so many blocks a multiprocessor, which walk tiles and batch by themselves
                 (grid y is 1). 0: a block a tile and a product
+    streams     1: reads an operand once from end to end, as fast as memory goes (roof.py)
     parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
                 <= 8), before that they are joined through memory; see join.cuh. 0 or 1: never
     a_lies, b_lies    how an operand may lie: 1 contiguous along k, 2 contiguous along m (b: n), 3 either (when absent),
@@ -23,6 +24,8 @@ Small ones are the host's alone, and absent ones are 0:
                 it. 0: it gets neither
     ordered_form    1: the kernel gets ORDERED, 1 for reproducible=True. (Then parts are 1, whatever the row.)
     maps        operands read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are (g, the maps of those)
+    OUT_BOXES   more than 0: and a map of out, in boxes of 16 rows and 128 bytes, of which each warp has room for so
+                many. g.mapped says whether out suits; where not, the map is that of a
     a_box_k a_box_m b_box_k b_box_n    the boxes of those maps in elements. The extent along the contiguous axis is cut
                 to the swizzle's width, so that a kernel then loads several boxes a step
     a_swizzle b_swizzle    bytes: 0, 32, 64 or 128
@@ -64,33 +67,49 @@ def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
                 **rest)  # fmt: skip
 
 
+def inbox(tile: int, members: int, parts: int) -> int:
+    """Bytes for what a block of a cluster gets of the parts of a tile (exchange.cuh), of `tile` bytes and so many
+    threads that hold it, if k is cut into `parts` at most: each adds up as many whole runs of 16 bytes a thread.
+    """
+    runs = tile // (16 * members)
+    return max(-(-runs // cut) * cut for cut in range(1, parts + 1)) * 16 * members
+
+
+def _ring(stage: str, boxes: int) -> dict[str, str]:
+    """What `shared` is derived from: the stages, of so many bytes each, their barriers, each warp's staging (STAGING in
+    deliver.cuh) and what alignment may cost."""
+    staging, aligned = (2560, 3072, 4096)[boxes], 1008 if boxes else 0
+    return {"shared": f"STAGES * ({stage} + 16) + BM // 16 * {staging} + {1040 + aligned}"}
+
+
 _FITS = ("shared <= shared_memory_optin",)  # which chips after Hopper, and cheaper ones, have less of
 
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
-          **rest: Any) -> Kernel:  # fmt: skip
+          startup: float, **rest: Any) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_ffma: `groups` of threads with tm x tn sums each share the steps of a stage."""
     size = 8 if op == "d" else 4
-    tiles, sums = stages * bk * ((bm + bn) * size + 32), bm * bn * size * max(1, groups - 1)
+    tile, workers = bm * bn * size, bm * bn // (tm * tn)
+    shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))
     about = "register tiles fed by cp.async" + (f", {groups} groups of threads a tile" if groups > 1 else "")
     return _cuda(
-        op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1, startup=4.0,
-        BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=bm * bn // (tm * tn) * groups,
-        RESIDENT=resident, vector=16, parts=8, shared=max(tiles, sums), legal=_FITS, **rest,
+        op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1,
+        startup=startup, BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=workers * groups,
+        RESIDENT=resident, vector=16, parts=8, shared=shared, legal=_FITS, **rest,
     )  # fmt: skip
 
 
 FFMA: tuple[Kernel, ...] = (
-    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=42000),
-    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=48000),
-    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=44000),
-    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=40000),
-    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=41000),
-    _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=42000),
-    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=44000, swap="m > n"),
-    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=38000),
-    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=30000, swap="m > n"),
-    _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=26000),
+    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=38000, startup=8.0),
+    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=45600, startup=6.0),
+    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=41800, startup=5.0),
+    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=34500, startup=3.0),
+    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=39000, startup=4.0),
+    _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=38500, startup=3.0),
+    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=37400, startup=2.4, swap="m > n"),
+    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=34200, startup=2.2),
+    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=27000, startup=1.4, swap="m > n"),
+    _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=21000, startup=6.0),
     _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles, operands held in registers on their way",
           gflops=33000, startup=4.0, beaten=SM_80, parts=8,
           BM=64, BN=64, BK=16, TM=8, TN=4, THREADS=128),
@@ -101,47 +120,60 @@ FFMA: tuple[Kernel, ...] = (
 """float32 and float64 on the ordinary units: register tiles by cp.async, or held in registers on the way."""
 
 
-def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float) -> Kernel:
+def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float, startup: float) -> Kernel:
     """A row of gemm_cuda_ffma_tma."""
     return _cuda(
         "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=SM_90A,
-        gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4, THREADS=bm * bn // (tm * tn),
+        gflops=gflops, startup=startup, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4, THREADS=bm * bn // (tm * tn),
         a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=bm, b_box_k=32, b_box_n=bn, blocks=1, parts=8,
         derived={"shared": "STAGES * BK * (BM + BN) * 4"}, legal=_FITS,
     )  # fmt: skip
 
 
-FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 49500), _ffma_tma(128, 128, 8, 8, 46500))
+FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 256, 8, 16, 47500, 8.0), _ffma_tma(128, 128, 8, 8, 46500, 5.0))
 """float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
 
 
 _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
 
 
-def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, gflops: float) -> Kernel:
-    """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor. fp8 becomes float16 first."""
-    about = "wgmma fed by TMA, loading and multiplying warpgroups"
+def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
+           gflops: float, startup: float, pairs: bool = False, **rest: Any) -> Kernel:  # fmt: skip
+    """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor. fp8 becomes float16 first.
+
+    pairs: names it, where another row of the same tile shares no operand.
+    """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
+    about = "wgmma fed by TMA, loading and multiplying warpgroups" + ", of operands made float16" * bool(widen)
     return _cuda(
-        op, f"wgmma_{bm}x{bn}", "wgmma", about + (", of operands made float16" if widen else ""), needs=SM_90A,
-        ordered=False, gflops=gflops, startup=4.0, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
-        THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
+        op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
+        ordered=False, gflops=gflops, startup=startup, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
+        THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=128 if bn % 64 == 0 else 64 if bn % 32 == 0 else 32,
+        OUT_BOXES=boxes,
         maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
-        blocks=resident, parts=8 // multicast, **widen,
-        derived={"shared": "STAGES * ((BM + BN) * BK * 2 + 16) + BM // 16 * 2560 + 1024", "b_swizzle": "B_WIDTH"},
+        blocks=resident, parts=8 // multicast, **widen, **rest,
+        derived={**_ring("(BM + BN) * BK * 2", boxes), "b_swizzle": "B_WIDTH"},
     )  # fmt: skip
 
 
 WGMMA: tuple[Kernel, ...] = (
-    *(_wgmma(op, 128, 256, 4, multicast=2, gflops=810000) for op in "bh"),
-    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=780000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 192, 192, 4, gflops=800000) for op in "bh"),
-    *(_wgmma(op, 192, 96, 5, gflops=680000) for op in "bh"),
-    *(_wgmma(op, 64, 192, 3, resident=2, gflops=560000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 64, 128, 4, resident=2, gflops=480000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000) for op in _FP8),
-    *(_wgmma(op, 64, 64, 6, resident=2, gflops=400000) for op in _FP8),
+    *(_wgmma(op, 128, 256, 4, multicast=2, boxes=2, gflops=810000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=780000, startup=8.0) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 192, 192, 4, gflops=680000, startup=8.0) for op in "bh"),
+    *(_wgmma(op, 192, 96, 5, gflops=640000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 64, 192, 3, resident=2, gflops=530000, startup=5.0) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 128, 128, 6, multicast=2, gflops=650000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 64, 128, 4, resident=2, boxes=1, gflops=570000, startup=2.8) for op in "bh"),
+    *(_wgmma(op, 64, 128, 4, multicast=2, resident=2, boxes=1, pairs=True, gflops=600000, startup=2.2) for op in "bh"),
+    *(_wgmma(op, 64, 128, 4, resident=2, gflops=520000, startup=3.6) for op in ("b32", "h32")),
+    *(
+        _wgmma(op, 64, 32, 8, resident=2, gflops=190000, startup=3.6, swap="m < n", streams=1)
+        for op in ("b", "h", "b32", "h32")
+    ),
+    *(_wgmma(op, 64, 64, 6, resident=2, boxes=1, gflops=480000, startup=2.2) for op in "bh"),
+    *(_wgmma(op, 64, 64, 6, resident=2, gflops=440000, startup=2.4) for op in ("b32", "h32")),
+    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000, startup=8.0) for op in _FP8),
+    *(_wgmma(op, 64, 64, 6, resident=2, gflops=340000, startup=2.4) for op in _FP8),
 )
 """float16 and bfloat16 on Hopper's tensor cores; and fp8 at their accuracy."""
 
@@ -154,7 +186,7 @@ def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
         needs=SM_90A, precision="high", gflops=gflops, startup=5.0, planes=planes, PLANES=planes,
         BM=128, BN=bn, BK=32, STAGES=stages, MULTICAST=2, THREADS=384,
         maps=3, a_box_k=32, a_box_m=128, b_box_k=32, b_box_n=bn // 2, a_swizzle=64, b_swizzle=64, blocks=1, parts=4,
-        derived={"shared": "STAGES * (PLANES * (BM + BN) * BK * 2 + 16) + BM // 16 * 2560 + 1024"},
+        derived=_ring("PLANES * (BM + BN) * BK * 2", 0),
     )  # fmt: skip
 
 
@@ -167,7 +199,8 @@ EMULATED: tuple[Kernel, ...] = (
 """float32 out of products of narrower numbers on tensor cores."""
 
 
-def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, gflops: float) -> Kernel:
+def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
+            gflops: float, startup: float) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k: TF32 for "s", else int8 or fp8."""
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
@@ -177,45 +210,47 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
         swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
-        precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=4.0,
+        precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=startup,
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
-        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn,
+        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
         a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
-        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident, parts=8 // multicast,
-        derived={"shared": "STAGES * ((BM + BN) * 128 + 16) + BM // 16 * 2560 + 1024"},
+        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident, parts=4 if bm == 256 else 8 // multicast,
+        derived=_ring("(BM + BN) * 128", boxes),
     )  # fmt: skip
 
 
 _BYTES = (("s8s32", 1.0), ("u8s32", 1.0), *((op, 0.9) for op in _FP8))
 
 KMAJOR: tuple[Kernel, ...] = (
-    _kmajor("s", 128, 256, 4, multicast=2, gflops=412000),
-    _kmajor("s", 256, 128, 3, gflops=368000),
-    _kmajor("s", 192, 128, 4, gflops=380000),
-    _kmajor("s", 128, 64, 3, resident=2, gflops=238000),
-    _kmajor("s", 64, 128, 4, resident=2, gflops=230000),
-    _kmajor("s", 64, 64, 6, resident=2, gflops=165000),
-    *(_kmajor(op, 128, 256, 4, multicast=2, gflops=rate * 1430000) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1400000) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 64, 3, resident=2, gflops=970000) for op in ("s8s32", "u8s32")),
-    *(_kmajor(op, 128, 64, 6, gflops=920000) for op in _FP8),  # with two blocks there were too few registers
-    *(_kmajor(op, 64, 64, 6, resident=2, gflops=rate * 740000) for op, rate in _BYTES),
+    _kmajor("s", 128, 256, 4, multicast=2, boxes=2, gflops=395000, startup=8.0),
+    _kmajor("s", 256, 128, 3, gflops=350000, startup=8.0),
+    _kmajor("s", 192, 128, 4, gflops=361000, startup=8.0),
+    _kmajor("s", 128, 64, 3, resident=2, gflops=258000, startup=5.2),
+    _kmajor("s", 64, 128, 4, resident=2, gflops=250000, startup=5.2),
+    _kmajor("s", 64, 64, 6, resident=2, boxes=1, gflops=200000, startup=3.4),
+    *(_kmajor(op, 128, 256, 4, multicast=2, boxes=2, gflops=rate * 1570000, startup=6.0) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0) for op in ("s8s32", "u8s32")),
+    *(
+        _kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8
+    ),  # with two blocks there were too few registers
+    *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 890000, startup=2.2) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
 
 
-def _dmma(bm: int, bn: int, tm: int, gflops: float) -> Kernel:
+def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
     """A row of gemm_cuda_dmma: warps of tm x 32 outputs, four a block."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
-        ordered=False, gflops=gflops, startup=3.0, BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128, BLOCKS=2,
-        vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
+        ordered=False, gflops=gflops, startup=startup, BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128,
+        BLOCKS=2, vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
     )  # fmt: skip
 
 
 DMMA: tuple[Kernel, ...] = (
-    _dmma(128, 64, 64, 62000), _dmma(64, 64, 32, 59000), _dmma(32, 64, 16, 52000), _dmma(32, 128, 32, 57000),
-    _dmma(16, 128, 16, 40000),
+    _dmma(128, 64, 64, 62000, 10.0), _dmma(64, 64, 32, 59000, 4.6), _dmma(32, 64, 16, 52000, 3.4),
+    _dmma(32, 128, 32, 51500, 3.2), _dmma(16, 128, 16, 44000, 2.2),
 )  # fmt: skip
 """float64 on tensor cores."""
 
@@ -225,7 +260,7 @@ def _gemv(op: str, bn: int, bk: int) -> Kernel:
     size = {"s": 4, "d": 8}.get(op, 2)
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
-        gflops=bn * 8600 / size, startup=3.0, swap="m < n", BM=64, BN=bn, BK=bk, THREADS=256,
+        gflops=bn * 8600 / size, startup=1.5 if bn == 1 else 3.0, swap="m < n", BM=64, BN=bn, BK=bk, THREADS=256,
         a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     if kernel.dtype == "float64":
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.traffic((False,) * 4)
-    few = min(kernel.params["BM"], kernel.params["BN"]) <= FEW
+    few = kernel.params.get("streams") or min(kernel.params["BM"], kernel.params["BN"]) <= FEW
     memory = (bytes_in + bytes_out) / (rate * (STREAMED if few else SHARED))
     # The shorter of the two hides behind the other, but not wholly.
     busy = max(compute, memory) + 0.1 * min(compute, memory) + packing

@@ -90,9 +90,19 @@ void land(Block &block, const Load &load) {
     complete(block, load.bar, box_bytes(load.map));
 }
 
-// What TMA owes to the barrier: late, it comes when the barrier is waited for.
+void land(Block &block, const Pushed &pushed) {
+    memcpy(shared_at(block, pushed.to, 16, "remote_store"), pushed.words, 16);
+    complete(block, pushed.bar, 16);
+}
+
+// What TMA and other blocks owe to the barrier: late, it comes when the barrier is waited for.
 bool settle(Block &block, unsigned bar) {
-    bool any = false;
+    const auto due = std::stable_partition(block.pushed.begin(), block.pushed.end(),
+                                           [&](const Pushed &pushed) { return pushed.bar != bar; });
+    const std::vector<Pushed> come(due, block.pushed.end());
+    block.pushed.erase(due, block.pushed.end());
+    for (const Pushed &pushed : come) land(block, pushed);
+    bool any = !come.empty();
     for (size_t i = 0; i < block.loads.size();) {
         if (block.loads[i].bar != bar) {
             ++i;
@@ -104,6 +114,15 @@ bool settle(Block &block, unsigned bar) {
         any = true;
     }
     return any;
+}
+
+// Who already waits at the barrier comes to fetch what is now owed to it.
+void call_back(Block &block, unsigned bar) {
+    auto &waiting = block.at_barriers;
+    for (Fiber *fiber : waiting)
+        if (fiber->waits_for == bar) wake(fiber);
+    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [&](Fiber *fiber) { return fiber->waits_for == bar; }),
+                  waiting.end());
 }
 
 } // namespace
@@ -149,6 +168,7 @@ void write_box(const Store &store) {
 using namespace machine;
 
 void machine_copy(unsigned shared, const void *global, int bytes, int valid) {
+    must_follow("cp.async");
     if (shared % (unsigned)bytes || (uintptr_t)global % (unsigned)bytes)
         machine_fail("cp.async of %d bytes from %p to %#x: not aligned", bytes, global, shared);
     if (valid < 0 || valid > bytes) machine_fail("cp.async: %d valid bytes of %d", valid, bytes);
@@ -204,7 +224,12 @@ bool machine_barrier_wait(unsigned bar, unsigned parity, bool blocks) {
     return barrier_at(block, bar, "barrier_wait").phase != parity;
 }
 
+bool machine_barrier_passed(unsigned bar, unsigned parity) {
+    return barrier_at(*current->block, bar, "barrier_passed").phase != parity;
+}
+
 void machine_tma_load(unsigned to, const void *pointer, unsigned bar, int x, int y, int z, int rank, int mask) {
+    must_follow("tma_load");
     const Map &map = map_at(pointer, rank, "tma_load");
     if (to % 128) machine_fail("tma_load to %#x: not aligned to 128 bytes", to);
     const Load load = {map, to, bar, {x, y, z}};
@@ -216,19 +241,26 @@ void machine_tma_load(unsigned to, const void *pointer, unsigned bar, int x, int
             continue;
         }
         block.loads.push_back(load);
-        // who already waits there comes back to fetch it
-        for (Fiber *fiber : block.at_barriers)
-            if (fiber->waits_for == bar) wake(fiber);
-        block.at_barriers.erase(std::remove_if(block.at_barriers.begin(), block.at_barriers.end(),
-                                               [&](Fiber *fiber) { return fiber->waits_for == bar; }),
-                                block.at_barriers.end());
+        call_back(block, bar);
     }
+}
+
+void machine_remote_store(unsigned to, const void *words, unsigned bar, unsigned rank) {
+    Block &block = *block_of_cluster(rank, "remote_store");
+    if (to % 16) machine_fail("remote_store to %#x: not aligned to 16 bytes", to);
+    Pushed pushed = {to, bar, {}};
+    memcpy(pushed.words, words, 16);
+    if (happens_early()) return land(block, pushed);
+    block.pushed.push_back(pushed);
+    call_back(block, bar);
 }
 
 void machine_tma_store(const void *pointer, unsigned from, int x, int y, int z, int rank) {
     const Map &map = map_at(pointer, rank, "tma_store");
     Block &block = *current->block;
     if (from % 128) machine_fail("tma_store from %#x: not aligned to 128 bytes", from);
+    if (map.sizes[0] * map.size % 16 || x >= (int64_t)map.sizes[0] || (rank > 1 && y >= (int64_t)map.sizes[1]))
+        machine_fail("tma_store at (%d, %d): what ends within 16 bytes, or lies outside, may be written beyond", x, y);
     if (!block.fences) machine_fail("tma_store: no thread of the block has called fence_async");
     Store store = {map, from, {x, y, z}, {}};
     shared_at(block, from, box_bytes(map), "tma_store");

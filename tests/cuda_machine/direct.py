@@ -136,18 +136,21 @@ class Kernel:
         self._machine, self._function = machine, function
 
     def __call__(
-        self, grid: Sequence[int], block: Sequence[int], *arguments: Any, shared: int = 0, cluster: int = 1
-    ) -> None:
+        self, grid: Sequence[int], block: Sequence[int], *arguments: Any, shared: int = 0, cluster: int = 1,
+        overlaps: bool = False,
+    ) -> None:  # fmt: skip
         """Launch and wait. Arguments: ctypes values, bytes of structures, Device, or arrays, which are updated."""
         devices = {id(x): self._machine.to_device(x) for x in arguments if isinstance(x, np.ndarray)}
         values = [_argument(devices.get(id(x), x)) for x in arguments]
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         if shared > 48 << 10:
             self._machine.call("cuFuncSetAttribute", self._function, 8, shared)
-        attribute = _Attribute(4, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
+        attributes = (_Attribute * 2)(
+            _Attribute(4, 0, (ctypes.c_uint * 16)(cluster, 1, 1)), _Attribute(6, 0, (ctypes.c_uint * 16)(overlaps)),
+        )  # fmt: skip
         config = _Config(
             (ctypes.c_uint * 3)(*grid, *[1] * (3 - len(grid))), (ctypes.c_uint * 3)(*block, *[1] * (3 - len(block))),
-            shared, None, ctypes.pointer(attribute), 1,
+            shared, None, attributes, 2,
         )  # fmt: skip
         self._machine.call("cuLaunchKernelEx", ctypes.byref(config), self._function, pointers, None)
         self._machine.call("cuCtxSynchronize")

@@ -200,14 +200,14 @@ Instance *Module::more(const char *kernel, std::vector<Instance> &instances) {
 }
 
 static int launch(Function *f, const unsigned *grid, const unsigned *block, size_t shared, void *stream,
-                  void **parameters, void **extra, Dim3 cluster) {
+                  void **parameters, void **extra, Dim3 cluster, bool overlaps) {
     const Dim3 g = {grid[0], grid[1], grid[2]}, b = {block[0], block[1], block[2]};
     const size_t threads = (size_t)b.x * b.y * b.z, count = (size_t)cluster.x * cluster.y * cluster.z;
     if (!f || !threads || threads > 1024 || !g.x || !g.y || !g.z || g.x > 0x7FFFFFFF || g.y > 65535 || g.z > 65535)
         return 1;
     if (f->bounds && threads > (size_t)f->bounds) return 701;
     if (shared > f->dynamic_limit || shared + f->static_shared > shared_optin()) return 1;
-    if (count > 1 && capability() < 90) return 1;
+    if ((count > 1 || overlaps) && capability() < 90) return 1;
     if (!count || count > 8 || g.x % cluster.x || g.y % cluster.y || g.z % cluster.z) return 912;
     while (f->instances.size() < count)
         if (!f->module->more(f->name.c_str(), f->instances)) return 200;
@@ -238,7 +238,7 @@ static int launch(Function *f, const unsigned *grid, const unsigned *block, size
     return enqueue(stream, "launch", [=] {
         std::vector<void *> arguments;
         for (size_t offset : offsets) arguments.push_back(copy->bytes + offset);
-        const Launch what = {g, b, cluster, shared, &f->instances, arguments.data()};
+        const Launch what = {g, b, cluster, shared, overlaps, &f->instances, arguments.data()};
         const Outcome outcome = run(what);
         if (outcome.status) note(outcome.status, f->name + ": " + outcome.report);
     });
@@ -618,7 +618,7 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     ENTER(" %s (%u, %u, %u) x (%u, %u, %u), %u bytes, stream %p", f->name.c_str(), gx, gy, gz, bx, by, bz, shared,
           stream);
     const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-    return launch(f, grid, block, shared, stream, parameters, extra, {1, 1, 1});
+    return launch(f, grid, block, shared, stream, parameters, extra, {1, 1, 1}, false);
 }
 struct LaunchAttribute {
     int id, pad;
@@ -635,12 +635,15 @@ struct LaunchConfig {
 };
 API cuLaunchKernelEx(const LaunchConfig *c, Function *f, void **parameters, void **extra) {
     Dim3 cluster = {1, 1, 1};
-    for (unsigned i = 0; i < c->count; ++i)
-        if (c->attributes[i].id == 4)
-            cluster = {c->attributes[i].cluster[0], c->attributes[i].cluster[1], c->attributes[i].cluster[2]};
+    bool overlaps = false;
+    for (unsigned i = 0; i < c->count; ++i) {
+        const LaunchAttribute &x = c->attributes[i];
+        if (x.id == 4) cluster = {x.cluster[0], x.cluster[1], x.cluster[2]};
+        if (x.id == 6) overlaps = x.value[0];
+    }
     ENTER(" %s (%u, %u, %u) x (%u, %u, %u), %u bytes, stream %p, cluster %u", f->name.c_str(), c->grid[0], c->grid[1],
           c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, cluster.x * cluster.y * cluster.z);
-    return launch(f, c->grid, c->block, c->shared, c->stream, parameters, extra, cluster);
+    return launch(f, c->grid, c->block, c->shared, c->stream, parameters, extra, cluster, overlaps);
 }
 
 API cuTensorMapEncodeTiled(Map *map, unsigned type, unsigned rank, void *address, const uint64_t *sizes,

@@ -46,6 +46,7 @@ MACHINE void machine_warp(unsigned mask, void *mine, machine::Act *act, const ch
 MACHINE void machine_bar(int id, int threads, bool wait);
 MACHINE int machine_active(); // lanes of this warp that have not ended
 
+MACHINE void machine_follow_launch();
 MACHINE void machine_copy(unsigned shared, const void *global, int bytes, int valid);
 MACHINE void machine_copy_commit();
 MACHINE void machine_copy_wait(int pending);
@@ -53,6 +54,8 @@ MACHINE void machine_copy_wait(int pending);
 MACHINE void machine_barrier_init(unsigned bar, unsigned count);
 MACHINE void machine_barrier_arrive(unsigned bar, unsigned cta, unsigned bytes, bool expects);
 MACHINE bool machine_barrier_wait(unsigned bar, unsigned parity, bool blocks);
+
+MACHINE bool machine_barrier_passed(unsigned bar, unsigned parity);
 
 MACHINE void machine_tma_load(unsigned to, const void *map, unsigned bar, int x, int y, int z, int rank, int mask);
 MACHINE void machine_tma_store(const void *map, unsigned from, int x, int y, int z, int rank);
@@ -62,7 +65,7 @@ MACHINE void machine_fence_async();
 
 MACHINE void machine_cluster_arrive();
 MACHINE void machine_cluster_wait();
-MACHINE void *machine_remote(unsigned address, unsigned rank);
+MACHINE void machine_remote_store(unsigned to, const void *words, unsigned bar, unsigned rank);
 
 MACHINE void machine_ldmatrix(unsigned *to, unsigned row, int count, bool transposed);
 MACHINE void machine_stmatrix(const unsigned *from, unsigned row, int count, bool transposed);

@@ -25,6 +25,10 @@ PTX void multiply_add_upper_first(unsigned long long &pair, float lower, float u
     multiply_add_lower_first(pair, lower, upper, y);
 }
 
+PTX void follow_launch() {
+    machine_follow_launch();
+}
+
 PTX void bar_sync(int id, int threads) {
     machine_bar(id, threads, true);
 }
@@ -157,6 +161,9 @@ PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
 PTX bool barrier_try(unsigned bar, unsigned parity) {
     return machine_barrier_wait(bar, parity, false);
 }
+PTX bool barrier_passed(unsigned bar, unsigned parity) {
+    return machine_barrier_passed(bar, parity);
+}
 PTX void barrier_wait(unsigned bar, unsigned parity) {
     machine_barrier_wait(bar, parity, true);
 }
@@ -210,18 +217,12 @@ PTX unsigned cluster_rank() {
 PTX unsigned cluster_size() {
     return machine_thread->cluster;
 }
-PTX void cluster_arrive() {
+PTX void cluster_meet() {
     machine_cluster_arrive();
-}
-PTX void cluster_wait() {
     machine_cluster_wait();
 }
-PTX void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
-}
-template <class T> PTX T remote_load(const T *mine, unsigned rank) {
-    return *(const T *)machine_remote(shared_address(mine), rank);
+PTX void remote_store(unsigned to, const float4 &words, unsigned bar, unsigned rank) {
+    machine_remote_store(to, &words, bar, rank);
 }
 
 template <int N> PTX void registers_up() {

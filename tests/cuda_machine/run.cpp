@@ -82,6 +82,7 @@ void poison(Block &block) {
 
 void end_block(Block &block) {
     if (!block.loads.empty()) stop(719, "a block ended while TMA was still writing to its shared memory");
+    if (!block.pushed.empty()) stop(719, "a block ended while another one was still storing to its shared memory");
     const Memory &memory = *block.instance->memory;
     const char *end =
         memory.arena + std::min<size_t>(launched->shared + DYNAMIC_OFFSET, memory.arena_end - memory.arena);
@@ -103,6 +104,7 @@ void leave_cluster_barrier() {
 void start() {
     Fiber &self = *current;
     self.block->instance->enter(launched->arguments);
+    must_follow("the end of a thread");
     if (!self.stores.open.empty() || !self.stores.committed.empty())
         stop(719, where(self) + " ended without waiting for its TMA stores");
     for (const Store &store : self.unwritten) write_box(store);
@@ -197,6 +199,7 @@ void run_cluster(const Dim3 &cluster_at) {
             fiber.warp->lanes[i % 32] = &fiber;
             fiber.number = i;
             fiber.ended = fiber.ready = false;
+            fiber.follows = !l.overlaps;
             fiber.waits = "";
             fiber.cluster_arrived = false;
             if (failed_before) { // else it ended with nothing left
@@ -269,6 +272,10 @@ char *shared_at(Block &block, unsigned address, unsigned bytes, const char *what
     return at;
 }
 
+void must_follow(const char *what) {
+    if (!current->follows) machine_fail("%s before follow_launch: the launch before may still write", what);
+}
+
 Block *block_of_cluster(unsigned rank, const char *what) {
     if (rank >= blocks.size()) machine_fail("%s: rank %u of a cluster of %zu", what, rank, blocks.size());
     Block *block = &blocks[rank];
@@ -323,6 +330,10 @@ void machine_fail(const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     stop(719, std::string(text) + " in " + where(*current));
+}
+
+void machine_follow_launch() {
+    current->follows = true;
 }
 
 void machine_yield() {
@@ -395,8 +406,4 @@ void machine_cluster_wait() {
     if (current->cluster_phase != cluster_phase) return;
     cluster_waiting.push_back(current);
     block_fiber("wait for the cluster, phase", (unsigned)cluster_phase, 2);
-}
-
-void *machine_remote(unsigned address, unsigned rank) {
-    return shared_at(*block_of_cluster(rank, "remote_load"), address, 1, "remote_load");
 }

@@ -27,6 +27,7 @@ struct Instance { // a loaded copy of a module
 struct Launch {
     Dim3 grid, block, cluster;
     size_t shared; // dynamic
+    bool overlaps; // the launch before may still run
     const std::vector<Instance> *instances;
     void *const *arguments;
 };
@@ -92,6 +93,11 @@ struct Load { // TMA, to shared memory; `bar` counts its bytes
     int at[3];
 };
 
+struct Pushed { // st.async of another block; `bar` counts its bytes
+    unsigned to, bar;
+    char words[16];
+};
+
 struct Bar {
     int arrived = 0, threads = 0;
     std::vector<Fiber *> waiting;
@@ -105,6 +111,7 @@ struct Block {
     Bar bars[16];
     std::vector<Warp> warps;
     std::vector<Load> loads;
+    std::vector<Pushed> pushed;
     std::vector<Fiber *> at_barriers; // waiting in barrier_wait
     unsigned long long fences = 0;
 };
@@ -115,9 +122,9 @@ struct Fiber {
     Thread visible;
     Block *block;
     Warp *warp;
-    unsigned number; // in its block
-    bool ready, ended;
-    const char *waits; // for what
+    unsigned number;            // in its block
+    bool ready, ended, follows; // the last: has waited for the launch before
+    const char *waits;          // for what
     unsigned waits_for, waits_parity;
     unsigned long long cluster_phase;
     bool cluster_arrived;
@@ -137,6 +144,7 @@ void read_box(Block &block, Store &store);
 void write_box(const Store &store);
 void complete(Block &block, unsigned bar, unsigned bytes);
 void multiply(const Product &product, Block &block, unsigned number);
+void must_follow(const char *what); // in a launch that overlaps: fails a thread that has not waited
 Block *block_of_cluster(unsigned rank, const char *what);
 
 } // namespace machine
