@@ -57,11 +57,9 @@ def panel(axes: Any, family: str, rows: list[Row], rate: float, peak: float | No
     """One family's points and roofs."""
     reach = [intensity(row) for row in rows]
     low, high = 0.7 * min(reach), 1.5 * max(reach)
-    slope = [x * rate / 1e12 for x in (low, high)]
-    axes.plot([low, high], slope if peak is None else [min(y, peak) for y in slope], color="0.6", linewidth=1)
-    if peak is not None:
-        knee = peak * 1e12 / rate
-        axes.plot([low, max(low, knee), max(high, knee)], [min(slope[0], peak), peak, peak], color="0.6", linewidth=1)
+    peak = float("inf") if peak is None else peak
+    roof = sorted({low, min(max(low, peak * 1e12 / rate), high), high})
+    axes.plot(roof, [min(x * rate / 1e12, peak) for x in roof], color="0.6", linewidth=1)
     peers = [(x, row["tflops"][row["best"]]) for x, row in zip(reach, rows, strict=True) if row.get("best")]
     if peers:
         axes.plot(*zip(*peers, strict=True), "_", color="black", markersize=8, label="cuBLAS's best")

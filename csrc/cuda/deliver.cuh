@@ -288,8 +288,8 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         finish<AT_ONCE>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
     }
     if (g.parts > 1) {
-        fence_async(); // TMA writes next to what was read here
-        bar_sync(1, MEMBERS + 128);
+        fence_async();               // TMA writes next to what was read here
+        bar_arrive(1, MEMBERS + 32); // the warp that loads waits there
     }
 }
 

@@ -203,7 +203,7 @@ INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorM
         __syncwarp();
         if (g.parts > 1) { // the others exchange their sums in `deliver`: the ring is theirs until then
             cluster_meet();
-            bar_sync(1, THREADS);
+            if (threadIdx.x % 128 < 32) bar_sync(1, THREADS - 96);
         }
     }
     if (SHARING > 1 && threadIdx.x % 128 == 0) ring.drain();

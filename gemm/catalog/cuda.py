@@ -257,10 +257,11 @@ DMMA: tuple[Kernel, ...] = (
 
 def _gemv(op: str, bn: int, bk: int) -> Kernel:
     """A row of gemm_cuda_gemv for `bn` columns a pass: as fast as a is read, which 4300 GB/s are."""
-    size = {"s": 4, "d": 8}.get(op, 2)
+    size, one = {"s": 4, "d": 8}.get(op, 2), bn == 1
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
-        gflops=bn * 8600 / size, startup=1.5 if bn == 1 else 3.0, swap="m < n", BM=64, BN=bn, BK=bk, THREADS=256,
+        gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n",
+        BM=64, BN=bn, BK=bk, THREADS=256,
         a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
     )  # fmt: skip
 
