@@ -14,8 +14,10 @@ import pytest
 
 from gemm.backends import cuda_replay, cuda_sequence
 from gemm.backends.cuda_api import Driver
-from gemm.backends.cuda_operand import Map
+from gemm.backends.cuda_driver import Function
+from gemm.backends.cuda_operand import Map, Step
 from gemm.backends.cuda_recipe import Layout
+from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 
 CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
@@ -183,6 +185,23 @@ def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
     assert free == ("free", ROOM_AT, STREAM)
     again = fakes[0].said[8:]
     assert again[3][3] == 0x11040
+
+
+@pytest.mark.parametrize(("tiles", "resident", "overlaps", "shared", "told"), [
+    (132, 2, True, 100_000, (1, 116_736)),  # a block for each multiprocessor, alone there
+    (133, 2, True, 100_000, (0, 100_000)),
+    (133, 1, True, 200_000, (1, 200_000)),
+    (132, 1, True, 0, (1, 0)),
+    (132, 2, True, 0, (0, 0)),
+    (132, 1, False, 100_000, (0, 100_000)),
+])  # fmt: skip
+def test_who_overlaps_and_who_is_alone(
+    tiles: int, resident: int, overlaps: bool, shared: int, told: tuple[int, int]
+) -> None:  # fmt: skip
+    gpu = SimpleNamespace(units=132, overlaps=overlaps, alone=116_736, function=lambda *_: Function(0xAC0, resident))
+    kernel = Kernel("sgemm_cuda_x", "cuda", "cuda", "float32", "", params={"THREADS": 64, "shared": shared})
+    step = Step(kernel, (), (tiles, 1), 1, bytes(80), ())
+    assert cuda_sequence._prepared(gpu, step)[5:7] == told  # type: ignore[arg-type]
 
 
 def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:

@@ -11,20 +11,21 @@
 #include "gemm.cuh"
 #include "ptx.cuh"
 
+// Boxes of 16 rows and 128 bytes that a warp may have on their way to out by TMA; 0: none goes so.
 #ifndef OUT_BOXES
-#define OUT_BOXES \
-    0 // of 16 rows and 128 bytes of out that a warp may have on their way to memory by TMA; 0: none goes so
+#define OUT_BOXES 0
 #endif
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    STAGED = 32,        // columns of a warp's sums that pass at once, at most
-    PITCH = STAGED + 8, // elements between rows there: no conflict of banks
-    BOX_BYTES = 16 * 128,
-    STAGING_AT = OUT_BOXES ? 1024 : 16, // multiples of which
+    STAGED = 32,                        // columns of a warp's sums that pass at once, at most
+    PITCH = STAGED + 8,                 // elements between rows there: no conflict of banks
+    BOX_BYTES = 16 * 128,               // of a box
+    STAGING_AT = OUT_BOXES ? 1024 : 16, // where staging begins: at multiples of this
+    // Bytes a warp: room for 16 * PITCH elements, or for its boxes.
     STAGING = OUT_BOXES == 0   ? 16 * PITCH * 4
               : OUT_BOXES == 1 ? 3072
-                               : OUT_BOXES * BOX_BYTES // bytes a warp, at least 16 * PITCH * 4
+                               : OUT_BOXES * BOX_BYTES
 };
 
 INLINE unsigned halves(bfloat16, float low, float high) {
@@ -216,7 +217,8 @@ struct AsTheyAre {
 
 // Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
 // GROUPS warpgroups at once. `staging`: STAGING bytes a warp. `ring`: shared memory for what parts exchange, at the barrier
-// `joined`. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also where these are beyond m and n.
+// `joined`. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also
+// where these are beyond m and n.
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {

@@ -231,9 +231,8 @@ KMAJOR: tuple[Kernel, ...] = (
     *(_kmajor(op, 128, 256, 4, multicast=2, boxes=2, gflops=rate * 1570000, startup=6.0) for op, rate in _BYTES),
     *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
     *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0) for op in ("s8s32", "u8s32")),
-    *(
-        _kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8
-    ),  # with two blocks there were too few registers
+    # With two blocks a multiprocessor there are too few registers for fp8's two sets of sums.
+    *(_kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8),
     *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 890000, startup=2.2) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
