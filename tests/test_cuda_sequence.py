@@ -198,10 +198,12 @@ def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
 def test_who_overlaps_and_who_is_alone(
     tiles: int, resident: int, overlaps: bool, shared: int, told: tuple[int, int]
 ) -> None:  # fmt: skip
-    gpu = SimpleNamespace(units=132, overlaps=overlaps, alone=116_736, function=lambda *_: Function(0xAC0, resident))
+    gpu: Any = SimpleNamespace(
+        units=132, overlaps=overlaps, alone=116_736, function=lambda *_: Function(0xAC0, resident)
+    )
     kernel = Kernel("sgemm_cuda_x", "cuda", "cuda", "float32", "", params={"THREADS": 64, "shared": shared})
     step = Step(kernel, (), (tiles, 1), 1, bytes(80), ())
-    assert cuda_sequence._prepared(gpu, step)[5:7] == told  # type: ignore[arg-type]
+    assert cuda_sequence._prepared(gpu, step)[5:7] == told
 
 
 def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:

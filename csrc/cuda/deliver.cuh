@@ -18,7 +18,7 @@
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    STAGED = 32,                        // columns of a warp's sums that pass at once, at most
+    STAGED = 32,                                                     // columns of a warp's sums that pass at once
     PITCH = STAGED + 8,                 // elements between rows there: no conflict of banks
     BOX_BYTES = 16 * 128,               // of a box
     STAGING_AT = OUT_BOXES ? 1024 : 16, // where staging begins: at multiples of this
@@ -57,8 +57,7 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     if constexpr (WIDE > STAGED) {
         if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED, PAIRED>(block, to, sums);
     }
-    constexpr int AT_ONCE = WIDE < STAGED ? WIDE : STAGED;
-    put<WIDE - AT_ONCE, AT_ONCE, PAIRED>(to, PITCH, sums);
+    put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
 // Four rows of a column, from `mine` on. Four lanes read below each other: each starts with another of its four, whose
@@ -120,7 +119,7 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
 // A warp's 16 rows of 16-bit numbers in shared memory, BLOCK columns of them in chunks of 16 bytes: chunk j of row r lies in
 // place j ^ swapped(r), so that 8 lanes meet 32 banks along a row and down a column. Of 64 columns as TMA swizzles 128 bytes.
 template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
-    const int swapped = BLOCK == 64 ? row % 8 : BLOCK == 32 ? row / 2 % 4 : row / 4 % 2;
+    const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
 }
 
@@ -144,7 +143,7 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
-    enum { BLOCK = WIDE % 32 ? 16 : WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
+    enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < WIDE; first += BLOCK) {
@@ -222,7 +221,8 @@ struct AsTheyAre {
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
-    enum { AT_ONCE = WIDE < STAGED ? WIDE : STAGED, MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
+    enum { MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
+    static_assert(WIDE % STAGED == 0, "tiles are whole");
     const int warp = threadIdx.x / 32;
     const unsigned top = (unsigned)tile.top + 16 * warp; // maps have no more
     unsigned left = (unsigned)tile.left;
@@ -266,13 +266,13 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         left += 8 * exchange.first(), here = 8 * exchange.count();
     }
 #pragma unroll 1
-    for (int at = 0; at < here; at += AT_ONCE) { // one copy of the epilogue's code
+    for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code
         __syncwarp();
         if (g.parts > 1) {
             const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
-            T added[AT_ONCE / 2] = {};
+            T added[STAGED / 2] = {};
 #pragma unroll
-            for (int i = 0; i < AT_ONCE / 8; ++i) {
+            for (int i = 0; i < STAGED / 8; ++i) {
                 if (at + 8 * i >= here) break;
 #pragma unroll 1
                 for (int part = 0; part < g.parts; ++part) {
@@ -282,12 +282,12 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
                     for (int x = 0; x < 4; ++x) added[4 * i + x] = part ? add(added[4 * i + x], run.at[x]) : run.at[x];
                 }
             }
-            put<0, AT_ONCE, PAIRED>((T *)staging, PITCH, added);
+            put<0, STAGED, PAIRED>((T *)staging, PITCH, added);
         } else {
-            put_block<WIDE, PAIRED>(at / AT_ONCE, (T *)staging, sums);
+            put_block<WIDE, PAIRED>(at / STAGED, (T *)staging, sums);
         }
         __syncwarp();
-        finish<AT_ONCE>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
+        finish<STAGED>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
     }
     if (g.parts > 1) {
         fence_async();               // TMA writes next to what was read here

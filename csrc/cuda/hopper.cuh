@@ -31,7 +31,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
         TRANSPOSED = !ALONG_K
     };
     static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
-    static_assert(ROWS % BOX == 0 && BOX % 8 == 0 && DEEP % 8 == 0, "boxes start at whole atoms");
+    static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
 
     // Starts box `i` of the tile at (row, k) of matrix z.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,

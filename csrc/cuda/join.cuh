@@ -24,7 +24,7 @@ union Run {
     SUM at[RUN];
 };
 
-// Bytes at `shared` that suffice where up to 8 parts are a cluster: the runs of a slice are whole ones.
+// Bytes at `shared` that suffice where up to 8 parts are a cluster: slices are whole runs. (Exactly: catalog/cuda.py, inbox.)
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
 // Sums of runs `first` to `last - 1`, where from(part, run) is what a part has.
@@ -54,7 +54,7 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
 // others have left the kernel. With parts = 1 the sums never leave the registers and `i` is a constant after unrolling.
 //   tile     number of this block's tile, over the batch too
 //   shared   JOIN_BYTES(COUNT, MEMBERS), aligned to 16, that no thread needs any more
-//   turn     how many tiles this block has joined before
+//   turn     how many tiles this block has joined before: the barrier is made by the first
 //   ROOM     `shared` is free with parts = 1, too. Sums that meet a bias or an activation then go through it to one piece of
 //            code, not each to its own: that takes fewer registers, and compiles in a fraction of the time
 template <int COUNT, int MEMBERS, bool ROOM = false, class STORE>

@@ -148,7 +148,7 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
         ordered=False, gflops=gflops, startup=startup, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
-        THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=128 if bn % 64 == 0 else 64 if bn % 32 == 0 else 32,
+        THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
         OUT_BOXES=boxes,
         maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
         blocks=resident, parts=8 // multicast, **widen, **rest,
