@@ -111,9 +111,10 @@ int64_t gemm_prepared_bytes(const gemm_plan *plan);
 void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
 
 /* Copies elements of `size` bytes between arrays of one shape, disjoint, by as many threads as pay; strides in bytes, at
- * most 64 axes, outermost first: innermost are best those whose elements are adjacent. */
+ * most 64 axes, outermost first: innermost are best those whose elements are adjacent. With `stream` they are stored
+ * past the caches, where the CPU has that: for what is large, and not read again soon. */
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
-               const int64_t *from_strides, int64_t size);
+               const int64_t *from_strides, int64_t size, int32_t stream);
 
 /* The threads that any product of this process may use, the caller's included; as of the next product, whatever was
  * planned before. gemm_set_num_threads sets a number; with 0, as at first, there are as many as are granted: the CPUs

@@ -274,5 +274,7 @@ def test_copy_of_any_strides() -> None:
             source = rng.integers(0, 255, (*shape, np.dtype(dtype).itemsize), dtype=np.uint8).view(dtype)[..., 0]
             for take in (source, source.T, source[..., ::-1], source[::2]):
                 for to in (np.zeros(take.shape, dtype), np.zeros(take.shape[::-1], dtype).T):
-                    cuda_pinned.copy(to, take)
-                    np.testing.assert_array_equal(to, take)
+                    for stream in (False, True):
+                        to[...] = np.zeros((), dtype)
+                        cuda_pinned.copy(to, take, stream=stream)
+                        np.testing.assert_array_equal(to, take)

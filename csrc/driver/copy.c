@@ -3,17 +3,21 @@
 #include "pool.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 enum {
-    MOST_AXES = 64,        /* NumPy's */
-    JOB_BYTES = 128 * 1024 /* a core's share of its second cache */
+    MOST_AXES = 64,         /* NumPy's */
+    JOB_BYTES = 128 * 1024, /* a core's share of its second cache */
+    STREAM_LINE = 256       /* of shorter lines too little is whole cache lines */
 };
 
 /* Lines of `length` elements, line by line or piece by piece; `axes` outer axes count the lines. */
 typedef struct copying {
     char *to;
     const char *from;
-    int axes, whole; /* whole: elements of a line are adjacent in both */
+    int axes, whole, stream; /* whole: elements of a line are adjacent in both; stream: they go past the caches */
     int64_t shape[MOST_AXES], to_strides[MOST_AXES], from_strides[MOST_AXES]; /* outermost first */
     int64_t lines, length, to_step, from_step, size;
     int64_t lines_a_job, pieces, piece; /* of a line */
@@ -35,6 +39,21 @@ static void copy_line(char *to, const char *from, int64_t length, int64_t to_ste
     for (int64_t i = 0; i < length; i++, to += to_step, from += from_step) memcpy(to, from, (size_t)size);
 }
 
+/* memcpy by stores past the caches, which need not read first what they overwrite. */
+static void stream_line(char *to, const char *from, size_t bytes) {
+#ifdef __SSE2__
+    const size_t unaligned = (size_t)(-(uintptr_t)to % 16), head = unaligned < bytes ? unaligned : bytes;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
+        __m128i x[4];
+        memcpy(x, from, sizeof x);
+        for (int i = 0; i < 4; i++) _mm_stream_si128((__m128i *)to + i, x[i]);
+    }
+#endif
+    memcpy(to, from, bytes);
+}
+
 static void copy_job(void *context, int64_t index, int slot) {
     const copying *all = (const copying *)context;
     const int64_t first = index / all->pieces * all->lines_a_job, start = index % all->pieces * all->piece;
@@ -47,17 +66,22 @@ static void copy_job(void *context, int64_t index, int slot) {
             to += at * all->to_strides[axis], from += at * all->from_strides[axis];
             left /= all->shape[axis];
         }
-        if (all->whole)
+        if (all->stream)
+            stream_line(all->to + to, all->from + from, (size_t)(length * all->size));
+        else if (all->whole)
             memcpy(all->to + to, all->from + from, (size_t)(length * all->size));
         else
             copy_line(all->to + to, all->from + from, length, all->to_step, all->from_step, all->size);
     }
+#ifdef __SSE2__
+    if (all->stream) _mm_sfence(); /* before anybody is told that it is done */
+#endif
 }
 
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
-               const int64_t *from_strides, int64_t size) {
+               const int64_t *from_strides, int64_t size, int32_t stream) {
     const double ns_per_byte = 0.1; /* 10 GB/s, a core's */
-    copying all = {(char *)to, (const char *)from, 0, 0, {0}, {0}, {0}, 1, 1, size, size, size, 1, 1, 1};
+    copying all = {(char *)to, (const char *)from, 0, 0, 0, {0}, {0}, {0}, 1, 1, size, size, size, 1, 1, 1};
     for (int axis = 0; axis < ndim; axis++) { /* axes that both walk evenly become one */
         const int64_t length = shape[axis], step = to_strides[axis], other = from_strides[axis];
         const int before = all.axes - 1;
@@ -77,13 +101,16 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
     for (int axis = 0; axis < all.axes; axis++) all.lines *= all.shape[axis];
     all.whole = all.to_step == size && all.from_step == size;
     const int64_t line_bytes = all.length * size;
+    all.stream = stream && all.whole && line_bytes >= STREAM_LINE;
     all.pieces = ceil_div(line_bytes, JOB_BYTES);
     all.piece = ceil_div(all.length, all.pieces);
     all.pieces = ceil_div(all.length, all.piece);
     all.lines_a_job = line_bytes < JOB_BYTES ? JOB_BYTES / line_bytes : 1;
 
     const int64_t count = ceil_div(all.lines, all.lines_a_job) * all.pieces;
-    const gemm_team team = gemm_muster((double)all.lines * (double)line_bytes * ns_per_byte, (int)min64(count, 1024));
+    const int limit = gemm_get_num_threads();
+    const int most = limit > 2 ? limit - 1 : limit; /* the CPU of who drives a device meanwhile, or waits for it */
+    const gemm_team team = gemm_muster((double)all.lines * (double)line_bytes * ns_per_byte, (int)min64(count, most));
     gemm_parallel(copy_job, &all, count, team.threads);
     if (team.threads > 1) gemm_dismiss(team); /* alone it tells nothing of how fast products are here */
 }

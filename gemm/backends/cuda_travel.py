@@ -89,7 +89,7 @@ class Travel:
                     return
                 cuda().cuEventSynchronize(slot.event)
             self.wrote = True
-            copy(target, held)
+            copy(target, held, stream=True)
             ring.give(slot)
             self._coming.popleft()
 
