@@ -196,6 +196,7 @@ class LazyGpu:
         self.allocate, self.free = driver.allocate, driver.free
         self.facts = {"clock_khz": 1980000}
         self.launched: list[tuple[int, ...]] = []
+        self.computed = 0
 
     def enqueue(
         self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int, *, bias: Any = None
@@ -210,6 +211,7 @@ class LazyGpu:
             if added is not None:
                 total += added
             w[...] = total  # type: ignore[index]
+            self.computed += 1
 
         self.driver.enqueue(stream, work)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -143,6 +145,118 @@ def test_nothing_is_lost_when_a_call_fails(machine: Any, name: str, with_c: str,
         np.testing.assert_array_equal(case.out, case.result)
         clean(gpu)
     assert failed or name not in ("cuLaunchKernel", "cuMemcpyHtoDAsync")
+
+
+def porters() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "gemm-porter"]
+
+
+Copy = Callable[[np.ndarray, np.ndarray], None]
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Copy], None]:
+    """Puts something before each copy between arrays and slots."""
+
+    def install(before: Copy) -> None:
+        plain = cuda_pinned.copy
+
+        def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
+            before(to, source)
+            plain(to, source, stream=stream)
+
+        monkeypatch.setattr(cuda_pinned, "copy", copy)
+
+    return install
+
+
+@pytest.mark.parametrize("with_c", ["", "matrix", "out"])
+def test_slow_copies_are_waited_for(machine: Any, copying: Any, with_c: str) -> None:
+    """Both ways: a slot leaves when it is full, and comes back when it is empty; nothing is at work afterwards."""
+    for seed in range(8):
+        chance, gpu, case = random.Random(seed), machine(seed=seed), Case(seed, with_c, (40, 33, 40))
+        copying(lambda to, source, chance=chance: time.sleep(chance.choice([0, 0, 0.002])))
+        case.run(gpu)
+        np.testing.assert_array_equal(case.out, case.result, err_msg=f"seed {seed}")
+        assert case.unharmed(but_c=with_c == "out")
+        clean(gpu)
+
+
+def test_results_are_copied_while_operands_are(machine: Any, copying: Any) -> None:
+    """By one thread, which is not the caller's; where out is c, only when all has been computed."""
+    for with_c in ("matrix", "out"):
+        gpu, case = machine(seed=1), Case(1, with_c, (40, 40, 40))
+        ways: list[bool] = []
+
+        def before(to: np.ndarray, source: np.ndarray, gpu: Any = gpu, case: Case = case, ways: Any = ways) -> None:
+            assert threading.current_thread() in porters()
+            ways.append(np.may_share_memory(to, case.out))
+            if case.c is case.out and ways[-1]:
+                assert gpu.computed == len(gpu.launched) > 1
+
+        copying(before)
+        case.run(gpu)
+        np.testing.assert_array_equal(case.out, case.result)
+        first = ways.index(True)
+        assert all(ways[first:]) == (with_c == "out")
+
+
+def test_no_copy_goes_on_after_a_failure(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def slow(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
+        ended.append(False)
+        time.sleep(0.003)
+        ended[-1] = True
+
+    monkeypatch.setattr(cuda_pinned, "copy", slow)
+    for number in (1, 2, 3):
+        gpu, case = machine(cuLaunchKernel=number), Case(number, "", (40, 40, 40))
+        with pytest.raises(KernelFailed):
+            case.run(gpu)
+        assert all(ended)
+        clean(gpu)
+
+
+@pytest.mark.parametrize("with_c", ["matrix", "out"])
+@pytest.mark.parametrize("back", [False, True])
+def test_a_copy_that_fails_is_told_of(machine: Any, copying: Any, with_c: str, back: bool) -> None:
+    for number in (1, 2, 3, 4):
+        gpu, case, left = machine(seed=number), Case(number, with_c, (40, 40, 40)), [number]
+
+        def before(to: np.ndarray, source: np.ndarray, left: list[int] = left, case: Case = case) -> None:
+            left[0] -= np.may_share_memory(to, case.out) == back
+            if not left[0]:
+                left[0] = -1
+                raise MemoryError("injected")
+
+        copying(before)
+        with pytest.raises(MemoryError, match="injected"):
+            case.run(gpu)
+        assert case.unharmed(but_c=with_c == "out")
+        clean(gpu)
+        case = Case(number, with_c, (40, 40, 40))
+        case.run(gpu)
+        np.testing.assert_array_equal(case.out, case.result)
+
+
+def test_porters_end_with_their_lanes_and_can_be_done_without(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = porters()
+    gpu, case = machine(), Case(3, "matrix", (40, 40, 40))
+    case.run(gpu)
+    mine = [thread for thread in porters() if thread not in before]
+    assert len(mine) == 1
+    cuda_pinned.lanes(gpu).trim()
+    mine[0].join(10)
+    assert not mine[0].is_alive()
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    case = Case(4, "out", (40, 40, 40))
+    case.run(gpu)
+    np.testing.assert_array_equal(case.out, case.result)
 
 
 def test_what_repeats_is_sent_once(machine: Any) -> None:

@@ -3,7 +3,8 @@
 A copy from ordinary memory runs at less than half of the link's rate and keeps the caller waiting, because the driver
 copies it through page-locked memory of its own, by one thread. So we do that ourselves: a `Ring` of a few page-locked
 slots, small enough to stay in the CPU's last cache, is filled by the threads of the C engine while the copy engine
-empties the slot before. Locking pages costs milliseconds: a `Lane` (streams, rings) is kept for the next product.
+empties the slot before; a `Porter` has that done while its lane's owner launches. Locking pages costs milliseconds: a
+`Lane` (streams, rings, porter) is kept for the next product.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +28,10 @@ from gemm.errors import BackendUnavailable, KernelFailed
 
 SLOT = 8 << 20
 """Bytes of a slot: at 55 GB/s the link takes 0.15 ms, several times what it costs the host to start a copy."""
-DEPTH = 3
-"""Slots of a ring: one that is filled, one that travels, one in between."""
+DEPTH = 4
+"""Slots of a ring: AHEAD with the porter, one that travels, one in between."""
+AHEAD = 2
+"""Copies that a porter is given at a time: one that runs, and the next, lest it waits for its lane's owner."""
 _LANES = 4  # a GPU's; more products at a time wait for one: the link is shared anyway
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
 _THREADED_FROM = 1 << 16  # bytes whose copying is worth a call of the engine
@@ -72,6 +77,67 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
             lib.gemm_copy(*places, to.ndim, shape, strides, steps, to.itemsize, stream)
             return
     np.copyto(to, source)
+
+
+_Task = tuple[Future[None], np.ndarray, np.ndarray, bool]
+
+
+class Porter:
+    """Makes copies one after the other, in a thread of its own; it knows neither the driver nor contexts.
+
+    One at a time: each copy by itself uses all threads of the engine, which a second caller would not get.
+    """
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[_Task | None] = SimpleQueue()
+        self._last: Future[None] = Future()
+        self._last.set_result(None)
+        self._runs = False
+
+    def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
+        """See `copy`; done once it is, and all before it are."""
+        done: Future[None] = Future()
+        if self._started():
+            self._given.put((done, to, source, stream))
+        else:
+            copy(to, source, stream=stream)
+            done.set_result(None)
+        self._last = done
+        return done
+
+    def rest(self) -> None:
+        """Wait until nothing is left to do, whether it succeeded or not."""
+        wait((self._last,))
+
+    def dismiss(self) -> None:
+        """End the thread of a porter that rests."""
+        if self._runs:
+            self._given.put(None)
+            self._runs = False
+
+    def _started(self) -> bool:
+        """Whether the thread runs. It does not keep the process alive, and the system may refuse it."""
+        if not self._runs:
+            with suppress(RuntimeError):
+                threading.Thread(target=_carry, args=(self._given,), name="gemm-porter", daemon=True).start()
+                self._runs = True
+        return self._runs
+
+
+def _carry(given: SimpleQueue[_Task | None]) -> None:
+    while (task := given.get()) is not None:
+        done, to, source, stream = task
+        failure = None
+        try:
+            copy(to, source, stream=stream)
+        except BaseException as error:  # whoever waits for it has it
+            failure = error.with_traceback(None)
+        del task, to, source  # before anybody goes on: the last array over locked memory is to end with the caller
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+        del done, failure
 
 
 class Slot(NamedTuple):
@@ -128,12 +194,13 @@ class Ring:
 
 
 class Lane:
-    """What one product at a time travels on: a stream each way, two between them for neighbouring parts, and rings."""
+    """What one product at a time travels on: a stream each way, two between them for neighbouring parts, rings and a
+    porter."""
 
     def __init__(self) -> None:
         self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
         self.runs = tuple(runs)
-        self.sent, self.fetched = Ring(), Ring()
+        self.sent, self.fetched, self.porter = Ring(), Ring(), Porter()
         self._spare: list[int] = []
         self._marks: list[int] = []
         self._small: np.ndarray | None = None
@@ -157,6 +224,7 @@ class Lane:
 
     def settle(self) -> None:
         """Wait for all that was enqueued, whether it succeeded or not: memory that it touches may then be reused."""
+        self.porter.rest()
         for stream in (self.up, *self.runs, self.down):
             with suppress(KernelFailed):  # what failed is raised by whoever waits for a result
                 cuda().cuStreamSynchronize(stream)
@@ -169,6 +237,7 @@ class Lane:
 
     def destroy(self) -> None:
         """Of an idle lane."""
+        self.porter.dismiss()
         with suppress(KernelFailed):  # of a context that died
             for ring in (self.sent, self.fetched):
                 ring.destroy()

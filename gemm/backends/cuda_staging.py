@@ -7,7 +7,7 @@ it is computed. What does not fit into the device's memory is halved, and the ha
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -141,19 +141,21 @@ class _Product:
         """Where an operand's block begins."""
         return self._at.get(name, self._at["out"])
 
-    def _launch(self, base: int, cut: Cut, stream: int) -> None:
-        """Enqueue the part `cut` of the product, of operands in memory at `base`."""
+    def _views(self, base: int) -> dict[str, Any]:
+        """The operands as they lie in memory at `base`."""
         device = Device("cuda", f"cuda:{self._gpu.ordinal}", "", handle=self._gpu)
+        views = dict(self._given)
+        for name, x in self._given.items():
+            if isinstance(x, np.ndarray):
+                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # of no elements: k = 0
+                address = base + self._place(name) if x.size else 0
+                views[name] = DeviceView(None, address, 0, x.shape, strides, x.dtype, device)
+        return views
 
-        def view(name: str) -> Any:
-            x = self._given[name]
-            if not isinstance(x, np.ndarray):
-                return x
-            strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # of no elements: k = 0
-            return DeviceView(None, base + self._place(name) if x.size else 0, 0, x.shape, strides, x.dtype, device)
-
-        more = {"bias": part(view("bias"), cut)} if "bias" in self._given else {}
-        operands = parts(view("a"), view("b"), view("c"), view("out"), cut)
+    def _launch(self, views: dict[str, Any], cut: Cut, stream: int) -> None:
+        """Enqueue the part `cut` of the product."""
+        more = {"bias": part(views["bias"], cut)} if "bias" in views else {}
+        operands = parts(views["a"], views["b"], views["c"], views["out"], cut)
         self._enqueue(*operands, *self._scalars, stream, **more)
 
     def _await(self, stream: int) -> None:
@@ -177,7 +179,7 @@ class _Product:
             self._await(stream)
             if sent:
                 cuda().cuMemcpyHtoDAsync(base, address, sent, stream)
-            self._launch(base, {}, stream)
+            self._launch(self._views(base), {}, stream)
             cuda().cuMemcpyDtoHAsync(address + last, base + last, self._blocks["out"].nbytes, stream)
         finally:
             self._gpu.free(base, stream)
@@ -200,8 +202,14 @@ class _Product:
                 sent.add(key)
                 travel.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)
 
+        def compute(job: Cut, stream: int) -> None:
+            lane.follow(stream, lane.up)
+            self._launch(views, job, stream)
+            travel.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
+
         base = self._gpu.allocate(self._bytes, lane.up)
         try:
+            views = self._views(base)
             self._await(lane.up)
             jobs = 0
             for step in self._steps():
@@ -210,11 +218,9 @@ class _Product:
                 for job in step.jobs:
                     send("c", job)
                     send("bias", job)
-                    stream = lane.runs[jobs % len(lane.runs)]
+                    travel.then(partial(compute, job, lane.runs[jobs % len(lane.runs)]))
                     jobs += 1
-                    lane.follow(stream, lane.up)
-                    self._launch(base, job, stream)
-                    travel.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
+            travel.catch_up()
             if self._in_place:  # what is written is lost for another try: first all must have been computed
                 for stream in lane.runs:
                     cuda().cuStreamSynchronize(stream)

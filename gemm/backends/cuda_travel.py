@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_blocks import Block, Cut, Piece, block, pieces
-from gemm.backends.cuda_pinned import DEPTH, SLOT, Lane, Slot, copy, happened, lanes
+from gemm.backends.cuda_pinned import AHEAD, DEPTH, SLOT, Lane, Slot, happened, lanes
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
@@ -40,14 +43,20 @@ class _Awaited(NamedTuple):
 class Travel:
     """The copies of one product on its lane.
 
+    The lane's porter copies between arrays and slots. What is to be enqueued after that waits its turn here, so that
+    the porter has the next copy before it is through with one.
+
     Attributes:
         wrote: whether an element of out may have changed.
     """
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
+        self._due: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()  # after a copy, or at once
+        self._filling = 0  # of them, slots
         self._waiting: deque[_Awaited] = deque()
         self._coming: deque[tuple[Slot, np.ndarray, np.ndarray]] = deque()  # slot, what it will hold, target
+        self._landing: deque[tuple[Slot, Future[None]]] = deque()
         self.wrote = False
 
     def send(self, array: np.ndarray, of: Block, cut: Cut, address: int, *, advance: bool) -> None:
@@ -56,12 +65,33 @@ class Travel:
         for piece in pieces(of, of.ranges(cut), SLOT):
             if advance:
                 self.advance()
+            self.catch_up(AHEAD - 1)
             slot = self._lane.sent.take()
             source = host[piece.place]
-            copy(slot.holding(source.shape, piece.strides, source.dtype), source)
-            _transfer(piece, slot.address, address, self._lane.up, to_host=False)
-            cuda().cuEventRecord(slot.event, self._lane.up)
-            self._lane.sent.give(slot)
+            filled = self._lane.porter.copy(slot.holding(source.shape, piece.strides, source.dtype), source)
+            self._filling += 1
+            self._due.append((filled, partial(self._depart, piece, slot, address)))
+
+    def then(self, enqueue: Callable[[], None]) -> None:
+        """Call `enqueue` when all that was sent before is on its way, which the next `send` or `catch_up` sees to."""
+        self._due.append((None, enqueue))
+
+    def catch_up(self, filling: int = 0) -> None:
+        """Enqueue what is ready, and wait until no more than `filling` slots are being filled; 0: for everything."""
+        while self._due:
+            filled, enqueue = self._due[0]
+            if filled is not None:
+                if self._filling <= filling and not filled.done():
+                    return
+                filled.result()
+                self._filling -= 1
+            self._due.popleft()
+            enqueue()
+
+    def _depart(self, piece: Piece, slot: Slot, address: int) -> None:
+        _transfer(piece, slot.address, address, self._lane.up, to_host=False)
+        cuda().cuEventRecord(slot.event, self._lane.up)
+        self._lane.sent.give(slot)
 
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
         """The part `cut` of the block at `address` to `array`, once `stream` has computed it. `advance` does it."""
@@ -72,10 +102,14 @@ class Travel:
             event = 0
 
     def advance(self, *, wait: bool = False) -> None:
-        """Copy what has come to where it belongs and let more come; with `wait` until everything has."""
+        """Have copied what has come to where it belongs and let more come; with `wait` until everything has."""
         ring, down = self._lane.fetched, self._lane.down
-        while self._coming or self._waiting:
-            while self._waiting and len(self._coming) < DEPTH:
+        while self._landing or self._coming or self._waiting:
+            while self._landing and self._landing[0][1].done():
+                slot, landed = self._landing.popleft()
+                landed.result()
+                ring.give(slot)
+            while self._waiting and len(self._coming) + len(self._landing) < DEPTH:
                 slot, awaited = ring.take(), self._waiting.popleft()
                 if awaited.event:
                     cuda().cuStreamWaitEvent(down, awaited.event, 0)
@@ -83,22 +117,24 @@ class Travel:
                 cuda().cuEventRecord(slot.event, down)
                 held = slot.holding(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
                 self._coming.append((slot, held, awaited.target))
-            slot, held, target = self._coming[0]
-            if not happened(slot.event):
-                if not wait:
-                    return
+            if self._coming and (happened(self._coming[0][0].event) or wait):
+                slot, held, target = self._coming.popleft()
                 cuda().cuEventSynchronize(slot.event)
-            self.wrote = True
-            copy(target, held, stream=True)
-            ring.give(slot)
-            self._coming.popleft()
+                self.wrote = True
+                self._landing.append((slot, self._lane.porter.copy(target, held, stream=True)))
+            elif not wait:
+                return
+            elif self._landing:
+                self._landing[0][1].result()
 
 
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
     """Copy the bytes `array` (one axis) to the device, in order on the legacy stream; waits."""
     with lanes(gpu).one() as lane:
         lane.follow(lane.up, LEGACY_STREAM)
-        Travel(lane).send(array, block(array), {}, address, advance=False)
+        travel = Travel(lane)
+        travel.send(array, block(array), {}, address, advance=False)
+        travel.catch_up()
         cuda().cuStreamSynchronize(lane.up)
         lane.rest()
 
