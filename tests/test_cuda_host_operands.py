@@ -35,7 +35,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     for module, name, small in (
         (cuda_travel, "SLOT", 1 << 12), (cuda_pinned, "SLOT", 1 << 12), (cuda_staging, "TOGETHER", 1 << 13),
         (cuda_panels, "_NARROWEST", 32), (cuda_panels, "_GRAIN", 32), (cuda_panels, "LINK", 1e4),
-        (cuda_panels, "_GROUP", 1 << 13),
+        (cuda_panels, "_GROUP", 1 << 13), (cuda_staging, "LINE", 128),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, small)
     forget()

@@ -25,7 +25,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         (cuda_travel, "SLOT", 1000), (cuda_pinned, "SLOT", 1000), (cuda_staging, "TOGETHER", 2048),
         (cuda_staging, "_GRAIN", 4), (cuda_staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
         (cuda_panels, "_GRAIN", 4), (cuda_panels, "_GROUP", 300), (cuda_panels, "_LARGE", 5000),
-        (cuda_panels, "LINK", 1e3), (cuda_pinned, "_THREADED_FROM", 256),
+        (cuda_panels, "LINK", 1e3), (cuda_staging, "LINE", 16), (cuda_pinned, "_THREADED_FROM", 256),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     panels.cache_clear()
@@ -362,6 +362,22 @@ def test_steps_cover_out_once_and_after_their_operands() -> None:
             assert (done == 1).all()
 
 
+def test_cuts_across_memory_leave_long_lines(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a transposed a, columns of a plain b; panels along memory may be as narrow as they like."""
+    seen: list[Shape] = []
+    monkeypatch.setattr(cuda_staging, "LINE", 64)
+    monkeypatch.setattr(cuda_staging, "steps", lambda shape, batch: seen.append(shape) or steps(shape, batch))
+    for turned in (False, True):
+        a, b, out = np.ones((40, 40), np.float32), np.ones((40, 40), np.float32), np.empty((40, 40), np.float32)
+        gpu = machine()
+        cuda_staging.stage(gpu, gpu.enqueue, a.T if turned else a, b.T if turned else b, None, out, 1, 0, cuts_k=False)
+        assert (out == 40).all()
+        assert (seen[-1].rows, seen[-1].columns) == ((16, 1) if turned else (1, 16))
+        for cuts in cuda_panels._candidates(seen[-1]):
+            for along, grain in zip(cuts, (seen[-1].rows, seen[-1].columns), strict=True):
+                assert all(cut % grain == 0 or cut == 40 for cut in along)
+
+
 def test_panels_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the model: copies of large products hide behind their arithmetic, or it behind them."""
     monkeypatch.undo()
@@ -376,7 +392,7 @@ def test_panels_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         shape = Shape(size, size, size, itemsize, itemsize, itemsize, False, rate, 132)
         rows, columns = panels(shape)
         copies = 3 * size * size * itemsize / cuda_panels.LINK
-        assert seconds(shape, rows, columns) <= 1.15 * max(copies, size**3 / rate)
+        assert seconds(shape, rows, columns) <= 1.2 * max(copies, size**3 / rate)
         assert sum((r1 - r0) * (c1 - c0) for step in range(len(rows) - 1)
                    for (r0, r1), (c0, c1) in rectangles(rows, columns, step)) == size * size  # fmt: skip
 

@@ -2,14 +2,16 @@
 
 Panels of a (rows) and of b (columns) are sent in turn. When the i-th of each is there, so are the operands of a
 rectangle of out that is larger by an L: its rows and its columns are computed and fetched while the next panels
-travel. What can be computed grows with the square of what was sent, so that narrow first panels cost little; cuts that
-are too narrow leave multiprocessors idle. `panels` simulates the three lanes (link in, multiprocessors, link out) for
-some ways of cutting and takes the quickest. Neighbouring rectangles run on streams of their own, so that the next one
-begins on the multiprocessors that the one before no longer needs.
+travel. What can be computed grows with the square of what was sent, so that narrow first panels cost little; cuts
+that are too narrow leave multiprocessors idle. `panels` simulates the five lanes (copies between arrays and slots, the
+thread that calls the driver, link in, multiprocessors, link out) for some ways of cutting, and of those about as quick
+as the quickest takes the one of the fewest launches. Neighbouring rectangles run on streams of their own, so that the
+next one begins on the multiprocessors that the one before no longer needs.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,12 +21,16 @@ from typing import NamedTuple
 from gemm.backends.cuda_blocks import Cut, Range
 
 LINK = 55e9
-"""Bytes a second each way between page-locked memory and a device (PCIe 5 x16), and what a copy costs besides."""
-_COPY, _LAUNCH = 2e-5, 1e-5
+"""Bytes a second each way between page-locked memory and a device (PCIe 5 x16)."""
+HOST = 60e9
+"""Bytes a second between arrays and page-locked memory, in and out together: 16 threads, one copy after the other."""
+_COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
+"""Seconds of the thread that calls the driver, for a panel and for a launch; times that are about the same."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, about
 _GRAIN = 256  # cuts are multiples of it: whole tiles, aligned rows
 _NARROWEST = 512  # a panel
-
+LINE = 4096
+"""Bytes of memory that are read at the full rate one by one; of half as many it is little more than half."""
 
 _GROUP, _GROUPS = 16 << 20, 32  # bytes of a stack that are sent before the next launch; launches at most
 _LARGE = 64 << 20  # bytes of a product of a stack that is itself cut
@@ -39,6 +45,7 @@ class Shape:
         a, b, out: bytes of an element, 0 of what lies on the device already.
         rate: multiply-adds a second, all multiprocessors together. units: multiprocessors.
         fixed: b is not to be cut.
+        rows, columns: what their cuts are best multiples of, where a's or b's memory runs along them.
     """
 
     m: int
@@ -51,6 +58,8 @@ class Shape:
     rate: float
     units: int
     fixed: bool = False
+    rows: int = 1
+    columns: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +108,14 @@ Cuts = tuple[int, ...]
 @lru_cache(maxsize=1024)
 def panels(shape: Shape) -> tuple[Cuts, Cuts]:
     """(cuts of the rows, cuts of the columns), of one length: with equal cuts the next panel of that axis is empty."""
-    return min(_candidates(shape), key=lambda cuts: (seconds(shape, *cuts), len(cuts[0])))
+    found = {cuts: seconds(shape, *cuts) for cuts in _candidates(shape)}
+    most = _ABOUT * min(found.values())
+    able = [cuts for cuts, time in found.items() if time <= most]
+    return min(able, key=lambda cuts: (_launches(*cuts), found[cuts]))
+
+
+def _launches(rows: Cuts, columns: Cuts) -> int:
+    return sum(len(rectangles(rows, columns, step)) for step in range(len(rows) - 1))
 
 
 def rectangles(rows: Cuts, columns: Cuts, step: int) -> list[tuple[Range, Range]]:
@@ -113,18 +129,27 @@ def rectangles(rows: Cuts, columns: Cuts, step: int) -> list[tuple[Range, Range]
 def seconds(shape: Shape, rows: Cuts, columns: Cuts) -> float:
     """The model's time of a product cut so."""
     one = _TILE * _TILE * shape.k * shape.units / shape.rate  # seconds of a tile
-    sent = computed = fetched = 0.0
+    copied = called = sent = computed = fetched = 0.0
+    coming: deque[tuple[float, int]] = deque()  # results: when they have come, bytes
     for step in range(len(rows) - 1):
         height, width = rows[step + 1] - rows[step], columns[step + 1] - columns[step]
-        sent += (height * shape.a + width * shape.b) * shape.k / LINK + _COPY
-        for (r0, r1), (c0, c1) in rectangles(rows, columns, step):
-            size = (r1 - r0) * (c1 - c0) * shape.out
-            sent += size / LINK if shape.c else 0.0
-            tiles = -(-(r1 - r0) // _TILE) * -(-(c1 - c0) // _TILE)
-            work = _LAUNCH + tiles / shape.units * one
-            computed = max(max(sent, computed) + work, sent + _LAUNCH + one)
+        jobs = rectangles(rows, columns, step)
+        sizes = [(r1 - r0) * (c1 - c0) * shape.out for (r0, r1), (c0, c1) in jobs]
+        while coming and coming[0][0] <= copied:
+            copied += coming.popleft()[1] / HOST
+        size = (height * shape.a + width * shape.b) * shape.k + (sum(sizes) if shape.c else 0)
+        copied += size / HOST
+        called = max(called, copied) + _COPY
+        sent = max(sent + size / LINK, called)
+        for ((r0, r1), (c0, c1)), size in zip(jobs, sizes, strict=True):
+            called += _LAUNCH
+            ready, tiles = max(sent, called), -(-(r1 - r0) // _TILE) * -(-(c1 - c0) // _TILE)
+            computed = max(max(ready, computed) + tiles / shape.units * one, ready + one)
             fetched = max(fetched, computed) + size / LINK + _COPY
-    return fetched
+            coming.append((fetched, size))
+    for at, size in coming:
+        copied = max(copied, at) + size / HOST
+    return copied
 
 
 def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
@@ -136,7 +161,7 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
             if most < longest:
                 shares = _shares(shape, first / longest, most / longest)
                 ends = len(shares) - 1
-                tall, wide = _cuts(m, shares), _cuts(n, shares)
+                tall, wide = _cuts(m, shares, shape.rows), _cuts(n, shares, shape.columns)
                 yield tall, (0, *[n] * ends)
                 if not shape.fixed:
                     yield from ((tall, wide), ((0, *[m] * ends), wide))
@@ -153,8 +178,9 @@ def _shares(shape: Shape, first: float, most: float) -> list[float]:
     return [*shares[:-1], 1.0]
 
 
-def _cuts(length: int, shares: list[float]) -> Cuts:
+def _cuts(length: int, shares: list[float], best: int) -> Cuts:
     if length < 2 * _NARROWEST:
         return (0, *[length] * (len(shares) - 1))
-    inner = [min(length, round(share * length / _GRAIN) * _GRAIN) for share in shares[1:-1]]
+    grain = max(_GRAIN, best)
+    inner = [min(length, -(-round(share * length) // grain) * grain) for share in shares[1:-1]]
     return (0, *inner, length)

@@ -15,14 +15,15 @@ import numpy as np
 
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_blocks import ALIGN, Cut, Range, block, part, parts
-from gemm.backends.cuda_panels import Shape, Step, steps
+from gemm.backends.cuda_panels import LINE, Shape, Step, steps
 from gemm.backends.cuda_pinned import Lane, copy, lanes
 from gemm.backends.cuda_travel import Travel
 from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand
 
-TOGETHER = 1 << 20
-"""Bytes of operands, all in all, up to which they travel together: copies as long as it takes to start a few."""
+TOGETHER = 4 << 20
+"""Bytes of operands, all in all, up to which they travel together: panels hide half of the copies at best, some 0.05 ms
+at 40 GB/s, and cost as much for threads and driver."""
 _LEAST = 32 << 20  # bytes of a product that is not worth halving: whatever has the memory is larger
 _GRAIN = 256  # halves begin at multiples of it
 
@@ -237,16 +238,23 @@ class _Product:
         size = {name: x.dtype.itemsize for name, x in self._host.items()}
         rate, units = _speed(self._gpu, a.dtype.kind, a.dtype.itemsize)
         m, n = out.shape[-2:]
+        lines = {
+            name: LINE // size[name] if name in size and self._blocks[name].axes[-1:] == (axis,) else 1
+            for name, axis in (("a", out.ndim - 2), ("b", out.ndim - 1))
+        }
         shape = Shape(
             m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host, rate, units,
-            _bound(self._given["b"]),
+            _bound(self._given["b"]), lines["a"], lines["b"],
         )  # fmt: skip
         return steps(shape, out.shape[:-2])
 
 
 @cache
 def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
-    """Multiply-adds a second, about, and multiprocessors: how much arithmetic there is to hide copies behind."""
-    a_cycle = {"f": {1: 4096, 2: 1024, 4: 128, 8: 64}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
+    """Multiply-adds a second, about, and multiprocessors: how much arithmetic there is to hide copies behind.
+
+    Of floats it is what an H200 does in large products.
+    """
+    a_cycle = {"f": {1: 4096, 2: 1024, 4: 90, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
     lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)
     return gpu.units * lanes_a_unit * gpu.facts["clock_khz"] * 1e3, gpu.units
