@@ -72,7 +72,7 @@ def test_squares_go_to_the_family_of_their_type(n, options, family):
 
 
 def test_large_tiles_are_for_large_products():
-    assert best(8192, 8192, 8192, **FP32) == "sgemm_cuda_ffma_tma_128x256"
+    assert best(8192, 8192, 8192, **FP32) == "sgemm_cuda_ffma_tma_128x128"
     assert best(8192, 8192, 8192, **BF16) == "bgemm_cuda_wgmma_128x256"
     assert best(8192, 8192, 8192, **TF32) == "sgemm_cuda_kmajor_tf32_128x256"
     for options in (FP32, BF16, TF32, INT8, FP8):

@@ -10,10 +10,6 @@
 #ifndef GEMM_CUDA_FFMA
 #define GEMM_CUDA_FFMA
 
-#ifndef UNROLLED
-#define UNROLLED 1024 // multiply-adds of a lane in a row, without a branch
-#endif
-
 #include "join.cuh"
 
 typedef A_TYPE T;
@@ -50,97 +46,60 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], const T *from) 
         *(Vector<T, CHUNK> *)&to[i] = *(const Vector<T, CHUNK> *)(from + ahead<LANES>(i));
 }
 
-// The sums of a lane, of row i and column j.
+// acc += a * b', where acc[i * TN + j] is row i and column j.
 //
-// A multiprocessor issues an fma a clock only if it reads two registers at most, and these from different banks, which
-// are the even and the odd ones. What was read for the same place by the fma before counts for nothing. So the order of
-// the outer product, down one column and up the next, leaves one of a or b to be read, and the sum. Rows of a come 16
-// bytes at a time, row i in a register as even as i; the sum of an even row has to lie in an odd one, then, and that of
-// an odd row in an even one. A compiler left to itself finds that for three of four, but keeps the halves of 64 bits in
-// such a pair of registers.
-template <class T> struct Sums {
-    T at[TM * TN] = {};
-
-    __device__ __forceinline__ void add_product(const T (&a)[TM], const T (&b)[TN]) {
+// A multiprocessor issues an fma a clock only if it reads two registers at most; what was read for the same place by the
+// fma before counts for nothing. So the order of the outer product, down one column and up the next, leaves one of a or b
+// to be read, and the sum.
+INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
-        for (int j = 0; j < TN; ++j) {
+    for (int j = 0; j < TN; ++j) {
 #pragma unroll
-            for (int x = 0; x < TM; ++x) {
-                const int i = j % 2 ? TM - 1 - x : x;
-                at[i * TN + j] = multiply_add(a[i], b[j], at[i * TN + j]);
-            }
+        for (int x = 0; x < TM; ++x) {
+            const int i = j % 2 ? TM - 1 - x : x;
+            acc[i * TN + j] = multiply_add(a[i], b[j], acc[i * TN + j]);
         }
     }
-    __device__ __forceinline__ void spread(T (&to)[TM * TN]) const {
-#pragma unroll
-        for (int i = 0; i < TM * TN; ++i) to[i] = at[i];
-    }
-};
+}
 
-template <> struct Sums<float> {
-    unsigned long long pairs[TM / 2 * TN] = {}; // of rows 2i (upper half) and 2i + 1
-
-    __device__ __forceinline__ void add_product(const float (&a)[TM], const float (&b)[TN]) {
-#pragma unroll
-        for (int j = 0; j < TN; ++j) {
-#pragma unroll
-            for (int x = 0; x < TM; x += 2) {
-                const int i = j % 2 ? TM - 2 - x : x;
-                unsigned long long &pair = pairs[i / 2 * TN + j];
-                if (j % 2)
-                    multiply_add_lower_first(pair, a[i + 1], a[i], b[j]);
-                else
-                    multiply_add_upper_first(pair, a[i + 1], a[i], b[j]);
-            }
-        }
-    }
-    __device__ __forceinline__ void spread(float (&to)[TM * TN]) const {
-#pragma unroll
-        for (int i = 0; i < TM; i += 2) {
-#pragma unroll
-            for (int j = 0; j < TN; ++j) halves_of(pairs[i / 2 * TN + j], to[(i + 1) * TN + j], to[i * TN + j]);
-        }
-    }
-};
-
-// acc += a * b over STEPS rows, k ascending, of A_PITCH and B_PITCH elements from row to row.
-//
-// A row is loaded while the one before is multiplied: a multiprocessor has 2 warps a scheduler, too few to hide what a
-// load takes behind each other's arithmetic.
-template <int STEPS, int A_PITCH, int B_PITCH>
-INLINE void multiply_tiles(Sums<T> &acc, const T *a_tile, const T *b_tile, const Lane &lane) {
-    constexpr int FIT = UNROLLED / (TM * TN) / 2 * 2, TOGETHER = FIT < STEPS ? FIT : STEPS;
-    static_assert(TOGETHER && STEPS % TOGETHER == 0, "rounds are whole");
-    const T *const a_from = a_tile + lane.m, *const b_from = b_tile + lane.n;
+// What a lane multiplies of tiles whose rows have A_PITCH and B_PITCH elements: one row, and the next, which is loaded
+// meanwhile: a multiprocessor has 2 warps a scheduler, too few to hide what a load takes behind each other's arithmetic.
+template <int A_PITCH, int B_PITCH> struct Fragments {
     alignas(16) T a[2][TM], b[2][TN];
-    load<LANES_M>(a[0], a_from);
-    load<LANES_N>(b[0], b_from);
-#pragma unroll 1
-    for (int round = 0; round < STEPS; round += TOGETHER) {
-#pragma unroll
-        for (int p = 0; p < TOGETHER; ++p) {
-            if (p + 1 < TOGETHER || TOGETHER < STEPS) {
-                const int next = p + 1 < TOGETHER ? round + p + 1 : min(round + TOGETHER, STEPS - 1);
-                load<LANES_M>(a[(p + 1) % 2], a_from + next * A_PITCH);
-                load<LANES_N>(b[(p + 1) % 2], b_from + next * B_PITCH);
-            }
-            acc.add_product(a[p % 2], b[p % 2]);
+    const T *a_from, *b_from; // its chunks of the first row
+
+    // The first row of tiles that begin at these elements of `tiles`.
+    __device__ __forceinline__ void begin(const T *tiles, int a_tile, int b_tile, const Lane &lane) {
+        // The parts of an address are added up once, not once a load.
+        a_from = tiles + kept(a_tile + lane.m), b_from = tiles + kept(b_tile + lane.n);
+        row(0, 0);
+    }
+    __device__ __forceinline__ void row(int half, int p) {
+        load<LANES_M>(a[half], a_from + p * A_PITCH);
+        load<LANES_N>(b[half], b_from + p * B_PITCH);
+    }
+    // acc += a * b over STEPS rows, k ascending; next() may begin other tiles.
+    template <int STEPS, class NEXT> __device__ __forceinline__ void multiply(T (&acc)[TM * TN], NEXT next) {
+        static_assert(STEPS % 2 == 0, "a begun row is the first half's");
+#pragma unroll // without a branch: moves of sums at the end of a loop cost up to a tenth
+        for (int p = 0; p < STEPS; ++p) {
+            if (p + 1 < STEPS)
+                row((p + 1) % 2, p + 1);
+            else
+                next();
+            add_product(acc, a[p % 2], b[p % 2]);
         }
     }
-}
-
-// The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would make
-// +0 of a sum that has come to -0, which the chain over k does not.
-template <int A_PITCH, int B_PITCH>
-INLINE void multiply_rest(Sums<T> &acc, const T *a_tile, const T *b_tile, const Lane &lane, int steps) {
+    // The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would
+    // make +0 of a sum that has come to -0, which the chain over k does not.
+    __device__ __forceinline__ void multiply_rest(T (&acc)[TM * TN], int steps) {
 #pragma unroll 1
-    for (int p = 0; p < steps; ++p) {
-        alignas(16) T a[TM], b[TN];
-        load<LANES_M>(a, a_tile + lane.m + p * A_PITCH);
-        load<LANES_N>(b, b_tile + lane.n + p * B_PITCH);
-        acc.add_product(a, b);
+        for (int p = 0; p < steps; ++p) {
+            row(0, p);
+            add_product(acc, a[0], b[0]);
+        }
     }
-}
+};
 
 // Where a thread's sums go.
 struct Target {

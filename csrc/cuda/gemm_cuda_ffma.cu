@@ -155,24 +155,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
         copy_commit(); // an empty group keeps the count
     };
 
-    Sums<T> acc;
+    T acc[TM * TN] = {};
+    Fragments<A_PITCH, B_PITCH> fragments;
     const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();
         __syncthreads();
         start(stage == 0 ? STAGES - 1 : stage - 1);
-        const T *const a_tile = a_tiles + (stage * BK + mine) * A_PITCH;
-        const T *const b_tile = b_tiles + (stage * BK + mine) * B_PITCH;
+        const int row = stage * BK + mine;
+        fragments.begin(a_tiles, row * A_PITCH, STAGES * BK * A_PITCH + row * B_PITCH, lane);
         if (GROUPS > 1 || step < ragged)
-            multiply_tiles<STEPS, A_PITCH, B_PITCH>(acc, a_tile, b_tile, lane);
+            fragments.template multiply<STEPS>(acc, [] {});
         else
-            multiply_rest<A_PITCH, B_PITCH>(acc, a_tile, b_tile, lane, (int)(g.k % BK));
+            fragments.multiply_rest(acc, (int)(g.k % BK));
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_wait<0>();
-    T sums[TM * TN];
-    acc.spread(sums);
-    if (GROUPS > 1) add_groups(sums, (T *)shared);
-    if (threadIdx.x < WORKERS) finish<true>(g, blockIdx.y, index, part, threadIdx.x, sums, shared);
+    if (GROUPS > 1) add_groups(acc, (T *)shared);
+    if (threadIdx.x < WORKERS) finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, shared);
 }

@@ -111,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         b.store(tiles + half * STAGE + BK * A_PITCH);
     };
 
-    Sums<T> acc;
+    T acc[TM * TN] = {};
+    Fragments<A_PITCH, B_PITCH> fragments;
     if (share.steps > 0) {
         load();
         store(0);
@@ -121,12 +122,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         const int half = step % 2;
         const bool more = step + 1 < share.steps;
         if (more) load();
-        const T *const from = tiles + half * STAGE;
-        multiply_tiles<BK, A_PITCH, B_PITCH>(acc, from, from + BK * A_PITCH, lane);
+        fragments.begin(tiles, half * STAGE, half * STAGE + BK * A_PITCH, lane);
+        fragments.template multiply<BK>(acc, [] {});
         if (more) store(1 - half);
         __syncthreads();
     }
-    T sums[TM * TN];
-    acc.spread(sums);
-    finish<true>(g, blockIdx.y, index, part, threadIdx.x, sums, tiles);
+    finish<true>(g, blockIdx.y, index, part, threadIdx.x, acc, tiles);
 }

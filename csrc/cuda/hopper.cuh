@@ -1,4 +1,4 @@
-// What the kernels for Hopper (sm_90a) share whose operands come by TMA and are multiplied by wgmma.
+// What the kernels for Hopper (sm_90a) share whose operands come by TMA: by wgmma multiplied, or from registers.
 //
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by all of b's, and holds the sums in registers
 //     ring of stages       in shared memory, each with a tile of a and one of b and two barriers, full and empty

@@ -14,25 +14,10 @@ PTX unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// ---- float32 in a pair of registers: the lower half in an even one, the upper half in the odd one after it.
-
-PTX void halves_of(unsigned long long pair, float &lower, float &upper) {
-    asm("mov.b64 {%0, %1}, %2;" : "=f"(lower), "=f"(upper) : "l"(pair));
-}
-
-// Both halves: pair += x * y, the lower one with x = `lower`. Which fma comes first decides what the next one finds read.
-PTX void multiply_add_lower_first(unsigned long long &pair, float lower, float upper, float y) {
-    asm("{\n\t.reg .f32 l, u;\n\tmov.b64 {l, u}, %0;\n\tfma.rn.f32 l, %1, %3, l;\n\tfma.rn.f32 u, %2, %3, u;\n\t"
-        "mov.b64 %0, {l, u};\n\t}"
-        : "+l"(pair)
-        : "f"(lower), "f"(upper), "f"(y));
-}
-
-PTX void multiply_add_upper_first(unsigned long long &pair, float lower, float upper, float y) {
-    asm("{\n\t.reg .f32 l, u;\n\tmov.b64 {l, u}, %0;\n\tfma.rn.f32 u, %2, %3, u;\n\tfma.rn.f32 l, %1, %3, l;\n\t"
-        "mov.b64 %0, {l, u};\n\t}"
-        : "+l"(pair)
-        : "f"(lower), "f"(upper), "f"(y));
+// x, of which the compiler knows nothing more: what is computed from it is computed once, and then kept.
+PTX int kept(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 // ---- Barriers of some of a block's warps: `threads` counts all that meet, a multiple of 32; id 0 is __syncthreads.

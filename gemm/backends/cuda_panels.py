@@ -22,7 +22,7 @@ from gemm.backends.cuda_blocks import Cut, Range
 
 LINK = 55e9
 """Bytes a second each way between page-locked memory and a device (PCIe 5 x16)."""
-HOST = 60e9
+HOST = 50e9
 """Bytes a second between arrays and page-locked memory, in and out together: 16 threads, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
 """Seconds of the thread that calls the driver, for a panel and for a launch; times that are about the same."""

@@ -26,10 +26,10 @@ from gemm.backends.base import aligned
 from gemm.backends.cuda_api import cuda
 from gemm.errors import BackendUnavailable, KernelFailed
 
-SLOT = 8 << 20
-"""Bytes of a slot: at 55 GB/s the link takes 0.15 ms, several times what it costs the host to start a copy."""
-DEPTH = 4
-"""Slots of a ring: AHEAD with the porter, one that travels, one in between."""
+SLOT = 16 << 20
+"""Bytes of a slot: at 55 GB/s the link takes 0.3 ms, many times what it costs the host to start a copy."""
+DEPTH = 3
+"""Slots of a ring: AHEAD with the porter, one that travels."""
 AHEAD = 2
 """Copies that a porter is given at a time: one that runs, and the next, lest it waits for its lane's owner."""
 _LANES = 4  # a GPU's; more products at a time wait for one: the link is shared anyway

@@ -255,6 +255,6 @@ def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
 
     Of floats it is what an H200 does in large products.
     """
-    a_cycle = {"f": {1: 4096, 2: 1024, 4: 90, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
+    a_cycle = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
     lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)
     return gpu.units * lanes_a_unit * gpu.facts["clock_khz"] * 1e3, gpu.units

@@ -12,17 +12,8 @@ PTX char *machine_shared(unsigned address) {
     return machine_thread->window + address;
 }
 
-PTX void halves_of(unsigned long long pair, float &lower, float &upper) {
-    lower = machine_bits<float>((unsigned)pair), upper = machine_bits<float>((unsigned)(pair >> 32));
-}
-PTX void multiply_add_lower_first(unsigned long long &pair, float lower, float upper, float y) {
-    float l, u;
-    halves_of(pair, l, u);
-    l = std::fma(lower, y, l), u = std::fma(upper, y, u);
-    pair = machine_bits<unsigned>(l) | (unsigned long long)machine_bits<unsigned>(u) << 32;
-}
-PTX void multiply_add_upper_first(unsigned long long &pair, float lower, float upper, float y) {
-    multiply_add_lower_first(pair, lower, upper, y);
+PTX int kept(int x) {
+    return x;
 }
 
 PTX void follow_launch() {
