@@ -40,10 +40,9 @@ template <int LANES> INLINE int ahead(int i) {
     return i / CHUNK * LANES * CHUNK + i % CHUNK;
 }
 
-template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], const T *from) {
+template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += CHUNK)
-        *(Vector<T, CHUNK> *)&to[i] = *(const Vector<T, CHUNK> *)(from + ahead<LANES>(i));
+    for (int i = 0; i < COUNT; i += CHUNK) shared_load(to + i, from + ahead<LANES>(i) * (int)sizeof(T));
 }
 
 // acc += a * b', where acc[i * TN + j] is row i and column j.
@@ -66,17 +65,16 @@ INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 // meanwhile: a multiprocessor has 2 warps a scheduler, too few to hide what a load takes behind each other's arithmetic.
 template <int A_PITCH, int B_PITCH> struct Fragments {
     alignas(16) T a[2][TM], b[2][TN];
-    const T *a_from, *b_from; // its chunks of the first row
+    unsigned a_from, b_from; // its chunks of the first row
 
-    // The first row of tiles that begin at these elements of `tiles`.
-    __device__ __forceinline__ void begin(const T *tiles, int a_tile, int b_tile, const Lane &lane) {
-        // The parts of an address are added up once, not once a load.
-        a_from = tiles + kept(a_tile + lane.m), b_from = tiles + kept(b_tile + lane.n);
+    // The first row of tiles whose chunks for this lane begin there in shared memory.
+    __device__ __forceinline__ void begin(unsigned a_at, unsigned b_at) {
+        a_from = kept(a_at), b_from = kept(b_at);
         row(0, 0);
     }
     __device__ __forceinline__ void row(int half, int p) {
-        load<LANES_M>(a[half], a_from + p * A_PITCH);
-        load<LANES_N>(b[half], b_from + p * B_PITCH);
+        load<LANES_M>(a[half], a_from + p * (A_PITCH * (int)sizeof(T)));
+        load<LANES_N>(b[half], b_from + p * (B_PITCH * (int)sizeof(T)));
     }
     // acc += a * b over STEPS rows, k ascending; next() may begin other tiles.
     template <int STEPS, class NEXT> __device__ __forceinline__ void multiply(T (&acc)[TM * TN], NEXT next) {

@@ -158,13 +158,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     T acc[TM * TN] = {};
     Fragments<A_PITCH, B_PITCH> fragments;
     const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
+    const unsigned a_from = kept(shared_address(a_tiles + lane.m)), b_from = kept(shared_address(b_tiles + lane.n));
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();
         __syncthreads();
         start(stage == 0 ? STAGES - 1 : stage - 1);
-        const int row = stage * BK + mine;
-        fragments.begin(a_tiles, row * A_PITCH, STAGES * BK * A_PITCH + row * B_PITCH, lane);
+        const unsigned row = (stage * BK + mine) * (unsigned)sizeof(T);
+        fragments.begin(a_from + row * A_PITCH, b_from + row * B_PITCH);
         if (GROUPS > 1 || step < ragged)
             fragments.template multiply<STEPS>(acc, [] {});
         else

@@ -81,9 +81,14 @@ template <int WIDE, bool ALONG_K> struct Held {
     }
 };
 
-enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK, STAGE = BK * (A_PITCH + B_PITCH) };
+enum {
+    A_PITCH = BM + CHUNK,
+    B_PITCH = BN + CHUNK,
+    STAGE = BK * (A_PITCH + B_PITCH),
+    RESIDENT = sizeof(T) == 4 ? 4 : 3 // blocks a multiprocessor: where it is not said, the assembler spills to fit more
+};
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
     // What a join needs besides is for those chips whose parts are clusters.
     constexpr int JOINED = __CUDA_ARCH__ >= 900 ? JOIN_BYTES(TM * TN, WORKERS) / sizeof(T) : 0;
     alignas(16) __shared__ T tiles[2 * STAGE > JOINED ? 2 * STAGE : JOINED];
@@ -122,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_cuda_ffma_held(ARGUME
         const int half = step % 2;
         const bool more = step + 1 < share.steps;
         if (more) load();
-        fragments.begin(tiles, half * STAGE, half * STAGE + BK * A_PITCH, lane);
+        const T *const from = tiles + half * STAGE;
+        fragments.begin(shared_address(from + lane.m), shared_address(from + BK * A_PITCH + lane.n));
         fragments.template multiply<BK>(acc, [] {});
         if (more) store(1 - half);
         __syncthreads();

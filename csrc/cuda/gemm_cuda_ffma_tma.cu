@@ -7,8 +7,8 @@
 // behind the last of the one before. The BK rows of a tile are one piece of code without a branch; of pieces longer than
 // 36 KiB, or of more warps than 8, which are at different places in it, the instructions come too slowly. A block walks
 // tiles until none is left: the next tile's operands come while this one's results go. a must be contiguous along m and b
-// along n: others are packed so first, which costs a hundredth of a product of 4096 x 4096 x 4096, where reading a along k
-// would cost each second multiply-add a clock: four k of one row lie in registers of one bank.
+// along n: others are packed so first, which costs a hundredth of a product of 4096 x 4096 x 4096. (16 bytes along k are
+// four k of one row: four times as many registers for what is multiplied, and for what is loaded meanwhile.)
 //
 // ORDERED when k is not cut: each output is one chain of fma, k ascending.
 //
@@ -58,32 +58,33 @@ typedef Walk<BM, BN, 1> Tiles;
 
 INLINE void multiply(const Gemm &g, Stages ring) {
     const Lane lane = lane_of(threadIdx.x);
-    const float *const tiles = (const float *)ring.memory;
+    const unsigned tiles = shared_address(ring.memory), bytes = A::BYTES + B::BYTES;
+    const unsigned a_from = kept(tiles + lane.m * (unsigned)sizeof(float));
+    const unsigned b_from = kept(tiles + A::BYTES + lane.n * (unsigned)sizeof(float));
     int turn = 0;
     for (Tiles walk(g); walk.more(); walk.next(), ++turn) {
         const Share share = share_of<BK>(g, walk.part);
-        const int whole =
-            (int)min((long long)share.steps, g.k / BK - share.first); // of BK rows; the last may have fewer
+        const int ragged = (share.first + share.steps) * (long long)BK > g.k; // steps of fewer rows: the last
         float acc[TM * TN] = {};
         Fragments<BM, BN> fragments;
-        const auto begin = [&] {
+        const auto begin = [&] { fragments.begin(a_from + ring.stage * bytes, b_from + ring.stage * bytes); };
+        int left = share.steps;
+        if (left > 0) {
             barrier_wait(ring.full(), ring.parity);
-            const int a_tile = ring.stage * (BK * (BM + BN));
-            fragments.begin(tiles, a_tile, a_tile + BK * BM, lane);
-        };
-        if (whole > 0) begin();
+            begin();
+        }
 #pragma unroll 1
-        for (int left = whole; left > 0; --left) {
+        for (; left > ragged; --left) {
             const Stages before = ring;
             ring.next();
+            if (left > 1) barrier_wait(ring.full(), ring.parity); // so early that no branch is in what follows
             fragments.template multiply<BK>(acc, [&] {
                 if (left > 1) begin();
             });
             __syncwarp(); // all lanes have read it
             before.leave<1>(0);
         }
-        if (whole < share.steps) {
-            begin();
+        if (left > 0) {
             fragments.multiply_rest(acc, (int)(g.k % BK));
             __syncwarp();
             ring.leave<1>(0);

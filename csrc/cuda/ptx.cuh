@@ -14,10 +14,22 @@ PTX unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// x, of which the compiler knows nothing more: what is computed from it is computed once, and then kept.
-PTX int kept(int x) {
+// x, of which the compiler knows nothing more: it is computed once and kept, not again wherever it is used.
+PTX unsigned kept(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
+}
+
+// 16 bytes of shared memory.
+PTX void shared_load(float *to, unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+PTX void shared_load(double *to, unsigned from) {
+    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
 }
 
 // ---- Barriers of some of a block's warps: `threads` counts all that meet, a multiple of 32; id 0 is __syncthreads.

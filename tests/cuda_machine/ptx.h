@@ -12,8 +12,11 @@ PTX char *machine_shared(unsigned address) {
     return machine_thread->window + address;
 }
 
-PTX int kept(int x) {
+PTX unsigned kept(unsigned x) {
     return x;
+}
+template <class T> PTX void shared_load(T *to, unsigned from) {
+    memcpy(to, machine_shared(from), 16);
 }
 
 PTX void follow_launch() {
