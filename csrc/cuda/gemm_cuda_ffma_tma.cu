@@ -54,7 +54,6 @@ template <int WIDE> struct Rows {
 typedef Rows<BM> A;
 typedef Rows<BN> B;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
-typedef Walk<BM, BN, 1> Tiles;
 
 INLINE void multiply(const Gemm &g, Stages ring) {
     const Lane lane = lane_of(threadIdx.x);
@@ -62,7 +61,7 @@ INLINE void multiply(const Gemm &g, Stages ring) {
     const unsigned a_from = kept(tiles + lane.m * (unsigned)sizeof(float));
     const unsigned b_from = kept(tiles + A::BYTES + lane.n * (unsigned)sizeof(float));
     int turn = 0;
-    for (Tiles walk(g); walk.more(); walk.next(), ++turn) {
+    for (Walk<BM, BN, 1> walk(g); walk.more(); walk.next(), ++turn) {
         const Share share = share_of<BK>(g, walk.part);
         const int ragged = (share.first + share.steps) * (long long)BK > g.k; // steps of fewer rows: the last
         float acc[TM * TN] = {};

@@ -1,4 +1,5 @@
-// What the kernels for Hopper (sm_90a) share whose operands come by TMA: by wgmma multiplied, or from registers.
+// What the kernels for Hopper (sm_90a) share whose operands come by TMA. Those of tensor cores multiply by wgmma, as
+// below; gemm_cuda_ffma_tma has warpgroups of its own kind beside the one that loads.
 //
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by all of b's, and holds the sums in registers
 //     ring of stages       in shared memory, each with a tile of a and one of b and two barriers, full and empty

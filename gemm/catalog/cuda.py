@@ -120,17 +120,12 @@ FFMA: tuple[Kernel, ...] = (
 """float32 and float64 on the ordinary units: register tiles by cp.async, or held in registers on the way."""
 
 
-def _ffma_tma(bm: int, bn: int, tm: int, tn: int, gflops: float, startup: float) -> Kernel:
-    """A row of gemm_cuda_ffma_tma."""
-    return _cuda(
-        "s", f"ffma_tma_{bm}x{bn}", "ffma_tma", "register tiles fed by TMA, persistent", needs=SM_90A,
-        gflops=gflops, startup=startup, BM=bm, BN=bn, BK=32, TM=tm, TN=tn, STAGES=4,
-        THREADS=bm * bn // (tm * tn) + 128, a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=bm, b_box_k=32, b_box_n=bn,
-        blocks=1, parts=8, derived={"shared": "STAGES * (BK * (BM + BN) * 4 + 16) + 1040"}, legal=_FITS,
-    )  # fmt: skip
-
-
-FFMA_TMA: tuple[Kernel, ...] = (_ffma_tma(128, 128, 8, 8, 53400, 5.0),)
+FFMA_TMA: tuple[Kernel, ...] = (
+    _cuda("s", "ffma_tma_128x128", "ffma_tma", "register tiles fed by TMA, persistent", needs=SM_90A,
+          gflops=53400, startup=5.0, BM=128, BN=128, BK=32, TM=8, TN=8, STAGES=4, THREADS=384,
+          a_lies=2, b_lies=2, maps=3, a_box_k=32, a_box_m=128, b_box_k=32, b_box_n=128, blocks=1, parts=8,
+          derived={"shared": "STAGES * (BK * (BM + BN) * 4 + 16) + 1040"}, legal=_FITS),
+)  # fmt: skip
 """float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
 
 
