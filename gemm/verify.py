@@ -65,11 +65,13 @@ def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
 
 
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
-    """A product of more than one tile of a GPU's kernel each way, which the short cases may all lie within."""
+    """A product of more than one tile of a GPU's kernel each way, which the short cases may all lie within; and one of
+    so long a k that its tiles are shared, where the kernel shares any."""
     p = kernel.params
     if not kernel.late or "BM" not in p:
         return ()
-    return (Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, 2 * p.get("BK", 8) + 16, 0.5, -2.0),)
+    lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
+    return tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
 
 
 def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:

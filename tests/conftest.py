@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -31,9 +32,11 @@ from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
 import gemm
+from gemm.backends import cuda_api, cuda_compiler
+from gemm.backends.cuda import CudaBackend
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import registry, unavailable
-from gemm.problem import EXTRA, NARROW
+from gemm.problem import EXTRA, NARROW, Device
 
 if importlib.util.find_spec("ml_dtypes"):
     import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
@@ -122,7 +125,7 @@ def _sibling(row: Kernel) -> bool:
 
     def form(other: Kernel) -> tuple[object, ...]:
         types = (other.dtype, other.inputs) if other.backend == "cuda" else ()
-        return other.source, other.params.get("DIRECT", 0), *types
+        return other.source, other.params.get("DIRECT", 0), other.params.get("A_TURNED", 0), *types
 
     return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
 
@@ -302,3 +305,22 @@ class KernelReport:
             order = [row.name for row in KERNELS]
             counts = {name: self._counts[name] for name in order if name in self._counts}
             self._file.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(params=["late", "early"])
+def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
+    try:
+        settings = cuda_machine.environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    for name, value in {**settings, "CUDA_MACHINE_ASYNC": request.param}.items():
+        monkeypatch.setenv(name, value)
+    _forget()
+    yield CudaBackend().devices()[0]
+    _forget()
+
+
+def _forget() -> None:
+    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+        cached.cache_clear()

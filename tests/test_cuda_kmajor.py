@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
-import cuda_machine
 import ml_dtypes
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from cuda_machine.direct import Machine, source
 from oracle import wrapped
 from oracle.tensor_core import product, round_tf32
 
-from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.cuda import CudaBackend
 from gemm.catalog import BY_NAME
 from gemm.problem import Device, Problem
@@ -27,25 +24,6 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 TF32 = ("sgemm_cuda_kmajor_tf32_64x64", "sgemm_cuda_kmajor_tf32_128x64")
 FP8 = ("e4m3sgemm_cuda_kmajor_64x64", "e5m2e4m3sgemm_cuda_kmajor_128x64", "e4m3sgemm_cuda_kmajor_128x256")
 INTEGERS = ("s8s32gemm_cuda_kmajor_64x64", "u8s32gemm_cuda_kmajor_128x64")
-
-
-@pytest.fixture(params=["late", "early"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
-    try:
-        settings = cuda_machine.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    for name, value in {**settings, "CUDA_MACHINE_ASYNC": request.param}.items():
-        monkeypatch.setenv(name, value)
-    forget()
-    yield CudaBackend().devices()[0]
-    forget()
-
-
-def forget() -> None:
-    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
-        cached.cache_clear()
 
 
 def matrix(random: np.random.Generator, shape: tuple[int, ...], dtype: str, letter: str = "N") -> Array:
@@ -60,7 +38,7 @@ def matrix(random: np.random.Generator, shape: tuple[int, ...], dtype: str, lett
 
 
 def run(
-    device: Device,
+    gpu: Device,
     name: str,
     a: Array,
     b: Array,
@@ -77,17 +55,17 @@ def run(
     problem = Problem(
         row.dtype, *shape[-2:], a.shape[-1], precision=row.precision, inputs=row.inputs, reproducible=whole
     )
-    CudaBackend().launcher(row, device, problem)(a, b, c, out, alpha, beta)
+    CudaBackend().launcher(row, gpu, problem)(a, b, c, out, alpha, beta)
     return out
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TF32 + FP8)
-def test_bits_are_the_model_s(device: Device, name: str, layout: str) -> None:
+def test_bits_are_the_model_s(emulated_gpu: Device, name: str, layout: str) -> None:
     row, random = BY_NAME[name], np.random.default_rng(1)
     types = row.inputs or (row.dtype, row.dtype)
     a, b = matrix(random, (140, 333), types[0], layout[0]), matrix(random, (333, 70), types[1], layout[1])
-    out = run(device, name, a, b, None, whole=True)
+    out = run(emulated_gpu, name, a, b, None, whole=True)
     if row.inputs:  # instructions of zeros that end a stage cut the sum again
         more = -(-333 // 128) * 128 - 333
         x, y = np.pad(a.astype(np.float32), [(0, 0), (0, more)]), np.pad(b.astype(np.float32), [(0, more), (0, 0)])
@@ -99,20 +77,20 @@ def test_bits_are_the_model_s(device: Device, name: str, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", INTEGERS)
-def test_integers_are_exact(device: Device, name: str, layout: str) -> None:
+def test_integers_are_exact(emulated_gpu: Device, name: str, layout: str) -> None:
     row, random = BY_NAME[name], np.random.default_rng(2)
     a = matrix(random, (2, 140, 333), row.inputs[0], layout[0])
     b = matrix(random, (2, 333, 70), row.inputs[1], layout[1])
     c = matrix(random, (2, 140, 70), "int32")
-    np.testing.assert_array_equal(run(device, name, a, b, c, 3, -5), wrapped(a, b, c, 3, -5, np.int32))
+    np.testing.assert_array_equal(run(emulated_gpu, name, a, b, c, 3, -5), wrapped(a, b, c, 3, -5, np.int32))
 
 
 @pytest.mark.parametrize("name", [*TF32[1:], *FP8[1:2], *INTEGERS])
-def test_long_k_is_cut_into_parts(device: Device, name: str) -> None:
+def test_long_k_is_cut_into_parts(emulated_gpu: Device, name: str) -> None:
     row, random = BY_NAME[name], np.random.default_rng(3)
     types = row.inputs or (row.dtype, row.dtype)
     a, b = matrix(random, (33, 4100), types[0]), matrix(random, (4100, 17), types[1], "T")
-    out = run(device, name, a, b, None)
+    out = run(emulated_gpu, name, a, b, None)
     if row.dtype == "int32":
         np.testing.assert_array_equal(out, wrapped(a, b, None, 1, 0, np.int32))
     else:
@@ -120,16 +98,16 @@ def test_long_k_is_cut_into_parts(device: Device, name: str) -> None:
         assert np.all(np.abs(out - x @ y) <= 2.0**-10 * (np.abs(x) @ np.abs(y)))
 
 
-def test_narrow_results_are_rounded_once(device: Device) -> None:
+def test_narrow_results_are_rounded_once(emulated_gpu: Device) -> None:
     random = np.random.default_rng(4)
     a, b = matrix(random, (70, 200), "float8_e4m3fn"), matrix(random, (200, 72), "float8_e4m3fn", "T")
-    wide = run(device, "e4m3sgemm_cuda_kmajor_64x64", a, b, None)
-    narrow = run(device, "e4m3bgemm_cuda_kmajor_64x64", a, b, None)
+    wide = run(emulated_gpu, "e4m3sgemm_cuda_kmajor_64x64", a, b, None)
+    narrow = run(emulated_gpu, "e4m3bgemm_cuda_kmajor_64x64", a, b, None)
     np.testing.assert_array_equal(narrow.astype(np.float32), wide.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["e5m2e4m3sgemm_cuda_wgmma_64x64", "e4m3bgemm_cuda_wgmma_128x192"])
-def test_fp8_at_its_best_becomes_float16(device: Device, name: str) -> None:
+def test_fp8_at_its_best_becomes_float16(emulated_gpu: Device, name: str) -> None:
     row, random = BY_NAME[name], np.random.default_rng(5)
     assert row.precision == "highest"
     a, b = matrix(random, (70, 200), row.inputs[0], "T"), matrix(random, (200, 72), row.inputs[1])
@@ -137,7 +115,7 @@ def test_fp8_at_its_best_becomes_float16(device: Device, name: str) -> None:
     exact, bound = x @ y, (200 + 2) * 2.0**-24 * (np.abs(x) @ np.abs(y))
     if row.dtype == "bfloat16":
         bound = bound + 2.0**-8 * (np.abs(exact) + bound)
-    assert np.all(np.abs(run(device, name, a, b, None).astype(np.float64) - exact) <= bound)
+    assert np.all(np.abs(run(emulated_gpu, name, a, b, None).astype(np.float64) - exact) <= bound)
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])

@@ -195,7 +195,8 @@ class Machine:
         assert 1 <= g["parts"] <= max(1, p.get("parts", 1))
         if p.get("blocks"):
             assert step.grid[1] == 1
-            assert step.grid[0] <= tiles * rows * g["parts"] * g["batch"]
+            most = tiles * rows * g["parts"] * g["batch"]
+            assert step.grid[0] <= most or (p.get("shares") and g["memory"] and g["arrivals"])
         else:
             assert step.grid == (tiles * rows * g["parts"], -(-g["batch"] // p.get("STACK", 1)))
 
@@ -317,6 +318,20 @@ def test_parts_of_k() -> None:
     assert memory.zeroed == (0, 256)
     ordered = recipe(row, Chip(90, 132), layout._replace(ordered=True))
     assert ordered.steps[0].grid == (1, 1)
+
+
+def test_a_last_round_of_fewer_tiles_is_shared() -> None:
+    row, chip = BY_NAME["sgemm_cuda_ffma_tma_128x128_along_k"], Chip(90, 132)
+
+    def made(m: int, n: int, k: int, **more: bool) -> Recipe:
+        return recipe(row, chip, Layout((m, n), k, ((4 * k, 4), *[(4 * n, 4)] * 3), (16,) * 4, **more))
+
+    shared = made(576, 4096, 7168)  # 5 x 32 tiles
+    assert (shared.steps[0].grid, shared.zeroed) == ((132, 1), (0, 768))  # blocks, and how many have started
+    assert shared.room == 768 + 132 * 128 * 128 * 4
+    for whole in (made(576, 4096, 7168, ordered=True), made(128, 128 * 132, 7168)):
+        assert (whole.steps[0].grid, whole.zeroed, whole.room) == ((132, 1), (0, 0), 0)
+    assert made(128, 128, 64).room == 0  # fewer steps than blocks
 
 
 def test_types_have_sizes() -> None:

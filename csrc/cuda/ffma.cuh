@@ -25,19 +25,24 @@ enum {
 static_assert(BM % (LANES_M * TM) == 0 && BN % (LANES_N * TN) == 0, "warps are whole");
 static_assert(TM % CHUNK == 0 && TN % CHUNK == 0, "lanes read whole chunks");
 
+// Rows of a lane that lie next to each other: those of a chunk, where a lies along m in shared memory.
+#ifndef BESIDE_M
+#define BESIDE_M CHUNK
+#endif
+
 struct Lane {
     int m, n; // its first row and column in the block's tile
 };
 
 INLINE Lane lane_of(int thread) {
     const int warp = thread / 32, lane = thread % 32;
-    return Lane{warp / WARPS_N * LANES_M * TM + (lane / 16 * 2 + lane % 2) * CHUNK,
+    return Lane{warp / WARPS_N * LANES_M * TM + (lane / 16 * 2 + lane % 2) * BESIDE_M,
                 warp % WARPS_N * LANES_N * TN + lane / 2 % 8 * CHUNK};
 }
 
 // How far its i-th row (column) is from there.
-template <int LANES> INLINE int ahead(int i) {
-    return i / CHUNK * LANES * CHUNK + i % CHUNK;
+template <int LANES, int BESIDE = CHUNK> INLINE int ahead(int i) {
+    return i / BESIDE * LANES * BESIDE + i % BESIDE;
 }
 
 template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) {
@@ -48,15 +53,15 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) 
 // acc += a * b', where acc[i * TN + j] is row i and column j.
 //
 // A multiprocessor issues an fma a clock only if it reads two registers at most; what was read for the same place by the
-// fma before counts for nothing. So the order of the outer product, down one column and up the next, leaves one of a or b
-// to be read, and the sum.
+// fma before counts for nothing. So the order of the outer product, along one row and back along the next, leaves one of a
+// or b to be read, and the sum.
 INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
+    for (int i = 0; i < TM; ++i) {
 #pragma unroll
-        for (int x = 0; x < TM; ++x) {
-            const int i = j % 2 ? TM - 1 - x : x;
-            acc[i * TN + j] = multiply_add(a[i], b[j], acc[i * TN + j]);
+        for (int x = 0; x < TN; ++x) {
+            const int j = i % 2 ? TN - 1 - x : x;
+            accumulate(acc[i * TN + j], a[i], b[j]);
         }
     }
 }
@@ -76,15 +81,11 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
         load<LANES_M>(a[half], a_from + p * (A_PITCH * (int)sizeof(T)));
         load<LANES_N>(b[half], b_from + p * (B_PITCH * (int)sizeof(T)));
     }
-    // acc += a * b over STEPS rows, k ascending; next() may begin other tiles.
-    template <int STEPS, class NEXT> __device__ __forceinline__ void multiply(T (&acc)[TM * TN], NEXT next) {
-        static_assert(STEPS % 2 == 0, "a begun row is the first half's");
+    // acc += a * b over STEPS rows, k ascending.
+    template <int STEPS> __device__ __forceinline__ void multiply(T (&acc)[TM * TN]) {
 #pragma unroll // without a branch: moves of sums at the end of a loop cost up to a tenth
         for (int p = 0; p < STEPS; ++p) {
-            if (p + 1 < STEPS)
-                row((p + 1) % 2, p + 1);
-            else
-                next();
+            if (p + 1 < STEPS) row((p + 1) % 2, p + 1);
             add_product(acc, a[p % 2], b[p % 2]);
         }
     }
@@ -108,7 +109,8 @@ struct Target {
     __device__ __forceinline__ Target(const Gemm &g, long long z, unsigned index, int thread)
         : tile(tile_of<BM, BN>(g, index)), lane(lane_of(thread)), output(g, z) {}
     __device__ __forceinline__ void put(int i, const SUM (&sums)[RUN]) const {
-        output.put(tile.top + lane.m + ahead<LANES_M>(i / TN), tile.left + lane.n + ahead<LANES_N>(i % TN), sums);
+        output.put(tile.top + lane.m + ahead<LANES_M, BESIDE_M>(i / TN), tile.left + lane.n + ahead<LANES_N>(i % TN),
+                   sums);
     }
 };
 

@@ -40,8 +40,8 @@ struct Gemm {
     long long m, n, k, batch;
     long long a_row, a_col, a_batch, b_row, b_col, b_batch, c_row, c_col, c_batch, out_row, out_col, out_batch;
     long long bias_row, bias_col; // strides of bias along m and along n; one of them is 0
-    void *memory;                 // null, or room for the parts' sums: see join.cuh
-    unsigned *arrivals;           // as many zeros as tiles, before and after
+    void *memory;                 // null, or room for sums of parts: see join.cuh, gemm_cuda_ffma_tma
+    unsigned *arrivals;           // zeros, before and after: as many as tiles, or blocks and one more
     int parts;                    // shares of k that a tile is cut into
     int activation;               // 0 none, 1 relu, 2 gelu by erf, 3 gelu by tanh
     int raster;                   // columns of tiles that are walked together; 0: all

@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
-        produce<A, B, BM, BN, BK, MULTICAST, PLANES>(g, ring, &a_map, &b_map);
+        produce<A, B, BK, PLANES>(g, ring, Walk<BM, BN, MULTICAST>(g), &a_map, &b_map);
     } else {
         registers_up<Registers<CONSUMERS, 1>::EACH>();
         consume(g, ring);

@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
         const unsigned row = (stage * BK + mine) * (unsigned)sizeof(T);
         fragments.begin(a_from + row * A_PITCH, b_from + row * B_PITCH);
         if (GROUPS > 1 || step < ragged)
-            fragments.template multiply<STEPS>(acc, [] {});
+            fragments.template multiply<STEPS>(acc);
         else
             fragments.multiply_rest(acc, (int)(g.k % BK));
         stage = stage + 1 == STAGES ? 0 : stage + 1;

@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_h
         if (more) load();
         const T *const from = tiles + half * STAGE;
         fragments.begin(shared_address(from + lane.m), shared_address(from + BK * A_PITCH + lane.n));
-        fragments.template multiply<BK>(acc, [] {});
+        fragments.template multiply<BK>(acc);
         if (more) store(1 - half);
         __syncthreads();
     }

@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
-        produce<A, B, BM, BN, BK, MULTICAST, 1>(g, ring, &a_map, &b_map);
+        produce<A, B, BK, 1>(g, ring, Walk<BM, BN, MULTICAST>(g), &a_map, &b_map);
     } else {
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
 #if OUT_BOXES

@@ -130,15 +130,17 @@ template <int DEPTH, int BYTES> struct Ring {
 
 // The tiles of this block: in a persistent grid, every so many of all tiles of all products.
 template <int HIGH, int WIDE, int SHARING> struct Walk {
+    enum { SHARED_BY = SHARING };
     const Gemm &g;
     int pair, part;                   // number of this block among those that share b, and its part of k
     unsigned tiles, rest, step, leap; // from tile to tile: `leap` products and `step` tiles
     long long z;
 
-    __device__ __forceinline__ explicit Walk(const Gemm &g) : g(g) {
-        const unsigned blocks = SHARING * g.parts, index = blockIdx.x / blocks;
-        pair = blockIdx.x % SHARING;
-        part = blockIdx.x / SHARING % g.parts;
+    // Of block number `block`.
+    __device__ __forceinline__ explicit Walk(const Gemm &g, unsigned block = blockIdx.x) : g(g) {
+        const unsigned blocks = SHARING * g.parts, index = block / blocks;
+        pair = block % SHARING;
+        part = block / SHARING % g.parts;
         tiles = tiles_of<HIGH * SHARING, WIDE>(g);
         leap = gridDim.x / blocks / tiles;
         step = gridDim.x / blocks % tiles;
@@ -156,6 +158,9 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         Tile tile = tile_of<HIGH * SHARING, WIDE>(g, rest);
         tile.top += pair * HIGH;
         return tile;
+    }
+    template <int DEEP> __device__ __forceinline__ Share share() const { // of k
+        return share_of<DEEP>(g, part);
     }
     __device__ __forceinline__ int first() const { // of the cluster's blocks that share b with this one
         return part * SHARING;
@@ -175,12 +180,13 @@ template <int GROUPS, int BLOCKS> struct Registers {
 };
 
 // The loading warpgroup: fills stages with the tiles of a and b of this block, PER_STAGE of each one after the other.
-template <class A, class B, int HIGH, int WIDE, int DEEP, int SHARING, int PER_STAGE, class R>
-INLINE void produce(const Gemm &g, R ring, const TensorMap *a_map, const TensorMap *b_map) {
-    for (Walk<HIGH, WIDE, SHARING> walk(g); walk.more(); walk.next()) {
+template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
+INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
+    enum { SHARING = W::SHARED_BY };
+    for (; walk.more(); walk.next()) {
         if (threadIdx.x % 128 == 0) {
             const Tile tile = walk.tile();
-            const Share share = share_of<DEEP>(g, walk.part);
+            const Share share = walk.template share<DEEP>();
             const int a_z = (g.a_batch ? (int)walk.z : 0) * PER_STAGE, b_z = (g.b_batch ? (int)walk.z : 0) * PER_STAGE;
             const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
             for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {

@@ -28,8 +28,22 @@ PTX void shared_load(float *to, unsigned from) {
                  : "memory");
 }
 
+PTX float shared_float(unsigned from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+
 PTX void shared_load(double *to, unsigned from) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
+}
+
+// sum += a * b, the sum staying in its register: ptxas lets those of expressions wander.
+PTX void accumulate(float &sum, float a, float b) {
+    asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
+}
+PTX void accumulate(double &sum, double a, double b) {
+    asm volatile("fma.rn.f64 %0, %1, %2, %0;" : "+d"(sum) : "d"(a), "d"(b));
 }
 
 // ---- Barriers of some of a block's warps: `threads` counts all that meet, a multiple of 32; id 0 is __syncthreads.

@@ -193,9 +193,11 @@ def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
     -use_fast_math and its parts stay away: they flush denormals and contract alpha * acc, against the contract.
     """
     macros = {**{name: value for name, value in kernel.params.items() if name.isupper()}, **form}
+    level = kernel.params.get("ptxas", 3)
     return (
         f"--gpu-architecture={arch}", "-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()),
         "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v",
+        f"--ptxas-options=-O{level}",
     )  # fmt: skip
 
 

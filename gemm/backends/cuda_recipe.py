@@ -217,14 +217,15 @@ class _Maker:
         if self.chip.capability >= 90:
             cluster *= count
         elif count > 1:
-            arrivals = -(-4 * tiles * batch // 256) * 256
-            self.zeroed = (room, arrivals)
-            pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + arrivals)]
             sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # a warp's 16 bytes a thread at least
-            room += arrivals + tiles * batch * count * sums
+            room = self.joined(pointers, room, tiles * batch, tiles * batch * count * sums)
         grid = across, stacked
         if p.get("blocks"):
             grid = min(across * batch, blocks.room(self.chip.units, p["blocks"], cluster) * cluster), 1
+        sharing = 0 if layout.ordered or count > 1 else blocks.shared(row, tiles * batch, layout.k, self.chip.units)
+        if sharing:
+            grid = sharing, 1
+            room = self.joined(pointers, room, sharing + 1, sharing * p["BM"] * p["BN"] * SIZES[out.type])
         if across >= 1 << 31:
             raise _Unfit
         maps = tuple(cuda_operand.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
@@ -241,6 +242,13 @@ class _Maker:
         self.steps.append(
             Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
         )
+
+    def joined(self, pointers: list[tuple[int, int, int]], room: int, arrivals: int, nbytes: int) -> int:
+        """Where room is left after so many `arrivals` and bytes of sums, to which `pointers` then point."""
+        counts = -(-4 * arrivals // 256) * 256
+        self.zeroed = (room, counts)
+        pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + counts)]
+        return room + counts + nbytes
 
     def brought(self, x: Operand, room: int) -> tuple[Operand, int]:
         """`x` as the row reads it, after steps that copy it to `room` if need be; and where room is left then."""

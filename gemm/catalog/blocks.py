@@ -63,11 +63,30 @@ def room(units: int, most: int, blocks: int) -> int:
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
 
 
-def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> float:
+def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
+    """How many blocks share, by k, the last of `count` tiles, which would be a round of fewer; 0: none do.
+
+    They do where it takes less time: each tile's end waits for what other blocks have left of it in memory.
+    """
+    p, at_once = kernel.params, room(units, resident(kernel), 1)
+    rest = count % at_once
+    if not p.get("shares") or not rest or rest * -(-k // p["BK"]) < at_once:  # a step a block at least
+        return 0
+    alone = 2.0 * p["BM"] * p["BN"] * k / (kernel.gflops * 1e9 / UNITS)
+    return at_once if alone > _together(kernel, rest, alone, at_once) else 0
+
+
+def _together(kernel: Kernel, rest: int, alone: float, blocks: int) -> float:
+    """Time of so many blocks that share `rest` tiles, each of which takes one block the time `alone`."""
+    p = kernel.params
+    return alone * rest / blocks + 1e-6 * _NEXT + -(-blocks // rest) * (_JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE)
+
+
+def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
     """Time of `count` groups whose k is `cut` into parts, where nothing waits for memory; with their startup.
 
     Groups run in rounds of as many as there is room for. Where a multiprocessor holds fewer blocks than it could, they
-    hide less of each other's waits, and it computes slower.
+    hide less of each other's waits, and it computes slower. `ordered`: each sum is one chain, and no tile shared.
     """
     p, most = kernel.params, resident(kernel)
     blocks = p.get("MULTICAST", 1) * cut  # of a cluster
@@ -77,7 +96,9 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1) -> flo
     rounds, rest = divmod(count, at_once)
     time = rounds * most * work
     held = float(most)
-    if rest:
+    if cut == 1 and not ordered and shared(kernel, count, k, units):
+        time += _together(kernel, rest, work, at_once)
+    elif rest:
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)

@@ -56,7 +56,8 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
             slower = _MISALIGNED
     groups = blocks.groups(kernel, m, n, problem.batch)
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, limits["sm_count"])
-    compute = blocks.seconds(kernel, groups, k, limits["sm_count"], cut) * slower * CLOCK / limits["clock_mhz"]
+    compute = blocks.seconds(kernel, groups, k, limits["sm_count"], cut, problem.reproducible)
+    compute *= slower * CLOCK / limits["clock_mhz"]
     if kernel.dtype == "float64":
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.traffic((False,) * 4)

@@ -18,6 +18,15 @@ PTX unsigned kept(unsigned x) {
 template <class T> PTX void shared_load(T *to, unsigned from) {
     memcpy(to, machine_shared(from), 16);
 }
+PTX float shared_float(unsigned from) {
+    float x;
+    memcpy(&x, machine_shared(from), 4);
+    return x;
+}
+
+template <class T> PTX void accumulate(T &sum, T a, T b) {
+    sum = std::fma(a, b, sum);
+}
 
 PTX void follow_launch() {
     machine_follow_launch();
