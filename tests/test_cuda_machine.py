@@ -650,6 +650,29 @@ def test_graphs_replay_what_a_stream_captured(machine: Machine) -> None:
     assert list(device.get()) == [5, 0]
 
 
+def test_memory_that_a_graph_allocates_is_there_at_each_replay(machine: Machine) -> None:
+    stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    room, size = ctypes.c_uint64(), ctypes.c_size_t(4)
+    machine.call("cuStreamCreate", ctypes.byref(stream), 1)
+    device = machine.to_device(np.zeros(1, np.uint32))
+    machine.call("cuStreamBeginCapture_v2", stream, 0)
+    machine.call("cuMemAllocFromPoolAsync", ctypes.byref(room), size, ctypes.c_void_p(1), stream)
+    machine.call("cuMemsetD32Async", room, 5, ctypes.c_size_t(1), stream)
+    machine.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(device.address), room, size, stream)
+    machine.call("cuMemFreeAsync", room, stream)
+    machine.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    machine.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+    machine.call("cuGraphDestroy", graph)
+    for _ in range(2):
+        machine.call("cuMemsetD32Async", ctypes.c_uint64(device.address), 0, ctypes.c_size_t(1), stream)
+        machine.call("cuGraphLaunch", made, stream)
+        machine.call("cuStreamSynchronize", stream)
+        assert device.get()[0] == 5
+    machine.call("cuGraphExecDestroy", made)
+    with pytest.raises(Failed):
+        machine.call("cuMemFree_v2", room)
+
+
 def test_every_function_of_ptx_is_emulated() -> None:
     emulated = Path(__file__).with_name("cuda_machine").joinpath("ptx.h").read_text(encoding="utf-8")
     known = set(re.findall(r"\b(\w+)\(", emulated)) | set(re.findall(r"MACHINE_WGMMA\((\w+)", emulated))

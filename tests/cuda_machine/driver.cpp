@@ -454,7 +454,7 @@ API cuMemAllocFromPoolAsync(uint64_t *address, size_t size, void *, void *stream
 API cuMemFreeAsync(uint64_t address, void *stream) {
     ENTER(" stream %p", stream);
     if (address && !pinned((void *)address)) return 1;
-    return enqueue(stream, "free", [=] { note(release(address), "cuMemFreeAsync: not allocated"); });
+    return enqueue_free(stream, address);
 }
 API cuMemPoolCreate(void **pool, const int *properties) { // a CUmemPoolProps
     ENTER(" ");

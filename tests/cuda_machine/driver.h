@@ -25,6 +25,7 @@ bool pinned(const void *pointer); // or on a device: what asynchronous copies do
 int release(uint64_t address);
 
 int enqueue(void *stream, const char *what, std::function<void()> work);
+int enqueue_free(void *stream, uint64_t address);
 void finish_all();
 
 } // namespace machine

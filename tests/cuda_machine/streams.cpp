@@ -11,8 +11,17 @@
 namespace machine {
 namespace {
 
+// Memory that a graph allocates, and gives back: it is there as long as the graph, and what was made of it.
+struct Memory {
+    std::vector<uint64_t> addresses;
+    ~Memory() {
+        for (uint64_t address : addresses) release(address);
+    }
+};
+
 struct Graph {
     std::vector<std::function<void()>> work;
+    std::shared_ptr<Memory> memory = std::make_shared<Memory>();
 };
 
 struct Stream {
@@ -75,6 +84,11 @@ int copy(void *stream, void *to, const void *from, size_t size, bool to_host, bo
 }
 
 } // namespace
+
+int enqueue_free(void *handle, uint64_t address) {
+    if (Graph *capture = find(handle)->capture) return capture->memory->addresses.push_back(address), 0;
+    return enqueue(handle, "free", [=] { note(release(address), "cuMemFreeAsync: not allocated"); });
+}
 
 int enqueue(void *handle, const char *, std::function<void()> work) {
     if (device() < 0) return 201;
@@ -289,8 +303,7 @@ API cuGraphInstantiateWithFlags(Graph **made, Graph *graph, unsigned long long) 
 }
 API cuGraphLaunch(Graph *graph, void *stream) {
     ENTER(" stream %p", stream);
-    auto work = graph->work;
-    return enqueue(stream, "graph", [=] {
+    return enqueue(stream, "graph", [work = graph->work, memory = graph->memory] {
         for (const auto &each : work) each();
     });
 }
