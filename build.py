@@ -89,13 +89,14 @@ def make_builder(base: Path = Path()) -> FFI:
 
 def extensions() -> list[Any]:
     """gemm._memo and gemm._cuda, written against the limited API; without the GIL, which they need, there are none."""
+    from numpy import get_include
     from setuptools import Extension
 
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
     return [
-        Extension("gemm._memo", ["csrc/python/memo.c"], include_dirs=["csrc"], depends=["csrc/gemm.h"],
-                  py_limited_api=True),
+        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front")],
+                  include_dirs=[get_include()], depends=["csrc/gemm.h", "csrc/python/memo.h"], py_limited_api=True),
         Extension("gemm._cuda", [f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")],
                   depends=["csrc/python/cuda.h"], py_limited_api=True),
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,11 @@ class Device:
     kind: str = "cpu"
     unified: bool = False
     features: frozenset[str] = frozenset()
-    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    limits: Mapping[str, int] = field(default_factory=dict)
     handle: Any = field(default=None, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        return hash(self.key)  # of all fields it would take longer than most of what is looked up by it
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Problem:
 
     @property
     def itemsize(self) -> int:
-        return np.dtype(self.dtype).itemsize
+        return _itemsize(self.dtype)
 
     @property
     def fused(self) -> bool:
@@ -195,15 +199,29 @@ class Problem:
             return plain
         return replace(plain, dtype="float32", inputs=self.inputs or (self.dtype, self.dtype))
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
+    @cached_property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Bytes of a, b, c and out; c has none where beta = 0."""
+        a, b = map(_itemsize, self.inputs or (self.dtype, self.dtype))
+        c = self.m * self.n * self.itemsize * self.batch
+        return self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
+
+    @cached_property
+    def moved(self) -> tuple[int, int]:
+        """Bytes (in, out) of all operands."""
+        return self.traffic((False,) * 4)
+
     def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
         """Bytes (in, out) that a device must be sent and send back, but for those of a, b, c and out that `stay`."""
-        a, b = (np.dtype(name).itemsize for name in self.inputs or (self.dtype, self.dtype))
-        c = self.m * self.n * self.itemsize * self.batch
-        sizes = self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
-        *read, written = (0 if stays else size for stays, size in zip(stay, sizes, strict=True))
+        *read, written = (0 if stays else size for stays, size in zip(stay, self.sizes, strict=True))
         return sum(read), written
+
+
+@cache
+def _itemsize(name: str) -> int:
+    return np.dtype(name).itemsize

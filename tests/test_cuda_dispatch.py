@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm.catalog import BY_NAME, KERNELS, blocks
-from gemm.dispatch import choice, cost, roof
+from gemm.dispatch import entrants, cost, roof
 from gemm.problem import Device, Problem
 
 pytest.importorskip("ml_dtypes")
@@ -42,7 +42,7 @@ def weighed(device, m, n, k, batch=1, **options):
     names = {"m": m, "n": n, "k": k, "batch": batch, **device.limits}
     rows = [
         row for row in KERNELS
-        if row.backend == "cuda" and not choice._unfit(row, problem) and not choice.unavailable(row, device)
+        if row.backend == "cuda" and not entrants.unfit(row, problem) and not entrants.unavailable(row, device)
         and row.chosen_on(device.kind, device.features) and not row.illegal(names)
     ]  # fmt: skip
     return sorted((cost.predict(row, device, problem, None) for row in rows), key=lambda c: c.seconds)

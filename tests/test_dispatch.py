@@ -17,7 +17,7 @@ import pytest
 import gemm
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, cost, probe, registry, trust
+from gemm.dispatch import child, cost, entrants, probe, registry, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
 from gemm.measure import measure
@@ -234,8 +234,8 @@ def faulty(monkeypatch):
     def plant(error):
         backend, real = Faulty(error), registry.backend
         row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c", gflops=1e6)
-        monkeypatch.setattr(choosing, "KERNELS", (*KERNELS, row))
-        monkeypatch.setattr(choosing, "HOST_BACKENDS", ("cpu", "numpy", "faulty"))
+        monkeypatch.setattr(entrants, "KERNELS", (*KERNELS, row))
+        monkeypatch.setattr(entrants, "HOST_BACKENDS", ("cpu", "numpy", "faulty"))
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
         return backend
 

@@ -1,6 +1,8 @@
 """Repeated products take the short way (gemm.repeat), with the same results, refusals and lifetimes as the long one."""
 
 import gc
+import inspect
+import pickle
 import sys
 import threading
 
@@ -18,9 +20,9 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def fresh():
-    repeat.memos.clear()
+    repeat.forget()
     yield
-    repeat.memos.clear()
+    repeat.forget()
 
 
 @pytest.fixture
@@ -227,3 +229,83 @@ def test_threads_learn_and_repeat_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def shuffled(**options):
+    """Keywords that no line of code has as a constant."""
+    return dict(reversed(options.items()))
+
+
+class TestFront:
+    """gemm.gemm is a function in C, and still the one in Python."""
+
+    def test_it_looks_like_the_one_in_python(self):
+        names = list(inspect.signature(gemm.gemm).parameters)
+        assert names[:4] == ["a", "b", "c", "alpha"]
+        assert "precision='highest'" in str(inspect.signature(gemm.gemm))
+        assert gemm.gemm.__doc__.startswith("activation(alpha · op(a)")
+        assert pickle.loads(pickle.dumps(gemm.gemm)) is gemm.gemm
+
+    def test_every_way_to_pass_arguments(self, long_way):
+        x, y, z = floats(4, 3), floats(3, 5), floats(4, 5)
+        expected = 2 * (x @ y) + z
+        for _ in range(3):
+            out = np.empty_like(z)
+            results = [
+                gemm.gemm(x, y, z, alpha=2, beta=1), gemm.gemm(x, y, c=z, alpha=2, beta=1),
+                gemm.gemm(a=x, b=y, c=z, alpha=2, beta=1), gemm.gemm(x, b=y, c=z, alpha=2, beta=1),
+                gemm.gemm(x, y, **shuffled(c=z, alpha=2, beta=1, bias=None, precision="highest")),
+                gemm.gemm(*(x, y), **{"c": z, "alpha": 2, "beta": 1, "out": out}),
+            ]  # fmt: skip
+            for result in results:
+                np.testing.assert_array_equal(result, expected)
+            assert results[-1] is out
+        # Of the ways only those by two or three positions are short; c by name or not is the same product.
+        assert len(long_way) == 2 + 2 * 3
+
+    def test_a_line_whose_options_change(self, long_way):
+        x, y = floats(4, 3), floats(3, 5)
+        for _ in range(3):
+            for alpha in (1, 2.0, 2, True, 0.5):
+                np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), np.float32(alpha) * (x @ y))
+        assert len(long_way) == 5
+
+    def test_other_names_are_told_as_python_tells_them(self):
+        x, y = floats(4, 3), floats(3, 5)
+        gemm.gemm(x, y)
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'alhpa'"):
+            gemm.gemm(x, y, alhpa=2)
+        with pytest.raises(TypeError, match=r"multiple values for argument 'c'"):
+            gemm.gemm(x, y, None, c=None)
+        with pytest.raises(TypeError, match=r"missing 1 required positional argument"):
+            gemm.gemm(x)
+        with pytest.raises(TypeError, match=r"positional arguments"):
+            gemm.gemm(x, y, None, 1.0)
+        with pytest.raises(TypeError, match=r"alpha must be a number"):
+            gemm.gemm(x, y, alpha=[1])
+
+    def test_what_is_forgotten_takes_the_long_way(self, long_way):
+        x, y = floats(4, 3), floats(3, 5)
+        for expected in (1, 2, 3):
+            for _ in range(3):
+                gemm.gemm(x, y, trans_a=False)
+            assert len(long_way) == expected
+            trust.forget_choices()
+
+    def test_it_holds_no_array(self):
+        x, y, out = floats(4, 3), floats(3, 5), np.empty((4, 5), np.float32)
+        gemm.gemm(x, y, out=out)
+        counts = [sys.getrefcount(array) for array in (x, y, out)]
+        for _ in range(10):
+            gemm.gemm(x, y, out=out)
+            gemm.gemm(x, y, **shuffled(out=out, alpha=1.0))
+        assert [sys.getrefcount(array) for array in (x, y, out)] == counts
+
+    def test_many_lines_and_sets_of_options(self):
+        """More than there are places for."""
+        x, y = floats(4, 3), floats(3, 5)
+        expected = x @ y
+        calls = [eval(f"lambda x, y: gemm.gemm(x, y, alpha={float(i + 1)})", {"gemm": gemm}) for i in range(200)]
+        for _ in range(2):
+            for i, call in enumerate(calls):
+                np.testing.assert_array_equal(call(x, y), (i + 1) * expected)

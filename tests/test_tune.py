@@ -20,6 +20,7 @@ from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.cli import main
 from gemm.dispatch import choice as choosing
+from gemm.dispatch.entrants import Entrant
 from gemm.dispatch import probe, registry, search, tuner, tuning
 from gemm.dispatch.child import Child
 from gemm.dispatch.records import LEVELS, Class, Record, document, key_of, parse
@@ -265,7 +266,8 @@ class TestClasses:
         row = Kernel(**{**vars(ROW), "legal": ("FAULT * 10 <= m",), "backend": "numpy"})
         device = Device("numpy", "fake:0", DEVICE.name, DEVICE.platform, DEVICE.driver)
         tuning.save(device, [record(32, 32, 32, params={"MS": 1, "FAULT": 5}), record(999, 9, 9, params={"MS": 1})])
-        weighed = choosing._weigh(row, device, Problem("float32", 32, 32, 32), None, trusting=True)
+        small = Problem("float32", 32, 32, 32)
+        weighed = Entrant(row, device, small, None, trusting=True).weigh(small)
         assert weighed.kernel.params["FAULT"] == 0
         assert weighed.kernel.params["MS"] == 1
 
@@ -273,7 +275,8 @@ class TestClasses:
 class TestStore:
     def test_the_rate_of_the_class_is_predicted(self):
         tuning.save(DEVICE, [record(64, 64, 64, seconds=0.5)])
-        weighed = choosing._weigh(ROW, DEVICE, Problem("float32", 64, 64, 64, device="fake:0"), None, trusting=True)
+        here = Problem("float32", 64, 64, 64, device="fake:0")
+        weighed = Entrant(ROW, DEVICE, here, None, trusting=True).weigh(here)
         assert weighed.seconds == pytest.approx(0.5, rel=1e-3)
         assert (weighed.basis, weighed.origin) == ("measured for such products", "tuned here")
 
@@ -383,7 +386,7 @@ class TestShipped:
                 device, {**rates, "kernel": ROW.name, "ok": True, "error": ""},
                 {**rates, "kernel": f"{ROW.name}[FAULT=1]", "ok": ok, "error": "wrong"},
             ])  # fmt: skip
-            weighed = choosing._weigh(ROW, DEVICE, PROBLEM, facts, trusting=False)
+            weighed = Entrant(ROW, DEVICE, PROBLEM, facts, trusting=False).weigh(PROBLEM)
             assert weighed.kernel.params["FAULT"] == fault
         assert [kernel.label for kernel in tuning.variants(ROW, DEVICE)] == [f"{ROW.name}[FAULT=1]"]
 
@@ -404,7 +407,7 @@ class TestShipped:
         row = Kernel(**{**vars(ROW), "auto": ()})
         tuning.save(DEVICE, [record()])
         for trusting in (True, False):
-            weighed = choosing._weigh(row, DEVICE, PROBLEM, None, trusting=trusting)
+            weighed = Entrant(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)
             assert weighed.why_not == ("" if trusting else "chosen on a cpu only by name")
 
     def test_a_damaged_file_is_ignored_with_a_warning(self, fresh, caplog):

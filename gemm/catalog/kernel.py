@@ -75,6 +75,9 @@ class Kernel:
         values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
         object.__setattr__(self, "params", {**self.params, **values})
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # of all fields it would take longer than most of what is looked up by it
+
     def tuned(self, chosen: Mapping[str, int]) -> Kernel:
         """This row of the catalog with other values for some parameters of its space. Raises ValueError for others."""
         for name, value in chosen.items():

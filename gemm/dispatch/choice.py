@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
+from heapq import heappop, heappush
 
 from gemm.backends.base import Launch, converting
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
-from gemm.dispatch import cost, late, probe, registry, trust, tuning
+from gemm.catalog import BACKENDS, BY_NAME, TARGETS
+from gemm.dispatch import cost, entrants, late, probe, registry, trust, tuning
+from gemm.dispatch.entrants import Entrant, admitted, types, unfit
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import EXTRA, PRECISIONS, Device, DeviceView, Operand, Problem
+from gemm.problem import Device, DeviceView, Operand, Problem
 
-HOST_BACKENDS = probe.HARMLESS
-"""Backends that compute in host memory and cost nothing to look for."""
+
+NAMES = ("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS)))
+"""What `backend` may be, besides a device."""
 
 
 def choose(
@@ -42,184 +43,133 @@ def choose(
 def _choose(
     problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
 ) -> Plan:
-    weighed = candidates(problem, backend, kernel, held_by)
-    able = [
-        c for c in weighed if c.seconds is not None and (c.kernel.name, c.device.key) not in without
-    ]  # fmt: skip
-    # The NumPy reference is the last resort, whatever its time.
-    able.sort(key=lambda c: (c.kernel.backend == "numpy", c.seconds))
-    while able and not (kernel or not able[0].kernel.late or late.verified(able[0].kernel, able[0].device)):
-        del able[0]
-    if not able:
-        raise _refusal(problem, backend, kernel, weighed)
-    best = able[0]
-    others = len({c.device.key for c in able}) - 1
-    reason = "asked for by name" if kernel else f"least predicted time of {len(able)} candidates"
+    queue = _considered(problem, backend, kernel, held_by)
+    while (best := queue.pop()) is not None:
+        if (best.kernel.name, best.device.key) in without:
+            continue
+        if kernel or not best.kernel.late or late.verified(best.kernel, best.device):
+            break
+    if best is None or best.seconds is None:
+        raise _refusal(problem, backend, kernel, queue.weighed())
+    reason = "asked for by name" if kernel else "least predicted time"
     if held_by is not None:
         reason += f", on {held_by.key}, where the operands are"
-    elif not others and not kernel and backend == "auto":
+    elif not kernel and backend == "auto" and not queue.away:
         reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
-    assert best.seconds is not None
     return Plan(problem, best.kernel, best.device, best.seconds, reason)
 
 
 def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
-    names = ("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS)))
     if not isinstance(backend, str) or (
-        backend not in names and not (backend.partition(":")[0] in BACKENDS and backend.partition(":")[2].isdigit())
+        backend not in NAMES and not (backend.partition(":")[0] in BACKENDS and backend.partition(":")[2].isdigit())
     ):
-        raise ValueError(f"backend must be one of {', '.join(names)} or a device such as 'opencl:0', not {backend!r}")
+        raise ValueError(f"backend must be one of {', '.join(NAMES)} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
+
+
+class _Queue:
+    """Entrants for a problem, the soonest first. They are weighed when by their bounds they may be the soonest.
+
+    Attributes:
+        away: it has some that do not compute in host memory.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.away = False
+        self._problem = problem
+        self._all: list[Entrant] = []
+        self._found: dict[int, Candidate] = {}
+        # (the NumPy reference is the last resort, whatever its time; seconds at least; number; weighed?)
+        self._waiting: list[tuple[bool, float, int, bool]] = []
+
+    def add(self, more: Iterable[Entrant]) -> None:
+        for entrant in more:
+            if not entrant.why_not:
+                bound = entrant.bound(self._problem)
+                heappush(self._waiting, (entrant.last_resort, bound, len(self._all), False))
+            self._all.append(entrant)
+
+    def peek(self) -> Candidate | None:
+        """The soonest that can compute the problem."""
+        while self._waiting:
+            last, _, number, weighed = self._waiting[0]
+            if weighed:
+                return self._found[number]
+            heappop(self._waiting)
+            found = self._found[number] = self._all[number].weigh(self._problem)
+            if found.seconds is not None:
+                heappush(self._waiting, (last, found.seconds, number, True))
+        return None
+
+    def pop(self) -> Candidate | None:
+        """The soonest, which `peek` will not give again."""
+        found = self.peek()
+        if found is not None:
+            heappop(self._waiting)
+        return found
+
+    def weighed(self) -> list[Candidate]:
+        """All, in the catalog's order."""
+        return [self._found.get(n) or entrant.weigh(self._problem) for n, entrant in enumerate(self._all)]
+
+
+def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> _Queue:
+    """Those that the names admit; devices are looked for if they are named or worth it."""
+    check_names(backend, kernel)
+    rows = admitted(backend, kernel)
+    if kernel is not None and not rows:
+        raise ValueError(f"kernel={kernel!r} does not belong to backend={backend!r}")
+    kind, queue = entrants.example(problem), _Queue(problem)
+    if held_by is not None:
+        here = [row for row in rows if row.backend == held_by.backend]
+        if not here:
+            raise ValueError(
+                f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
+            )
+        # Late rows need no probe, and operands that lie there no way to the device.
+        facts = probe.facts(run=kernel is None and not all(row.late for row in here))
+        queue.add(entrants.held(kind, backend, kernel, facts, held_by))
+        return queue
+    facts = probe.facts(run=False)
+    queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
+    if backend == "auto" and kernel is None:
+        best = queue.peek()
+        on_cpu = best.seconds if best is not None and best.kernel.backend == "cpu" else None
+        if on_cpu is None or not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
+            return queue
+    elif all(row.backend in entrants.HOST_BACKENDS for row in rows):
+        return queue
+    if kernel is None and facts is None:
+        facts = probe.facts(run=True)
+        queue = _Queue(problem)  # guesses do not compete with measured rates
+        queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
+    queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
+    queue.away = True
+    return queue
 
 
 def candidates(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None
 ) -> list[Candidate]:
     """Every kernel on every device that the names admit, weighed; those that cannot run say why."""
-    check_names(backend, kernel)
-
-    def admitted(row: Kernel) -> bool:
-        family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
-        return family and kernel in (None, row.name)
-
-    rows = [row for row in KERNELS if admitted(row)]
-    if kernel is not None and not rows:
-        raise ValueError(f"kernel={kernel!r} does not belong to backend={backend!r}")
-    if backend == "cpu" and kernel is None and all(_unfit(row, problem) for row in rows):
-        rows.append(BY_NAME["gemm_numpy_reference"])  # other dtypes multiply on the CPU all the same
-    host_rows = [row for row in rows if row.backend in HOST_BACKENDS]
-    device_rows = [row for row in rows if row.backend not in HOST_BACKENDS]
-    if held_by is not None:
-        rows_here = [row for row in rows if row.backend == held_by.backend]
-        if not rows_here:
-            raise ValueError(
-                f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
-            )
-        # Late rows need no probe, and operands that lie there no way to the device.
-        facts = probe.facts(run=kernel is None and not all(row.late for row in rows_here))
-        return [_weigh(row, held_by, problem, facts, trusting=kernel is not None) for row in rows_here]
-
-    def weighed(rows: list[Kernel], *, trusting: bool) -> list[Candidate]:
-        return [c for row in rows for c in _on_devices(row, problem, facts, backend, trusting=trusting)]
-
-    facts = probe.facts(run=False)
-    on_host = weighed(host_rows, trusting=True)
-    if not device_rows:
-        return on_host
-    if backend == "auto" and kernel is None:
-        cpu = min((c.seconds for c in on_host if c.seconds is not None and c.kernel.backend == "cpu"), default=None)
-        fits = any(not _unfit(row, problem) for row in device_rows)
-        if cpu is None or not fits or not cost.a_device_could_win(problem, cpu):
-            return on_host
-    if kernel is None and facts is None:
-        facts = probe.facts(run=True)
-        on_host = weighed(host_rows, trusting=True)  # guesses do not compete with measured rates
-    return on_host + weighed(device_rows, trusting=kernel is not None)
-
-
-def _on_devices(
-    row: Kernel, problem: Problem, facts: probe.Facts | None, wanted: str, *, trusting: bool
-) -> list[Candidate]:
-    """`row` weighed on each device of its backend; a backend that is not there is one candidate that says why."""
-    cause = facts.unavailable.get(row.backend) if facts and not trusting else None
-    try:
-        if cause:
-            raise BackendUnavailable(row.backend, cause.removeprefix(f"{row.backend}: "))
-        devices = registry.backend(row.backend).devices()
-    except BackendUnavailable as error:
-        return [Candidate(row, Device(row.backend, f"{row.backend}:none", "none"), why_not=str(error))]
-    return [
-        _weigh(row, device, problem, facts, trusting=trusting)
-        for device in devices
-        if ":" not in wanted or wanted == device.key
-    ]
-
-
-def types(x: Kernel | Problem) -> str:
-    """What is multiplied, for messages: "float32", or "uint8 and int8 to int32"."""
-    return f"{' and '.join(x.inputs)} to {x.dtype}" if x.inputs else x.dtype
-
-
-def _unfit(row: Kernel, problem: Problem) -> str:
-    """Why `row` can never compute `problem`, whatever the device; or ""."""
-    computed = problem if row.fuses else problem.unfused
-    if not row.multiplies(computed.dtype, computed.inputs):
-        before = ", which a bias and an activation need" if computed != problem and computed.inputs else ""
-        return f"multiplies {types(row)}, not {types(computed)}{before}"
-    if problem.device != "host" and row.inputs != computed.inputs:
-        return f"multiplies {types(row)}, not {types(computed)} as these lie on {problem.device}"
-    if problem.device != "host" and computed != problem:
-        return "adds no bias and applies no activation in a device's memory"
-    if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
-        return f"offers precision={row.precision!r}, not {problem.precision!r}"
-    exact = problem.dtype == "bool" or "int" in problem.dtype
-    if problem.reproducible and not row.ordered and not exact:
-        return "does not offer reproducible=True"
-    return ""
-
-
-def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
-    """Which features `row` misses on `device`, or the package that NumPy needs for its dtype; or ""."""
-    extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
-    if extra and importlib.util.find_spec("ml_dtypes") is None:
-        return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'
-    missing = set(row.needs) - device.features
-    if reproducible:
-        missing |= set(row.ordered_needs) - device.features
-    if not missing:
-        return ""
-    return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
-
-
-def _weigh(row: Kernel, device: Device, problem: Problem, facts: probe.Facts | None, *, trusting: bool) -> Candidate:
-    names = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch, **device.limits}
-    why_not = (
-        _unfit(row, problem)
-        or unavailable(row, device, reproducible=problem.reproducible)
-        or trust.failed(row, device)
-        or (None if trusting or row.chosen_on(device.kind, device.features) else _by_name(device))
-    )
-    if why_not:
-        return Candidate(row, device, why_not=why_not)
-    problem = problem if row.fuses else problem.unfused
-    for choice in tuning.choices(row, device, problem):
-        kernel = choice.kernel
-        why_not = kernel.illegal(names) or (
-            None if trusting or choice.here else trust.unverified(kernel, device, facts)
-        )
-        if kernel.chosen or not trusting:
-            why_not = why_not or _spoiled(row, kernel, device, problem)
-        if not why_not:
-            rates = facts.rates(kernel, device) or facts.rates(row, device) if facts else None
-            if facts and cost.modelled(row, device):
-                rates = facts.link(device)
-            found = cost.predict(kernel, device, problem, rates, choice.record)
-            return replace(found, origin=choice.origin if row.space else "")
-    return Candidate(row, device, why_not=why_not or "")
-
-
-def _by_name(device: Device) -> str:
-    return f"chosen on a {device.kind} only by name"
-
-
-def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
-    cause = tuning.failure(row, kernel, device, problem)
-    return f"failed when it was tuned: {cause}" if cause else None
+    return _considered(problem, backend, kernel, held_by).weighed()
 
 
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
     """The error for a choice without candidates."""
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
     asked = f"kernel {kernel!r}" if kernel else f"backend {backend!r}"
-    if weighed and all(_unfit(c.kernel, problem) for c in weighed):
+    if weighed and all(unfit(c.kernel, problem) for c in weighed):
         if problem.reproducible and any(c.kernel.multiplies(problem.dtype, problem.inputs) for c in weighed):
             return ValueError(f"reproducible=True: {asked} does not offer it for {problem.dtype}")
         if problem.fused and problem.device != "host":
             return TypeError(f"bias and activation: {asked} has no kernel for them in {problem.device}'s memory")
-        return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({'; '.join(whys)})")
-    fit = [c for c in weighed if not _unfit(c.kernel, problem)]
+        others = ", ".join(dict.fromkeys(types(c.kernel) for c in weighed))
+        cause = f"its kernels multiply {others}" if not kernel and len(whys) > 3 else "; ".join(whys)
+        return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({cause})")
+    fit = [c for c in weighed if not unfit(c.kernel, problem)]
     whys = list(dict.fromkeys(c.why_not or f"{c.kernel.name} failed" for c in fit))
     return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
 

@@ -7,6 +7,7 @@ follows from the launch and transfer terms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gemm.catalog import Kernel
@@ -40,15 +41,17 @@ def modelled(kernel: Kernel, device: Device) -> bool:
 
 
 def predict(
-    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None
-) -> Candidate:
+    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None,
+    origin: str = "",
+) -> Candidate:  # fmt: skip
     """The time of `problem` on a kernel that can run it.
 
     Args:
         measured: what the probe found of the kernel. tuned: what the tuner found for products like this one.
+        origin: of the kernel's parameters.
     """
     if modelled(kernel, device):
-        return roof.predict(kernel, device, problem, measured)
+        return roof.predict(kernel, device, problem, measured, origin)
     rates = measured or guess(kernel, device)
     basis = "measured" if measured else "guessed"
     if tuned is not None and tuned.seconds:
@@ -68,7 +71,27 @@ def predict(
         # is such a pass, and the less of a larger one's time the more arithmetic each element meets.
         launch += rates.staged
         compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
-    return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis)
+    return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis, origin=origin)
+
+
+class Soonest:
+    """A bound of `predict` from below, by few operations: for those who ask many kernels who may be the soonest."""
+
+    def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
+        """`measured`: of the kernel and of its variants, if there are such. `moved`: the operands lie on the host."""
+        rates = measured or [guess(kernel, device)]
+        self._launch, self._flop, self._byte = min(r.launch for r in rates), 1 / max(r.flops for r in rates), 0.0
+        if modelled(kernel, device):
+            self._launch, self._flop, self._byte = roof.soonest(kernel, device, measured[0] if measured else None)
+        linked = moved and all(r.upload and r.download for r in rates)
+        self._up, self._down = (1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download"))
+
+    def seconds(self, problem: Problem, *, flops: bool = True) -> float:
+        """Seconds that no prediction for `problem` is less than; without `flops`: at whatever rate."""
+        bytes_in, bytes_out = problem.moved
+        compute = problem.flops * self._flop if flops else 0.0
+        transfer = 0.0 if problem.places else bytes_in * self._up + bytes_out * self._down
+        return self._launch + transfer + max(compute, (bytes_in + bytes_out) * self._byte)
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
@@ -131,5 +154,7 @@ def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:
     Finding devices takes seconds (once a machine), so that products which the CPU finishes within a millisecond, or
     sooner than any link moves their operands, never start it.
     """
+    if cpu_seconds <= 1e-3:
+        return False
     places = problem.places or ("",) * 4
-    return cpu_seconds > max(1e-3, 5e-5 + sum(problem.traffic([place != "" for place in places])) / FASTEST_LINK)
+    return cpu_seconds > 5e-5 + sum(problem.traffic([place != "" for place in places])) / FASTEST_LINK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gemm.catalog import Kernel
 from gemm.problem import Device, Problem
@@ -28,8 +29,7 @@ class Rates:
     wrapped: int = 0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A kernel on a device, weighed for one problem.
 
     Attributes:

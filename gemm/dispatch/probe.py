@@ -106,10 +106,11 @@ def devices(backend: str) -> tuple[Device, ...]:
 
 
 def _known(name: str, *, run: bool) -> Facts | None:
-    """The facts of entry `name`: remembered, or new ones if `run`."""
-    if name not in _memory:
+    """The facts of entry `name`: remembered, or new ones if `run`. That there are none on disk is remembered, too."""
+    if _memory.get(name) is None and (run or name not in _memory):
         blob = sources.load(name)
         if blob is None and not run:
+            _memory[name] = None
             return None
         found = _probe(verify=name == entry()) if blob is None else Facts(json.loads(blob))
         if blob is None:
@@ -128,7 +129,7 @@ def forget() -> None:
                 (folder / name).unlink(missing_ok=True)
 
 
-_memory: dict[str, Facts] = {}
+_memory: dict[str, Facts | None] = {}
 
 
 def recall(name: str) -> Facts | None:

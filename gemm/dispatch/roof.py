@@ -30,7 +30,7 @@ _TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 
-def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None) -> Candidate:
+def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None, origin: str = "") -> Candidate:
     """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
     m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
     if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
@@ -40,7 +40,7 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
         inputs = problem.inputs
     sizes = [np.dtype(name).itemsize for name in inputs or (problem.dtype, problem.dtype)]
     k, limits = problem.k, device.limits
-    rate = (limits.get("memory_gbs") or MEMORY) * 1e9
+    rate = _memory(device)
     operands = (
         ("a", sizes[0], m, _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER),
         ("b", sizes[1], n, _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER),
@@ -60,15 +60,34 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     compute *= slower * CLOCK / limits["clock_mhz"]
     if kernel.dtype == "float64":
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
-    bytes_in, bytes_out = problem.traffic((False,) * 4)
-    few = kernel.params.get("streams") or min(kernel.params["BM"], kernel.params["BN"]) <= FEW
-    memory = (bytes_in + bytes_out) / (rate * (STREAMED if few else SHARED))
+    bytes_in, bytes_out = problem.moved
+    memory = (bytes_in + bytes_out) / (rate * _share(kernel))
     # The shorter of the two hides behind the other, but not wholly.
     busy = max(compute, memory) + 0.1 * min(compute, memory) + packing
     transfer = 0.0
     if link and link.upload and link.download and problem.device == "host":
         transfer = bytes_in / link.upload + bytes_out / link.download
-    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled")
+    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
+
+
+def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float]:
+    """Seconds of a launch, of a multiplication or addition, and of a byte, that `predict` never goes below."""
+    limits = device.limits
+    flops = kernel.gflops * 1e9 * limits["sm_count"] / blocks.UNITS * limits["clock_mhz"] / CLOCK
+    if kernel.params.get("shares"):
+        flops *= blocks.resident(kernel)
+    return link.launch if link else CALL, 1 / flops, 1 / (_memory(device) * _share(kernel))
+
+
+def _memory(device: Device) -> float:
+    """Bytes/s of the device's memory."""
+    return (device.limits.get("memory_gbs") or MEMORY) * 1e9
+
+
+def _share(kernel: Kernel) -> float:
+    """How much of the memory's rate it reaches."""
+    few = kernel.params.get("streams") or min(kernel.params["BM"], kernel.params["BN"]) <= FEW
+    return STREAMED if few else SHARED
 
 
 def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> int:

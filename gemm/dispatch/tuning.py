@@ -54,8 +54,29 @@ def class_of(problem: Problem) -> Class:
     return Class.of(problem.batch, problem.m, problem.n, problem.k, problem.layout)
 
 
-def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
+@lru_cache(maxsize=4096)
+def known(row: Kernel, device: Device) -> bool:
+    """Whether there are other parameters for `row` on `device` than the catalog's."""
+    return timed(row, device) or bool(row.space and next(shipped(row.name, device), None))
+
+
+@lru_cache(maxsize=4096)
+def timed(row: Kernel, device: Device) -> bool:
+    """Whether the tuner has timed `row` on this very device."""
+    return any(r.kernel == row.name and r.params is not None for r in stored(device))
+
+
+def choices(row: Kernel, device: Device, problem: Problem) -> Iterable[Choice]:
     """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
+    return _tuned(row, device, problem) if known(row, device) else (_default(row),)
+
+
+@lru_cache(maxsize=1024)
+def _default(row: Kernel) -> Choice:
+    return Choice(row, "default")
+
+
+def _tuned(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
     wanted = class_of(problem)
     own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
     current = [r for r in own if _current(r, row, device)]
@@ -69,7 +90,7 @@ def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
         for level, records in shipped(row.name, device):
             for record, kernel in _nearest(row, records, wanted):
                 yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
-    yield Choice(row, "default")
+    yield _default(row)
 
 
 def _current(record: Record, row: Kernel, device: Device) -> bool:
@@ -141,6 +162,8 @@ def save(device: Device, records: Iterable[Record]) -> None:
 def forget() -> None:
     """Read the records anew at the next need."""
     _stored.cache_clear()
+    known.cache_clear()
+    timed.cache_clear()
 
 
 def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""Who may compute a kind of products: rows on devices, found once, and how soon each could be done at best.
+
+A kind is all of a Problem but its sizes and where its operands lie in host memory. What rules a row out for a kind does so
+for each product of it; what is left is few, and of those only the ones that may be the soonest are weighed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from functools import lru_cache
+
+from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.dispatch import cost, probe, registry, trust, tuning
+from gemm.dispatch.plan import Candidate
+from gemm.errors import BackendUnavailable
+from gemm.problem import EXTRA, PRECISIONS, Device, Problem
+
+HOST_BACKENDS = probe.HARMLESS
+"""Backends that compute in host memory and cost nothing to look for."""
+
+
+class Entrant:
+    """A row on a device, for problems like `example`.
+
+    Attributes:
+        why_not: why it can compute none of them; or "".
+        last_resort: the NumPy reference, whatever its time.
+    """
+
+    def __init__(
+        self, row: Kernel, device: Device, example: Problem, facts: probe.Facts | None, *, trusting: bool,
+        why_not: str = "",
+    ) -> None:  # fmt: skip
+        self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
+        self._facts, self._trusting = facts, trusting
+        self.why_not = why_not or (
+            unfit(row, example)
+            or unavailable(row, device, reproducible=example.reproducible)
+            or trust.failed(row, device)
+            or ("" if trusting or row.chosen_on(device.kind, device.features) else _by_name(device))
+        )
+        if not self.why_not:
+            self._rates = self._rates_of(row)
+            every = [self._rates, *map(self._rates_of, tuning.variants(row, device))] if facts else []
+            self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
+
+    def bound(self, problem: Problem) -> float:
+        """Seconds, quickly found, that are no more than what `weigh` will say."""
+        return self._soonest.seconds(problem, flops=not tuning.timed(self.row, self.device))
+
+    def weigh(self, problem: Problem) -> Candidate:
+        """The row with its parameters for `problem` and the time that they are predicted to take."""
+        row, device = self.row, self.device
+        why_not: str | None = self.why_not
+        if why_not:
+            return Candidate(row, device, why_not=why_not)
+        problem = problem if row.fuses else problem.unfused
+        sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+        for choice in tuning.choices(row, device, problem):
+            kernel = choice.kernel
+            why_not = (kernel.illegal({**sizes, **device.limits}) if kernel.legal else None) or (
+                None if self._trusting or choice.here else trust.unverified(kernel, device, self._facts)
+            )
+            if kernel.chosen or not self._trusting:
+                why_not = why_not or _spoiled(row, kernel, device, problem)
+            if not why_not:
+                rates = self._rates_of(kernel) if kernel.chosen else self._rates
+                return cost.predict(kernel, device, problem, rates, choice.record, choice.origin if row.space else "")
+        return Candidate(row, device, why_not=why_not or "")
+
+    def _rates_of(self, kernel: Kernel) -> cost.Rates | None:
+        facts, device = self._facts, self.device
+        if facts is None:
+            return None
+        if cost.modelled(kernel, device):
+            return facts.link(device)
+        return facts.rates(kernel, device) or facts.rates(self.row, device)
+
+
+@lru_cache(maxsize=256)
+def lineup(
+    example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
+) -> tuple[Entrant, ...]:
+    """The rows that compute in host memory, or (not `host`) elsewhere, on each device that the names admit."""
+    rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
+    if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
+        rows.append(BY_NAME["gemm_numpy_reference"])  # other dtypes multiply on the CPU all the same
+    found: list[Entrant] = []
+    for row in rows:
+        cause = facts.unavailable.get(row.backend) if facts and not trusting else None
+        try:
+            if cause:
+                raise BackendUnavailable(row.backend, cause.removeprefix(f"{row.backend}: "))
+            devices = registry.backend(row.backend).devices()
+        except BackendUnavailable as error:
+            nowhere = Device(row.backend, f"{row.backend}:none", "none")
+            found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=str(error)))
+            continue
+        for device in devices:
+            if ":" not in backend or backend == device.key:
+                found.append(Entrant(row, device, example, facts, trusting=trusting))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def held(
+    example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device
+) -> tuple[Entrant, ...]:
+    """The rows that the names admit, on the device that holds the operands."""
+    rows = [row for row in admitted(backend, kernel) if row.backend == device.backend]
+    return tuple(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
+
+
+
+@lru_cache(maxsize=1024)
+def _kind(*kind: object) -> Problem:
+    dtype, inputs, device, precision, reproducible, bias, activation = kind
+    return Problem(dtype, 1, 1, 1, inputs=inputs, device=device, precision=precision, reproducible=reproducible,
+                   bias=bias, activation=activation)  # fmt: skip
+
+
+def example(problem: Problem) -> Problem:
+    """The one problem that stands for all of its kind."""
+    return _kind(problem.dtype, problem.inputs, problem.device, problem.precision, problem.reproducible, problem.bias,
+                 problem.activation)  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def admitted(backend: str, kernel: str | None) -> tuple[Kernel, ...]:
+    """The catalog's rows that the names admit."""
+
+    def fits(row: Kernel) -> bool:
+        family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
+        return family and kernel in (None, row.name)
+
+    return tuple(row for row in KERNELS if fits(row))
+
+
+@lru_cache(maxsize=256)
+def away(example: Problem, backend: str) -> bool:
+    """Whether the catalog has rows for such problems that do not compute in host memory."""
+    return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in admitted(backend, None))
+
+
+trust.forgetful += [lineup.cache_clear, held.cache_clear, away.cache_clear, admitted.cache_clear]
+
+
+def types(x: Kernel | Problem) -> str:
+    """What is multiplied, for messages: "float32", or "uint8 and int8 to int32"."""
+    return f"{' and '.join(x.inputs)} to {x.dtype}" if x.inputs else x.dtype
+
+
+def unfit(row: Kernel, problem: Problem) -> str:
+    """Why `row` can never compute `problem`, whatever the device; or ""."""
+    computed = problem if row.fuses else problem.unfused
+    if not row.multiplies(computed.dtype, computed.inputs):
+        before = ", which a bias and an activation need" if computed != problem and computed.inputs else ""
+        return f"multiplies {types(row)}, not {types(computed)}{before}"
+    if problem.device != "host" and row.inputs != computed.inputs:
+        return f"multiplies {types(row)}, not {types(computed)} as these lie on {problem.device}"
+    if problem.device != "host" and computed != problem:
+        return "adds no bias and applies no activation in a device's memory"
+    if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
+        return f"offers precision={row.precision!r}, not {problem.precision!r}"
+    exact = problem.dtype == "bool" or "int" in problem.dtype
+    if problem.reproducible and not row.ordered and not exact:
+        return "does not offer reproducible=True"
+    return ""
+
+
+def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
+    """Which features `row` misses on `device`, or the package that NumPy needs for its dtype; or ""."""
+    extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
+    if extra and importlib.util.find_spec("ml_dtypes") is None:
+        return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'
+    missing = set(row.needs) - device.features
+    if reproducible:
+        missing |= set(row.ordered_needs) - device.features
+    if not missing:
+        return ""
+    return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
+
+
+def _by_name(device: Device) -> str:
+    return f"chosen on a {device.kind} only by name"
+
+
+def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
+    cause = tuning.failure(row, kernel, device, problem)
+    return f"failed when it was tuned: {cause}" if cause else None

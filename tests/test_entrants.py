@@ -1,0 +1,121 @@
+"""The soonest entrant is found without weighing all, and is the one that weighing all would have found."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gemm.catalog import KERNELS
+from gemm.dispatch import choice, entrants, probe, trust, tuning
+from gemm.problem import Device, Problem
+
+FEATURES = frozenset(feature for row in KERNELS for feature in (*row.needs, *row.ordered_needs))
+LIMITS = {"compute_units": 16, "work_group": 1024, "local_memory": 64 << 10, "image_width": 16384, "image_height": 16384,
+          "private_memory": 0, "max_alloc": 1 << 31}  # fmt: skip
+GPU = Device("opencl", "opencl:7", "a GPU", "a platform", "1.0", "gpu", features=FEATURES - {"subgroup_size_8"},
+             limits=LIMITS)  # fmt: skip
+HOPPER = Device("cuda", "cuda:7", "another GPU", "", "1.0", "gpu", features=FEATURES,
+                limits={"sm_count": 132, "clock_mhz": 1755, "memory_gbs": 4800, "compute_capability": 90,
+                        "block_threads": 1024, "shared_memory": 48 << 10, "shared_memory_optin": 227 << 10})  # fmt: skip
+KINDS = [
+    {"dtype": "float32"}, {"dtype": "float32", "reproducible": True}, {"dtype": "float64"},
+    {"dtype": "float32", "precision": "medium"}, {"dtype": "float16"},
+    {"dtype": "int32", "inputs": ("int8", "int8")},
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Nothing that a test has looked up is found by the next."""
+    trust.forget_choices()
+    yield
+    trust.forget_choices()
+
+
+def facts():
+    """A probe's, of both GPUs, with rates as different as they can be."""
+    source = random.Random(3)
+    lines = [
+        {"step": "device", "device": d.key, "backend": d.backend, "name": d.name, "driver": d.driver, "kind": d.kind}
+        for d in (GPU, HOPPER)
+    ]
+    for row in KERNELS:
+        device = {"opencl": GPU, "cuda": HOPPER}.get(row.backend)
+        if device is not None:
+            lines.append({
+                "step": "kernel", "kernel": row.name, "device": device.key, "ok": True, "error": "",
+                "launch": 10 ** source.uniform(-6, -4), "flops": 10 ** source.uniform(11, 14), "upload": 2e10,
+                "download": 1e10, "staged": 10 ** source.uniform(-5, -4),
+            })  # fmt: skip
+    return probe.Facts(lines)
+
+
+def problems(device, kind, count=60):
+    source = random.Random(5)
+    for _ in range(count):
+        m, n, k = (round(2 ** source.uniform(0, 13)) for _ in range(3))
+        batch = source.choice([1, 1, 7, 300])
+        layout = source.choice(["NNN", "NTN", "TNN", "SNT"])
+        yield Problem(m=m, n=n, k=k, batch=batch, layout=layout, device=device.key, **kind)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("device", [GPU, HOPPER], ids=lambda device: device.backend)
+def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
+    known = facts()
+    for problem in problems(device, kind):
+        for asked in (problem, replace(problem, device="host")):
+            field = [
+                entrants.Entrant(row, device, entrants.example(asked), known, trusting=True)
+                for row in KERNELS if row.backend == device.backend
+            ]  # fmt: skip
+            found = {}
+            for entrant in field:
+                weighed = entrant.weigh(asked)
+                if weighed.seconds is not None:
+                    assert entrant.bound(asked) <= weighed.seconds * (1 + 1e-9), (entrant.row.name, asked)
+                    found[entrant.row.name] = weighed.seconds
+            queue = choice._Queue(asked)
+            queue.add(field)
+            first = queue.pop()
+            assert (first is None) == (not found), asked
+            if first is not None:
+                assert first.seconds == min(found.values()), asked
+                rest = [c.seconds for c in iter(queue.pop, None)]
+                assert [first.seconds, *rest] == sorted(found.values())
+                assert {c.kernel.name for c in queue.weighed() if c.seconds is not None} == found.keys()
+
+
+def test_few_are_weighed(monkeypatch):
+    weighed = []
+    weigh = entrants.Entrant.weigh
+    monkeypatch.setattr(entrants.Entrant, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem))
+    line = entrants.held(entrants.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
+    able = [entrant for entrant in line if not entrant.why_not]
+    for problem in problems(GPU, KINDS[0]):
+        queue = choice._Queue(problem)
+        queue.add(line)
+        assert queue.pop() is not None
+    assert len(able) > 10
+    assert len(weighed) < 60 * len(able) / 2
+
+
+def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
+    row = next(row for row in KERNELS if row.backend == "opencl" and row.space and row.dtype == "float32")
+    problem = Problem("float32", 1024, 1024, 1024, device=GPU.key)
+    values = {name: choices[0] for name, choices in row.space.items()}
+    record = tuning.Record(row.name, (1, 1024, 1024, 1024), "NN", GPU.driver, tuning.fingerprint(row), values, 1e-7)
+    entrant = entrants.Entrant(row, GPU, entrants.example(problem), facts(), trusting=True)
+    slow = entrant.bound(problem)
+    tuning.save(GPU, [record])
+    try:
+        assert entrant.bound(problem) < slow
+        assert entrant.bound(problem) <= entrant.weigh(problem).seconds
+    finally:
+        tuning.sources.update(tuning.entry(GPU), lambda blob: b'{"schema": "gemm-tuning/1", "devices": []}')
+        tuning.forget()
+
+
+def test_a_type_without_kernels_is_refused_in_one_line():
+    with pytest.raises(TypeError, match=r"dtype int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
+        choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), held_by=GPU, backend="opencl")
