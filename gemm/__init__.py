@@ -13,27 +13,39 @@ Importing starts no thread and looks for no device; see `gemm.gemm` for the call
 __version__ = "0.1.0"
 
 from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
+from gemm.arrays import Array, array
+from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
 from gemm.memory import copied, empty
 from gemm.prepared import Prepared, prepare
+from gemm.summation import einsum
+from gemm.using import use
 
 __all__ = [
+    "Array",
     "BackendUnavailable",
     "GemmPlan",
     "Prepared",
+    "array",
     "backends",
     "copied",
+    "einsum",
     "empty",
     "explain",
     "gemm",
     "get_num_threads",
     "kernels",
     "matmul",
+    "matrix_transpose",
     "plan",
     "prepare",
     "set_num_threads",
     "show_config",
+    "tensordot",
+    "transpose",
+    "use",
+    "vecdot",
 ]
 
 start()

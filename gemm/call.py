@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,7 +62,7 @@ def normalise(
     given = None if out is None else operands.wrap_output(out)
     added = None if bias is None else operands.wrap(bias, "bias")
     device = _one_place({"a": x, "b": y, "c": z, "out": given, "bias": added})
-    kind = _dtype({"a": x, "b": y, "c": z}, dtype, given)
+    kind = common_dtype({"a": x, "b": y, "c": z}, dtype, given)
     inputs = _inputs(x, y, kind)
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
         if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
@@ -144,7 +144,7 @@ def _one_place(given: dict[str, Operand | None]) -> str:
     return next(iter(places.values()))
 
 
-def _dtype(given: dict[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
+def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
     """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
     present = {name: operand for name, operand in given.items() if operand is not None}
     for name, operand in present.items():

@@ -16,6 +16,7 @@ import numpy as np
 from gemm import operands
 from gemm.backends.base import Backend
 from gemm.catalog import Kernel
+from gemm.plain import matmul
 from gemm.problem import FP8, NARROW, Device, Problem
 
 
@@ -142,7 +143,7 @@ def _wrapped(
 ) -> np.ndarray:
     """The product of integers, modulo a power of two."""
     with np.errstate(over="ignore"):
-        total = np.matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
+        total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
         total = total if c is None else total + np.int64(beta) * c
     result: np.ndarray = total.astype(dtype)
     return result
@@ -177,8 +178,8 @@ def _within(
         out, a, b = (x.astype(np.float32) for x in (out, a, b))
         c = None if c is None else c.astype(np.float32)
     wide = np.longdouble
-    exact = wide(case.alpha) * np.matmul(a.astype(wide), b.astype(wide))
-    size = np.matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
+    exact = wide(case.alpha) * matmul(a.astype(wide), b.astype(wide))
+    size = matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
     if c is not None:
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
     # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference errs as much as the result may.

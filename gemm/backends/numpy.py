@@ -8,6 +8,7 @@ import numpy as np
 
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
+from gemm.plain import matmul
 from gemm.problem import Device, Problem
 
 
@@ -28,10 +29,10 @@ class NumpyBackend(Backend):
         def launch(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
             with np.errstate(all="ignore"):  # NaN and Inf are results, not events
                 if c is None and alpha == 1 and work == dtype:
-                    np.matmul(a, b, out=out)
+                    matmul(a, b, out=out)
                     return
                 # a new array even if k = 0, where matmul gives the zeros that the contract asks for
-                result = np.matmul(a.astype(work, copy=False), b.astype(work, copy=False))
+                result = matmul(a.astype(work, copy=False), b.astype(work, copy=False))
                 _scale(result, alpha)
                 if c is not None:
                     addend = np.array(c, work, order="C")

@@ -20,6 +20,7 @@ from gemm.dispatch.child import Line, serve
 from gemm.dispatch.records import HERE
 from gemm.dispatch.search import BETTER
 from gemm.errors import KernelFailed
+from gemm.plain import matmul
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 ROUNDS = 9
@@ -94,7 +95,7 @@ class Stage:
         few = (np.unique(np.linspace(0, self.batch - 1, min(self.batch, _CHECKED)).astype(int)),) if self.lead else ()
         left, right = (x[few] if few else x for x in self.exact)
         wide = np.result_type(self.dtype, np.float64)
-        exact = np.matmul(left[..., some, :].astype(wide), right.astype(wide))
+        exact = matmul(left[..., some, :].astype(wide), right.astype(wide))
         exact = (exact.astype(np.int64) if self.dtype.kind in "iu" else exact).astype(self.dtype)
         within = (result[few] if few else result)[..., some, :]
         # What is not compared is a whole number that such a sum may have: poison is none.

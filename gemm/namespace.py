@@ -1,0 +1,71 @@
+"""The array API's namespace of `gemm.Array`: matmul, tensordot, vecdot and matrix_transpose are gemm's, here and in
+`linalg`; every other name is NumPy's. NumPy follows the standard from 2.0 on; older ones lack some of its names.
+
+    xp = x.__array_namespace__()
+    xp.vecdot(xp.matmul(x, y), z)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemm import arrays, contract, functions
+
+
+def matmul(x1: Any, x2: Any, /) -> Any:
+    """The matrix product of x1 and x2."""
+    return arrays.product(functions.matmul, (x1, x2))
+
+
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    """x1 and x2 summed over `axes`: a number of them, or those of x1 and those of x2."""
+    return arrays.product(functions.tensordot, (x1, x2), axes=axes)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The products of the vectors along `axis`, those of x1 conjugated."""
+    return arrays.product(functions.vecdot, (x1, x2), axis=axis)
+
+
+matrix_transpose = contract.matrix_transpose
+
+
+class _Linalg:
+    """The standard's extension `linalg`."""
+
+    matmul, tensordot, vecdot = staticmethod(matmul), staticmethod(tensordot), staticmethod(vecdot)
+    matrix_transpose = staticmethod(matrix_transpose)
+
+    def __getattr__(self, name: str) -> Any:
+        return _of_numpy(np.linalg, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(np.linalg), *vars(_Linalg)})
+
+
+linalg = _Linalg()
+
+
+def follows(version: Any) -> None:
+    """Raises ValueError if NumPy does not follow this version of the standard."""
+    if not hasattr(np.ndarray, "__array_namespace__"):
+        raise ValueError(f"NumPy {np.__version__} follows no version of the array API, let alone {version}: 2.0 does")
+    np.empty(0).__array_namespace__(api_version=version)
+
+
+def _of_numpy(module: Any, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        hint = "" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else ", which follows the array API from 2.0 on"
+        raise AttributeError(f"{module.__name__} {np.__version__} has no {name!r}{hint}", name=name) from None
+
+
+def __getattr__(name: str) -> Any:
+    return _of_numpy(np, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(np), *globals()})
