@@ -2,20 +2,21 @@
 
     python benchmarks/auto_regret.py [--problems 300] [--rounds 5] [--sample 0.002] [--seed 1] [--json FILE]
 
-A problem is drawn from --seed: m, n and k log-uniform in 1 … 8192, one of the types in TYPES, in a quarter of the cases a
-batch, operands on the host or (where there is such a device, as often) on a device, hot (the same arrays again and
-again) or cold (as many copies in turn as no cache holds). What is beyond --work multiply-adds or --memory bytes is drawn
-again. The problems of a machine without devices of their own memory are all on the host.
+A problem is drawn from --seed: m, n and k log-uniform in 1 … 8192, one of the types in TYPES, in a quarter of the cases
+a batch, operands on the host or (where there is such a device, as often) on a device, hot (the same arrays again and
+again) or cold (as many copies in turn as no cache holds). What is beyond --work multiply-adds or --memory bytes is
+drawn again. The problems of a machine without devices of their own memory are all on the host.
 
-Of a host problem every backend is timed that can compute it: each device by the kernel that dispatch chooses there, NumPy
-by np.matmul. Of a resident one every kernel is that dispatch predicts to take up to --factor times the least time, as the
-backend is given by where the operands are. All in one process, interleaved, in rotating order, each round long enough
-to be measured; times are medians. A contestant whose first calls take over three times the best's is not timed further.
+Of a host problem every backend is timed that can compute it: each device by the kernel that dispatch chooses there,
+NumPy by np.matmul. Of a resident one every kernel is that dispatch predicts to take up to --factor times the least
+time, as the backend is given by where the operands are. All in one process, interleaved, in rotating order, each round
+long enough to be measured; times are medians. A contestant whose first calls take over three times the best's is not
+timed further.
 
     regret = median time of what auto chose ÷ least median time of all; 1 where auto chose that one
 
-Besides: what a choice costs for a shape that is new and one that is known, and a process's first small product. The JSON
-document ("gemm-auto-regret/1", seconds) holds
+Besides: what a choice costs for a shape that is new and one that is known, and a process's first small product. The
+JSON document ("gemm-auto-regret/1", seconds) holds
 
     date, command, commit, versions, machine, devices, problems, rounds, sample_s, seed
     results     [{m, n, k, batch, dtype, place, cold, chosen, best, regret, times {contestant: median}, spread}]
@@ -139,7 +140,9 @@ class Turns(Peer):
 Operands = tuple[Any, Any, Any]
 
 
-def contestants(drawn: Drawn, sets: Sequence[Operands], factor: float) -> tuple[str, dict[str, list[Callable[[], Any]]]]:
+def contestants(
+    drawn: Drawn, sets: Sequence[Operands], factor: float
+) -> tuple[str, dict[str, list[Callable[[], Any]]]]:
     """Whom auto chooses, and everyone's calls, one for each set of operands."""
     a, b, out = sets[0]
     kind = out.dtype
@@ -187,7 +190,9 @@ def own_memory(device: Device) -> Backend | None:
     return backend
 
 
-def contest(drawn: Drawn, options: argparse.Namespace, homes: dict[str, tuple[Backend, Device]]) -> dict[str, Any] | None:
+def contest(
+    drawn: Drawn, options: argparse.Namespace, homes: dict[str, tuple[Backend, Device]]
+) -> dict[str, Any] | None:
     """The result of one problem, a row of the document; None if nobody or only one can compute it."""
     a, b, out = operands(drawn.shape, drawn.dtype)
     copies = max(2, -(-COLD_BYTES // drawn.bytes)) if drawn.cold else 1
@@ -244,16 +249,31 @@ def figures(values: Sequence[float]) -> dict[str, float]:
 
 
 def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
-    """Seconds that a choice takes: of shapes never seen, and (all that Python adds to a product of 8³) of known ones."""
+    """Seconds that a choice takes: of shapes never seen; of known ones, all that Python adds to a product of 8³."""
     asked = []
     for drawn in problems:
         if drawn.place == "host":
             m, n, k, batch, _ = drawn.shape
             stack = (batch,) if batch else ()
-            a, b, c = (np.broadcast_to(np.zeros(1, x.dtype), (*stack, *size)) for x, size in zip(
-                operands(Shape(1, 1, 1), drawn.dtype), ((m, k), (k, n), (m, n)), strict=True))
-            asked.append(normalise(a, b, None, alpha=1.0, beta=0.0, trans_a=False, trans_b=False, out=None,
-                                   dtype=c.dtype, precision="highest", reproducible=False).problem)
+            a, b, c = (
+                np.broadcast_to(np.zeros(1, x.dtype), (*stack, *size))
+                for x, size in zip(operands(Shape(1, 1, 1), drawn.dtype), ((m, k), (k, n), (m, n)), strict=True)
+            )
+            asked.append(
+                normalise(
+                    a,
+                    b,
+                    None,
+                    alpha=1.0,
+                    beta=0.0,
+                    trans_a=False,
+                    trans_b=False,
+                    out=None,
+                    dtype=c.dtype,
+                    precision="highest",
+                    reproducible=False,
+                ).problem
+            )
     dispatch.forget()
     new = []
     for problem in dict.fromkeys(asked):
@@ -262,8 +282,10 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
         new.append(time.perf_counter() - start)
     a, b, out = operands(Shape(8, 8, 8), "float32")
     native()
-    entries = [Entry(name, peer, peer.prepare(a, b, out), out, 1, 1e-6) for name, peer in (
-        ("call", PlainCall()), ("engine", Engine()))]
+    entries = [
+        Entry(name, peer, peer.prepare(a, b, out), out, 1, 1e-6)
+        for name, peer in (("call", PlainCall()), ("engine", Engine()))
+    ]
     compete(entries, 9, 0.01)
     call, engine = (entry.median for entry in entries)
     code = (
@@ -285,7 +307,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=float, default=1e11, help="multiply-adds of a problem at most")
     parser.add_argument("--memory", type=float, default=2e9, help="bytes of a problem's operands at most, copies too")
-    parser.add_argument("--factor", type=float, default=2.0, help="of resident problems: times the least predicted time")
+    parser.add_argument("--factor", type=float, default=2.0, help="of resident problems: times the least prediction")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
@@ -328,10 +350,12 @@ def show(results: Sequence[dict[str, Any]], found: dict[str, dict[str, float]], 
     for name, x in found.items():
         print(f"{name:26} {x['count']:8} {x['median']:8.3f} {x['p95']:8.3f} {x['worst']:8.3f}")
     new = costs["new"]
-    print(f"\nA choice: {1e6 * new['median']:.1f} µs for a new shape (95 %: {1e6 * new['p95']:.1f} µs), "
-          f"at most {1e6 * costs['repeated']:.2f} µs for a known one.\n"
-          f"A process's first product of 16³: {1e3 * costs['first_call']:.2f} ms after an import of "
-          f"{1e3 * costs['import']:.0f} ms.")
+    print(
+        f"\nA choice: {1e6 * new['median']:.1f} µs for a new shape (95 %: {1e6 * new['p95']:.1f} µs), "
+        f"at most {1e6 * costs['repeated']:.2f} µs for a known one.\n"
+        f"A process's first product of 16³: {1e3 * costs['first_call']:.2f} ms after an import of "
+        f"{1e3 * costs['import']:.0f} ms."
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 A small product takes less time than its arguments take to check. So each set of options has a Memo (see
 csrc/python/memo.c). It knows the signatures of operands (dtype, shapes, strides) for which `gemm.call` and
-`gemm.dispatch` ended in a native CPU plan, and runs them again by itself: `gemm.gemm` is a function in C that asks it. What it does not know, or must not repeat
-(overlapping operands, subclasses, read-only outputs, other dtypes), takes the long way, whose result is the same.
-Products of device arrays have Replays, which know launches whose commands only need other buffers.
+`gemm.dispatch` ended in a native CPU plan, and runs them again by itself; `gemm.gemm` is a function in C that asks it
+(front.c). What it does not know, or must not repeat (overlapping operands, subclasses, read-only outputs, other
+dtypes), takes the long way, whose result is the same. Products of device arrays have Replays, which know launches whose
+commands only need other buffers.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
-
-import numpy as np
 
 from gemm import operands
 from gemm.call import Call
@@ -132,87 +131,15 @@ def quick(function: Function) -> Function:
     options = [name for name in given.parameters if name not in ("a", "b", "c", "out", "bias")]
     defaults = tuple(given.parameters[name].default for name in options)
     names = (*options, "c", "out", "bias")
-    return cast(Function, native[0].front(function, memos, names, defaults, function.__module__, function.__name__, text))
+    return cast(
+        Function, native[0].front(function, memos, names, defaults, function.__module__, function.__name__, text)
+    )
 
 
 def new(kinds: int) -> Any:
     """A Memo for `kinds` kinds of products, or None where there is none."""
     native = _native()
     return None if native is None else native[0].Memo(native[1]("gemm_run"), kinds)
-
-
-def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
-        """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
-        if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
-            return
-        made = call.out.owner
-        more = () if bias is None else (bias,)
-        replay = launch.replay(a, b, None if call.c is None else c, made, *more)
-        if replay is None or len({x.__class__ for x in (a, b, made, *more) if x is not None}) > 1:
-            return
-        self._biased |= bias is not None
-        if hasattr(replay, "taught") and bias is None:
-            self._memo = replay.taught(self._memo, a, b, c, out, KINDS)
-        self._array, self._signature = a.__class__, launch.signature
-        key = self._signature(a, b, c, out, *more)
-        if key is not None:
-            if len(self._known) >= KINDS:
-                self._known.clear()
-            self._known[key] = replay
-
-
-replays: dict[object, Replays] = {}
-"""{options: Replays}, for `gemm.gemm`."""
-trust.forgetful.append(replays.clear)
-
-
-def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:
-    """The product of device arrays like others before, or None."""
-    try:
-        known = replays.get(options)
-    except TypeError:  # an option without a hash
-        return None
-    return None if known is None else known.run(a, b, c, out, bias)
-
-
-@cache
-def _native() -> tuple[Any, Callable[[str], int]] | None:
-    """gemm._memo and the addresses of the engine's functions, by their names; None where they were not built."""
-    try:
-        engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
-    except ImportError:
-        return None
-
-    def address(name: str) -> int:
-        return int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name)))
-
-    return memo, address
-
-
-def quick(function: Function) -> Function:
-    """`function`, which is gemm.gemm, as one in C that calls it only for products that no Memo knows; see front.c."""
-    native = _native()
-    if native is None:
-        return function
-    given = inspect.signature(function)
-    bare = [parameter.replace(annotation=parameter.empty) for parameter in given.parameters.values()]
-    text = f"{function.__name__}{inspect.Signature(bare)}\n--\n\n{inspect.getdoc(function)}"
-    options = [name for name in given.parameters if name not in ("a", "b", "c", "out", "bias")]
-    defaults = tuple(given.parameters[name].default for name in options)
-    names = (*options, "c", "out", "bias")
-    return cast(Function, native[0].front(function, memos, names, defaults, function.__module__, function.__name__, text))
-
-
-def new(kinds: int) -> Any:
-    """A Memo for `kinds` kinds of products, or None where there is none."""
-    native = _native()
-    return None if native is None else native[0].Memo(native[1]("gemm_run"), kinds)
-
-
-def new_batch() -> Any:
-    """A Batch, which gathers products, or None where there is none."""
-    native = _native()
-    return None if native is None else native[0].Batch(native[1]("gemm_run_many"))
 
 
 def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:

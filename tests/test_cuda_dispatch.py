@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm.catalog import BY_NAME, KERNELS, blocks
-from gemm.dispatch import entrants, cost, roof
+from gemm.dispatch import cost, entrants, roof
 from gemm.problem import Device, Problem
 
 pytest.importorskip("ml_dtypes")

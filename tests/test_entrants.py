@@ -10,13 +10,14 @@ from gemm.dispatch import choice, entrants, probe, trust, tuning
 from gemm.problem import Device, Problem
 
 FEATURES = frozenset(feature for row in KERNELS for feature in (*row.needs, *row.ordered_needs))
-LIMITS = {"compute_units": 16, "work_group": 1024, "local_memory": 64 << 10, "image_width": 16384, "image_height": 16384,
-          "private_memory": 0, "max_alloc": 1 << 31}  # fmt: skip
+LIMITS = {"compute_units": 16, "work_group": 1024, "local_memory": 64 << 10, "image_width": 16384,
+          "image_height": 16384, "private_memory": 0, "max_alloc": 1 << 31}  # fmt: skip
 GPU = Device("opencl", "opencl:7", "a GPU", "a platform", "1.0", "gpu", features=FEATURES - {"subgroup_size_8"},
              limits=LIMITS)  # fmt: skip
 HOPPER = Device("cuda", "cuda:7", "another GPU", "", "1.0", "gpu", features=FEATURES,
                 limits={"sm_count": 132, "clock_mhz": 1755, "memory_gbs": 4800, "compute_capability": 90,
-                        "block_threads": 1024, "shared_memory": 48 << 10, "shared_memory_optin": 227 << 10})  # fmt: skip
+                        "block_threads": 1024, "shared_memory": 48 << 10,
+                        "shared_memory_optin": 227 << 10})  # fmt: skip
 KINDS = [
     {"dtype": "float32"}, {"dtype": "float32", "reproducible": True}, {"dtype": "float64"},
     {"dtype": "float32", "precision": "medium"}, {"dtype": "float16"},
@@ -117,5 +118,5 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
 
 
 def test_a_type_without_kernels_is_refused_in_one_line():
-    with pytest.raises(TypeError, match=r"dtype int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
+    with pytest.raises(TypeError, match=r"int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
         choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), held_by=GPU, backend="opencl")

@@ -255,7 +255,7 @@ class TestFront:
                 gemm.gemm(x, y, z, alpha=2, beta=1), gemm.gemm(x, y, c=z, alpha=2, beta=1),
                 gemm.gemm(a=x, b=y, c=z, alpha=2, beta=1), gemm.gemm(x, b=y, c=z, alpha=2, beta=1),
                 gemm.gemm(x, y, **shuffled(c=z, alpha=2, beta=1, bias=None, precision="highest")),
-                gemm.gemm(*(x, y), **{"c": z, "alpha": 2, "beta": 1, "out": out}),
+                gemm.gemm(*(x, y), alpha=2, beta=1, out=out, c=z),
             ]  # fmt: skip
             for result in results:
                 np.testing.assert_array_equal(result, expected)

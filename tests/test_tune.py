@@ -20,9 +20,9 @@ from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.cli import main
 from gemm.dispatch import choice as choosing
-from gemm.dispatch.entrants import Entrant
 from gemm.dispatch import probe, registry, search, tuner, tuning
 from gemm.dispatch.child import Child
+from gemm.dispatch.entrants import Entrant
 from gemm.dispatch.records import LEVELS, Class, Record, document, key_of, parse
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem

@@ -16,7 +16,6 @@ from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
-
 NAMES = ("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS)))
 """What `backend` may be, besides a device."""
 

@@ -84,7 +84,9 @@ class Soonest:
         if modelled(kernel, device):
             self._launch, self._flop, self._byte = roof.soonest(kernel, device, measured[0] if measured else None)
         linked = moved and all(r.upload and r.download for r in rates)
-        self._up, self._down = (1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download"))
+        self._up, self._down = (
+            1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download")
+        )
 
     def seconds(self, problem: Problem, *, flops: bool = True) -> float:
         """Seconds that no prediction for `problem` is less than; without `flops`: at whatever rate."""

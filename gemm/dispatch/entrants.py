@@ -1,7 +1,7 @@
 """Who may compute a kind of products: rows on devices, found once, and how soon each could be done at best.
 
-A kind is all of a Problem but its sizes and where its operands lie in host memory. What rules a row out for a kind does so
-for each product of it; what is left is few, and of those only the ones that may be the soonest are weighed.
+A kind is all of a Problem but its sizes and where its operands lie in host memory. What rules a row out for a kind does
+so for each product of it; what is left is few, and of those only the ones that may be the soonest are weighed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.dispatch import cost, probe, registry, trust, tuning
-from gemm.dispatch.plan import Candidate
+from gemm.dispatch.plan import Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
 
@@ -69,7 +69,7 @@ class Entrant:
                 return cost.predict(kernel, device, problem, rates, choice.record, choice.origin if row.space else "")
         return Candidate(row, device, why_not=why_not or "")
 
-    def _rates_of(self, kernel: Kernel) -> cost.Rates | None:
+    def _rates_of(self, kernel: Kernel) -> Rates | None:
         facts, device = self._facts, self.device
         if facts is None:
             return None
@@ -112,10 +112,10 @@ def held(
     return tuple(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
 
-
 @lru_cache(maxsize=1024)
-def _kind(*kind: object) -> Problem:
-    dtype, inputs, device, precision, reproducible, bias, activation = kind
+def _kind(
+    dtype: str, inputs: tuple[str, ...], device: str, precision: str, reproducible: bool, bias: bool, activation: str
+) -> Problem:
     return Problem(dtype, 1, 1, 1, inputs=inputs, device=device, precision=precision, reproducible=reproducible,
                    bias=bias, activation=activation)  # fmt: skip
 

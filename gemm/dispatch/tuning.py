@@ -66,9 +66,9 @@ def timed(row: Kernel, device: Device) -> bool:
     return any(r.kernel == row.name and r.params is not None for r in stored(device))
 
 
-def choices(row: Kernel, device: Device, problem: Problem) -> Iterable[Choice]:
+def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
     """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
-    return _tuned(row, device, problem) if known(row, device) else (_default(row),)
+    return _tuned(row, device, problem) if known(row, device) else iter((_default(row),))
 
 
 @lru_cache(maxsize=1024)
