@@ -45,11 +45,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.base import Loop, Peer
 from peers.duel import Entry, compete, spread
-from peers.native import native
 from peers.ours import Engine, PlainCall
-from peers.quiet import Watch
 from peers.shapes import DTYPES, Shape, operands
 
 import gemm
@@ -58,6 +55,9 @@ from gemm.backends.base import Backend
 from gemm.call import normalise
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
+from gemm.compare.peers.base import Loop, Peer
+from gemm.compare.peers.native import native
+from gemm.compare.quiet import Watch
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device

@@ -40,13 +40,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.base import Absent
-from peers.clblast import CLBlast
-
 import gemm
 from gemm import report
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
+from gemm.compare.peers.base import Absent
+from gemm.compare.peers.clblast import CLBlast
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,6 +159,10 @@ class GemmPlan:
         elif self._memo is not None and bias is None:
             repeat.learn(self._memo, self._plan, call, a, b, c, out)
         return call.finish()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the candidates, as `explain` prints them."""
+        return f"<pre>{html.escape(describe(self))}</pre>"
 
     def __repr__(self) -> str:
         return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"

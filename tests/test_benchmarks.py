@@ -328,3 +328,21 @@ def test_intel_table_is_that_of_the_record() -> None:
     path, _ = _intel_record()
     done = run("benchmarks/intel_static.py", "--table", str(path), "--check")
     assert done.returncode == 0, done.stderr
+
+
+def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
+    file = tmp_path / "regret.json"
+    options = "--problems", "8", "--rounds", "3", "--sample", "0.0005", "--work", "1e7", "--memory", "1e7"
+    done = run("benchmarks/auto_regret.py", *options, "--json", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    assert document["schema"] == "gemm-auto-regret/1"
+    assert 0 < len(document["results"]) <= 8
+    for row in document["results"]:
+        assert row["regret"] == row["times"][row["chosen"]] / min(row["times"].values())
+        assert row["times"][row["best"]] == min(row["times"].values())
+    whole = document["regret"]["all"]
+    assert whole["count"] == len(document["results"])
+    assert 1 <= whole["median"] <= whole["p95"] <= whole["worst"] == max(row["regret"] for row in document["results"])
+    assert document["decision"].keys() == {"new", "first_new", "repeated", "first_call", "import"}
+    assert "Where auto lost most" in done.stdout

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from .base import Loop, Peer
+from gemm.cli.rest import LONG, WAKING, settle
+from gemm.compare.peers.base import Loop, Peer
 
-_TASKS = Path("/proc/self/task")
-_LONG = 0.05
-"""Seconds from which a call needs no other before it to wake its threads and warm the caches."""
 _ONCE = 0.5
 """Seconds from which a first call is the only sample: NumPy's integers take minutes."""
 _PATIENCE, _LEAST = 3.0, 3
 """Seconds that the rounds of a product may take together, unless they are fewer than this. Long samples vary less."""
-_WAKING = 0.006
-"""Seconds of calls before a sample on several threads: a scheduler may wake them all on one core, and spreads them at
-its next tick, 4 ms apart on many systems."""
 
 
 @dataclass
@@ -84,11 +75,11 @@ def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
         settle()
         if entry.first >= _ONCE:
             entry.seconds, entry.cores, entry.settling = [entry.first], [float(entry.threads)], [0.0]
-        elif entry.first < _LONG:
+        elif entry.first < LONG:
             entry.loop(1)
             entry.repeats = max(1, math.ceil(sample / max(entry.timed(3), 1e-8)))
     waiting = [entry for entry in entries if not entry.seconds]
-    per_round = sum(entry.first + (max(sample, entry.first) if entry.first < _LONG else 0.0) for entry in waiting)
+    per_round = sum(entry.first + (max(sample, entry.first) if entry.first < LONG else 0.0) for entry in waiting)
     for turn in range(min(rounds, max(_LEAST, int(_PATIENCE / per_round))) if waiting else 0):
         at = turn % len(waiting)
         order = [*waiting[at:], *waiting[:at]]
@@ -105,9 +96,9 @@ def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
 
 def _warm(entry: Entry) -> None:
     """Calls that do not count."""
-    if entry.first >= _LONG:
+    if entry.first >= LONG:
         return
-    end = time.perf_counter() + (_WAKING if entry.threads > 1 else 0.0)
+    end = time.perf_counter() + (WAKING if entry.threads > 1 else 0.0)
     entry.loop(1)
     while time.perf_counter() < end:
         entry.loop(1)
@@ -127,32 +118,3 @@ def spread(values: Sequence[float]) -> float:
         return 0.0
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return (high - low) / middle
-
-
-def settle(limit: float = 1.0) -> float:
-    """Wait until no other thread of this process runs; the seconds it took.
-
-    Threads of a BLAS go on spinning after a product, of OpenBLAS for 0.1 s, of Intel's OpenMP for 0.2 s: a core less
-    for whoever is next. Where the system does not tell their states, a fixed 0.25 s.
-    """
-    start = time.perf_counter()
-    if sys.platform != "linux":
-        time.sleep(0.25)
-        return 0.25
-    idle = 0
-    while idle < 2 and time.perf_counter() - start < limit:
-        idle = 0 if _running() else idle + 1
-        time.sleep(2e-4)
-    return time.perf_counter() - start
-
-
-def _running() -> bool:
-    own = str(threading.get_native_id())
-    for task in os.listdir(_TASKS):
-        try:
-            state = "" if task == own else (_TASKS / task / "stat").read_text()
-        except OSError:  # it has ended
-            continue
-        if state.rpartition(")")[2].startswith(" R"):
-            return True
-    return False

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from gemm.compare.peers.base import Absent, Peer, Unable
+from gemm.compare.peers.modules import NumPyPlain
+
 from . import duel, roofs
-from .base import Absent, Peer, Unable
 from .busy import BusyProcess
 from .duel import Entry
 from .exact import worst_errors
-from .modules import NumPyPlain
 from .ours import Engine, NewResult, PlainCall, Plan, Prepared
 from .shapes import Shape, operands
 

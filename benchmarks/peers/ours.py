@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import gemm
-
-from .base import Loop, Peer, Unable, looped
-from .native import address, native
+from gemm.compare.peers.base import Loop, Peer, Unable, looped
+from gemm.compare.peers.native import address, native
 
 
 class Plan(Peer):

@@ -1,6 +1,7 @@
 """`gemm bench`: products timed on every backend of the machine, CPU against GPU.
 
-With --json it writes a document of this form (times in seconds; what does not apply is null):
+With --compare or --compare-to it makes a comparison instead: gemm.compare. Else --json writes a document of this
+form (times in seconds; what does not apply is null):
 
     schema      "gemm-bench/1"
     date, command, commit, versions, machine, environment    when, where and by what; commit is null outside a checkout
@@ -29,7 +30,7 @@ from typing import Any
 
 from gemm import report
 from gemm.backends.base import Backend
-from gemm.cli import contest, standings, text
+from gemm.cli import compare, contest, standings, text
 from gemm.cli.arguments import (
     Mistake,
     add_selection,
@@ -56,8 +57,10 @@ EXAMPLES = """examples:
   gemm bench --sizes 64,256,1024 --backends cpu,opencl,numpy
   gemm bench --shapes 64x4096x4096,4096x64x4096 --dtype float64 --json results.json
   gemm bench -M 640 -N 640 -K 640 --kernel sgemm_generic_naive --kernel sgemm_generic_local_16x16 --device opencl:0
+  gemm bench --compare --html report.html --json today.json
+  gemm bench --compare-to yesterday.json
 
-The exit status is 1 when a result was wrong or a kernel failed.
+The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
 """
 METHOD = (
     "Times are medians over interleaved rounds in one process. cold: the first call for the shape; it compiles or "
@@ -65,6 +68,7 @@ METHOD = (
     "included. resident: the kernel on operands that are on the device already, until it has finished; = where the "
     "device computes in host memory. Percent of peak: of the resident rate. NumPy: np.matmul(a, b, out=out)."
 )
+ROUNDS, WARMUP = 10, 2
 Entry = tuple[Backend, Device, str | None]
 """Who is to compete: a device and the kernel that was named for it; None: what dispatch chooses."""
 
@@ -76,12 +80,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
     parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="how a and b are given")
     add_selection(parser)
-    parser.add_argument("--iterations", type=positive, default=10, metavar="COUNT", help="rounds (default: 10)")
-    parser.add_argument("--warmup", type=positive, default=2, metavar="COUNT", help="calls before (default: 2)")
+    parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {ROUNDS})")
+    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"calls before (default: {WARMUP})")
     parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
     parser.add_argument("--validate", action="store_true", help="check every result by a reference of wider type")
     parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
     parser.add_argument("--csv", type=writable, metavar="FILE", help="write the results as a table, too")
+    compare.add(parser)
 
 
 def _sizes(argument: str) -> list[tuple[int, int, int]]:
@@ -90,6 +95,11 @@ def _sizes(argument: str) -> list[tuple[int, int, int]]:
 
 def run(args: argparse.Namespace) -> int:
     """Time, print, write; returns the status."""
+    if compare.wanted(args):
+        from gemm.cli.comparing import run as compared  # gemm.compare, which it needs, needs this package
+
+        return compared(args)
+    args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
     given = shape(args)
     sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
     shapes = [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
@@ -105,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.dtype}, {text.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
     _introduce([device for _, device in found], missing)
     if not rows and any(device.kind == "gpu" or backend.name == "opencl" for backend, device in found):
-        _probe()
+        look_for_devices()
     results: list[dict[str, Any]] = []
     ratios: list[dict[str, Any]] = []
     for each in shapes:
@@ -142,7 +152,8 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
         print(f"  without {why}")
 
 
-def _probe() -> None:
+def look_for_devices() -> None:
+    """Start the probe, unless its facts are known, and say so: it takes a while."""
     if probe.facts(run=False) is None:
         print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
         probe.facts(run=True)

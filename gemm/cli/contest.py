@@ -13,15 +13,17 @@ import numpy as np
 from gemm import api, dispatch
 from gemm.backends.base import Backend
 from gemm.call import normalise
+from gemm.catalog import BACKENDS
+from gemm.cli.rest import LONG, settle, warm
 from gemm.dispatch import registry
 from gemm.plain import matmul
 from gemm.problem import Device, DeviceView
 
+OWN = frozenset(BACKENDS) - {"numpy"}
+"""Backends whose threads rest soon after a product; those of other libraries go on spinning at the next one's cost."""
+
 SAMPLE = 5e-4
 """Seconds that a sample should last at least: shorter products are repeated within it."""
-
-SPINNING = 0.12
-"""Seconds that the threads of NumPy's BLAS (OpenBLAS) may go on spinning after a product, at the next one's cost."""
 
 _EXACT_WORK = 1 << 31
 """Multiply-adds up to which float64 results are checked whole; longdouble has no BLAS."""
@@ -68,6 +70,7 @@ class Contestant:
 
     Attributes:
         call, launch: one product host-to-host, and on resident operands where the device has memory of its own.
+        offload: offload(n) sends the operands there, multiplies n times and brings the result back; None elsewhere.
         out, view: where these leave their results.
         cold: seconds of the first call for the shape; it compiles or loads the kernel if that was not in use yet.
         host, resident: seconds a product, a sample each; resident is empty where operands are in host memory anyway.
@@ -80,6 +83,7 @@ class Contestant:
     call: Callable[[], Any]
     out: np.ndarray
     launch: Callable[[], Any] | None = None
+    offload: Callable[[int], Any] | None = None
     view: DeviceView | None = None
     cold: float = 0.0
     host: list[float] = field(default_factory=list)
@@ -105,7 +109,7 @@ def enter(
     if backend.name == "numpy":
         x, y = shape.plain(a, b)
         peer = Contestant(device, "np.matmul", lambda: matmul(x, y, out=out), out)
-        peer.cold = _timed(peer.call)
+        peer.cold = timed(peer.call)
         return peer
     problem = normalise(
         a, b, None, alpha=1.0, beta=0.0, trans_a=trans_a, trans_b=trans_b, out=out, dtype=None, precision="highest",
@@ -118,19 +122,30 @@ def enter(
                  backend=device.key, kernel=kernel)  # fmt: skip
 
     entered = Contestant(device, plan.kernel.name, call, out)
-    entered.cold = _timed(call)
+    entered.cold = timed(call)
     try:
-        at, bt, result = (backend.to_device(array, device) for array in (a, b, out))
+        result = backend.to_device(out, device)
     except TypeError:  # this backend computes in host memory: resident is what host-to-host is
         return entered
-    left, right = at.mT if trans_a else at, bt.mT if trans_b else bt
     launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
+
+    def sent() -> list[DeviceView]:
+        views = (backend.to_device(array, device) for array in (a, b))
+        return [view.mT if turned else view for view, turned in zip(views, (trans_a, trans_b), strict=True)]
+
+    left, right = sent()
 
     def resident() -> None:
         launch(left, right, None, result, 1, 0)
         backend.synchronize(device)
 
-    entered.launch, entered.view = resident, result
+    def offload(times: int) -> np.ndarray:
+        operands = sent()
+        for _ in range(times):
+            launch(*operands, None, result, 1, 0)
+        return backend.to_host(result)
+
+    entered.launch, entered.offload, entered.view = resident, offload, result
     return entered
 
 
@@ -139,38 +154,42 @@ def compete(field_: list[Contestant], iterations: int, warmup: int, step: Callab
 
     `step` is told after each sample of a round who comes next.
     """
-    repeats: dict[int, tuple[int, int]] = {}
-    numpy_before = False
+    repeats: dict[int, tuple[int, int, bool]] = {}
+    stranger_before = True  # warming up is no rest
     for one in field_:
         for _ in range(warmup):
             one.call()
             if one.launch:
                 one.launch()
-        repeats[id(one)] = (_repeat(one.call), _repeat(one.launch) if one.launch else 0)
+        seconds = timed(one.call)
+        repeats[id(one)] = _repeat(seconds), _repeat(timed(one.launch)) if one.launch else 0, seconds < LONG
     for turn in range(iterations):
         at = turn % len(field_)
         for one in field_[at:] + field_[:at]:
             step(f"{one.kernel} on {one.device.key}")
-            often, resident_often = repeats[id(one)]
-            if numpy_before and one.device.backend != "numpy":
-                time.sleep(SPINNING)
-            numpy_before = one.device.backend == "numpy"
-            if often > 1:
-                one.call()  # a sample of repeated short products is one of warm caches: its first, too
-            one.host.append(_timed(one.call, often))
+            often, resident_often, brief = repeats[id(one)]
+            stranger = one.device.backend not in OWN
+            if stranger_before or stranger:
+                settle()
+            stranger_before = stranger
+            if brief:
+                warm(one.call)
+            one.host.append(timed(one.call, often))
             if one.launch:
-                one.resident.append(_timed(one.launch, resident_often))
+                one.resident.append(timed(one.launch, resident_often))
 
 
-def _timed(call: Callable[[], Any], times: int = 1) -> float:
+def timed(call: Callable[[], Any], times: int = 1) -> float:
+    """Seconds a call of `times` of them."""
     start = time.perf_counter()
     for _ in range(times):
         call()
     return (time.perf_counter() - start) / times
 
 
-def _repeat(call: Callable[[], Any]) -> int:
-    return max(1, round(SAMPLE / max(_timed(call), 1e-7)))
+def _repeat(seconds: float) -> int:
+    """Calls of a sample."""
+    return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
 def check(field_: list[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:

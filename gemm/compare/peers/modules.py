@@ -12,7 +12,8 @@ from .base import Absent, Loop, Peer, Unable, looped
 from .cblas import Cblas
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
+    """The module called `name`. Raises Absent."""
     try:
         return import_module(name)
     except Exception as error:  # a broken installation of a peer, of whatever kind, is a peer that is not there
@@ -22,7 +23,7 @@ def _module(name: str) -> Any:
 @cache
 def _numpy_blas() -> list[Any]:
     """threadpoolctl's controllers of NumPy's BLAS; called before another peer loads a BLAS of its own."""
-    found = _module("threadpoolctl").ThreadpoolController().lib_controllers
+    found = module("threadpoolctl").ThreadpoolController().lib_controllers
     blas = [library for library in found if library.user_api == "blas" and library.internal_api != "gemm"]
     if not blas:
         raise Absent("threadpoolctl finds no BLAS in this NumPy, so its threads cannot be set")
@@ -81,7 +82,7 @@ class PyTorch(Peer):
     batches = True
 
     def __init__(self) -> None:
-        self._torch = _module("torch")
+        self._torch = module("torch")
         self._torch.set_grad_enabled(False)
         self.about = f"PyTorch {self._torch.__version__}"
 
@@ -90,7 +91,7 @@ class PyTorch(Peer):
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
         torch = self._torch
-        if a.dtype != b.dtype or (a.dtype != out.dtype and (a.dtype, out.dtype) != (np.int8, np.int32)):
+        if a.dtype != b.dtype or (a.dtype != out.dtype and (a.dtype.name, out.dtype.name) != ("int8", "int32")):
             raise Unable("no such function")
         multiply = torch._int_mm if a.dtype != out.dtype else torch.mm
         if a.ndim == 3:
@@ -111,7 +112,7 @@ class BlisWheel(Peer):
     most_threads = 1
 
     def __init__(self) -> None:
-        self._gemm = _module("blis.py").gemm
+        self._gemm = module("blis.py").gemm
         self.about = f"blis {metadata.version('blis')} (PyPI)"
 
     def set_threads(self, count: int) -> None:

@@ -119,7 +119,7 @@ def blis() -> Cblas:
     places = [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
     found = [*_in_folders([p / sub for p in places for sub in ("blis-pthread", "blis-openmp", "")], "libblis.so.4"),
              find_library("blis")]  # fmt: skip
-    return Cblas("blis", _first(found, "apt-get install libblis4-pthread, or --library blis=PATH"))
+    return Cblas("blis", _first(found, "apt-get install libblis4-pthread"))
 
 
 def _in_folders(folders: list[Path], *patterns: str) -> list[str]:

@@ -1,0 +1,48 @@
+"""The products of a quick `gemm bench --compare` as pytest-benchmark's, for CI's records of one contestant over time.
+
+    python -m pytest benchmarks/suites --benchmark-json FILE [-k "squares and cpu"]
+
+A test each for product, contestant, and host-to-host or resident operands. Contestants are timed one after another
+here; who is faster than whom, `gemm bench --compare` says, which interleaves them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from gemm.cli.rest import settle
+from gemm.compare.comparison import all_devices
+from gemm.compare.families import FAMILIES, Case, cases
+from gemm.compare.field import PEERS, Field
+from gemm.compare.peers.base import Unable
+from gemm.errors import BackendUnavailable
+
+FIELD = Field.of(all_devices()[0], PEERS)
+
+
+def _name(case: Case) -> str:
+    shape = case.shape
+    return f"{case.family}-{shape.m}x{shape.n}x{shape.k}{f'x{shape.batch}' if shape.batch > 1 else ''}"
+
+
+@pytest.mark.parametrize("mode", ["host", "resident"])
+@pytest.mark.parametrize("contestant", FIELD.enter)
+@pytest.mark.parametrize("case", cases(FAMILIES, quick=True), ids=_name)
+def test_product(benchmark: Any, case: Case, contestant: str, mode: str) -> None:
+    try:
+        one = FIELD.enter[contestant](case.shape, *case.shape.operands("float32"))
+    except (Unable, BackendUnavailable) as error:
+        pytest.skip(str(error))
+    call = one.call if mode == "host" else one.launch
+    if call is None:
+        pytest.skip("it computes in host memory")
+    settle()
+    benchmark.group = f"{_name(case)}, {mode}"
+    benchmark.extra_info.update(contestant=contestant, kernel=one.kernel, mode=mode, flops=case.shape.flops)
+    benchmark(call)
+    if benchmark.stats:  # not with --benchmark-disable
+        seconds = statistics.median(benchmark.stats.stats.data)
+        benchmark.extra_info["gflops"] = case.shape.flops / seconds / 1e9

@@ -1,0 +1,45 @@
+"""The arguments of `gemm bench --compare` and `--compare-to`; what they do: gemm.cli.comparing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gemm.cli.arguments import Mistake, listed, writable
+from gemm.compare.families import FAMILIES
+from gemm.compare.field import PEERS
+
+OPTIONS = ("quick", "families", "peers", "html", "plots")
+"""That belong to a comparison."""
+STRANGERS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
+"""Those of a plain benchmark that a comparison does not take."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    group = parser.add_argument_group(
+        "comparison", "families of products on every backend and beside other libraries, offload thresholds, a report"
+    )
+    group.add_argument("--compare", action="store_true", help="sweep families; --sizes then sets the squares'")
+    group.add_argument("--compare-to", type=Path, metavar="FILE",
+                       help="sweep what is in FILE, written by --json, and show what has become slower")  # fmt: skip
+    group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
+    group.add_argument("--families", type=listed, metavar="LIST", help=f"of {','.join(FAMILIES)} (default: all)")
+    group.add_argument("--peers", type=listed, metavar="LIST",
+                       help=f"of {','.join(PEERS)}, or none (default: those installed)")  # fmt: skip
+    group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
+    group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
+
+
+def wanted(args: argparse.Namespace) -> bool:
+    """Whether a comparison is asked for. Raises Mistake for options that do not belong together."""
+    asked = args.compare or args.compare_to is not None
+    for name in STRANGERS if asked else OPTIONS:
+        if getattr(args, name):
+            option = f"-{name}" if len(name) == 1 else f"--{name}"
+            raise Mistake(f"{option} {'does not go with --compare' if asked else 'belongs to --compare'}")
+    if asked and (args.batch, args.trans) != (1, "NN"):
+        raise Mistake("--batch and --trans do not go with --compare: its families say what is multiplied")
+    if args.compare_to and (args.quick or args.families or args.sizes):
+        raise Mistake("--quick, --families and --sizes do not go with --compare-to: its file says what is multiplied")
+    return bool(asked)
