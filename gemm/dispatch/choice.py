@@ -16,9 +16,6 @@ from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
-NAMES = ("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS)))
-"""What `backend` may be, besides a device."""
-
 
 def choose(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
@@ -60,12 +57,16 @@ def _choose(
 
 def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
-    if not isinstance(backend, str) or (
-        backend not in NAMES and not (backend.partition(":")[0] in BACKENDS and backend.partition(":")[2].isdigit())
-    ):
-        raise ValueError(f"backend must be one of {', '.join(NAMES)} or a device such as 'opencl:0', not {backend!r}")
+    named = isinstance(backend, str) and (backend == "auto" or backend in BACKENDS or backend in TARGETS)
+    if not named and not (isinstance(backend, str) and _is_device(*backend.partition(":"))):
+        names = ", ".join(("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS))))
+        raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
+
+
+def _is_device(family: str, colon: str, number: str) -> bool:
+    return family in BACKENDS and number.isdigit()
 
 
 class _Queue:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gemm.plain import matmul
+
 from .base import Absent, Loop, Peer, Unable, looped
 from .cblas import Cblas
 
@@ -47,7 +49,7 @@ class NumPy(Peer):
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
         mixed = {} if a.dtype == b.dtype == out.dtype else {"dtype": out.dtype}
-        return looped(partial(np.matmul, a, b, out=out, **mixed))
+        return looped(partial(matmul, a, b, out=out, **mixed))
 
 
 class NumPyPlain(NumPy):
@@ -56,8 +58,8 @@ class NumPyPlain(NumPy):
     name = "numpy, new"
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        np.matmul(a, b, out=out)
-        return looped(partial(np.matmul, a, b))
+        matmul(a, b, out=out)
+        return looped(partial(matmul, a, b))
 
 
 class NumPyBlas(Cblas):
