@@ -107,17 +107,13 @@ def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -
 
 
 @cache
-def _native() -> tuple[Any, Callable[[str], int]] | None:
-    """gemm._memo and the addresses of the engine's functions, by their names; None where they were not built."""
+def _native() -> tuple[Any, int] | None:
+    """gemm._memo and the address of the engine's gemm_run; None where they were not built."""
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
     except ImportError:
         return None
-
-    def address(name: str) -> int:
-        return int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name)))
-
-    return memo, address
+    return memo, int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, "gemm_run")))
 
 
 def quick(function: Function) -> Function:
@@ -139,7 +135,7 @@ def quick(function: Function) -> Function:
 def new(kinds: int) -> Any:
     """A Memo for `kinds` kinds of products, or None where there is none."""
     native = _native()
-    return None if native is None else native[0].Memo(native[1]("gemm_run"), kinds)
+    return None if native is None else native[0].Memo(native[1], kinds)
 
 
 def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:

@@ -57,16 +57,13 @@ def _choose(
 
 def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
-    named = isinstance(backend, str) and (backend == "auto" or backend in BACKENDS or backend in TARGETS)
-    if not named and not (isinstance(backend, str) and _is_device(*backend.partition(":"))):
+    family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
+    named = family in BACKENDS and (backend == family or number.isdigit())
+    if not (named or (isinstance(backend, str) and (backend == "auto" or backend in TARGETS))):
         names = ", ".join(("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS))))
         raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
-
-
-def _is_device(family: str, colon: str, number: str) -> bool:
-    return family in BACKENDS and number.isdigit()
 
 
 class _Queue:
