@@ -1,19 +1,25 @@
 """How right is backend="auto": the time of the backend it chooses ÷ that of the best one, over random products.
 
-    python benchmarks/auto_regret.py [--problems 300] [--rounds 5] [--sample 0.002] [--seed 1] [--json FILE]
+    python benchmarks/auto_regret.py [--problems 300] [--rounds 6] [--sample 0.002] [--seed 1] [--limit 3600]
+                                      [--json FILE]
 
 A problem is drawn from --seed: m, n and k log-uniform in 1 … 8192, one of the types in TYPES, in a quarter of the cases
 a batch, operands on the host or (where there is such a device, as often) on a device, hot (the same arrays again and
 again) or cold (as many copies in turn as no cache holds). What is beyond --work multiply-adds or --memory bytes is
-drawn again. The problems of a machine without devices of their own memory are all on the host.
+drawn again; after --limit seconds no further one is begun. The problems of a machine without devices of their own
+memory are all on the host.
 
 Of a host problem every backend is timed that can compute it: each device by the kernel that dispatch chooses there,
-NumPy by np.matmul. Of a resident one every kernel is that dispatch predicts to take up to --factor times the least
-time, as the backend is given by where the operands are. All in one process, interleaved, in rotating order, each round
-long enough to be measured; times are medians. A contestant whose first calls take over three times the best's is not
-timed further.
+NumPy by np.matmul. Of a resident one those kernels are, eight at most, that dispatch predicts to take up to --factor
+times the least time, as the backend is given by where the operands are. All in one process, interleaved, in rotating
+order, each round long enough to be measured; times are medians. A contestant whose first calls take over three times
+the best's is not timed further, one that is predicted to take thirty times what auto chose (NumPy's loops: as long) not
+at all.
 
-    regret = median time of what auto chose ÷ least median time of all; 1 where auto chose that one
+    regret = median time of what auto chose ÷ that of the best one; 1 where auto chose that one
+
+The best one is found in half of the rounds, and the ratio is of the other half: the least of many noisy medians is
+less than any of them is worth. A ratio below 1, of contestants that noise alone tells apart, counts as 1.
 
 Besides: what a choice costs for a shape that is new and one that is known, and a process's first small product. The
 JSON document ("gemm-auto-regret/1", seconds) holds
@@ -64,12 +70,18 @@ from gemm.problem import Device
 
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and how often each is drawn."""
+BLAS = ("float32", "float64", "complex64")
+"""Types that NumPy multiplies by its BLAS, others by loops, for which no prediction is known."""
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
 """Bytes of operands that no cache holds."""
 HOPELESS = 3.0
 """Times the best first call from which a contestant is not timed further."""
+MOST = 8
+"""Kernels of a resident problem that are timed: those that are predicted to be the soonest."""
+FAR = 30.0
+"""Times the prediction for what auto chose from which a contestant is not called at all: NumPy's loops take minutes."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +162,18 @@ def contestants(
     options: dict[str, dict[str, Any]] = {}
     if drawn.place == "host":
         for device in devices():
-            options[device.key] = {"backend": device.key if device.backend not in ("cpu", "numpy") else device.backend}
+            asked = {"backend": device.key if device.backend not in ("cpu", "numpy") else device.backend}
+            far = FAR if device.backend != "numpy" or drawn.dtype in BLAS else 1.0
+            try:
+                if gemm.plan(a, b, out=out, dtype=kind, **asked).seconds <= far * chosen.seconds:
+                    options[device.key] = asked
+            except (BackendUnavailable, KernelFailed, TypeError, ValueError):
+                continue  # it cannot compute such a product
         picked = chosen.device
     else:
         able = sorted((c for c in chosen.candidates if c.seconds), key=lambda c: c.seconds or 0)
-        options = {c.kernel.name: {"kernel": c.kernel.name} for c in able if c.seconds <= factor * able[0].seconds}
+        near = [c.kernel.name for c in able if c.seconds <= factor * able[0].seconds]
+        options = {name: {"kernel": name} for name in near[:MOST]}
         picked = chosen.kernel
     calls: dict[str, list[Callable[[], Any]]] = {}
     for name, asked in options.items():
@@ -162,7 +181,7 @@ def contestants(
             gemm.gemm(a, b, out=out, dtype=kind, **asked)
         except (BackendUnavailable, KernelFailed, MemoryError, TypeError, ValueError):
             continue
-        if name == "numpy:0" and drawn.dtype in ("float32", "float64", "complex64", "int32"):
+        if name == "numpy:0" and drawn.dtype in (*BLAS, "int32"):
             calls[name] = [partial(np.matmul, x, y, out=z) for x, y, z in sets]
         else:
             calls[name] = [partial(gemm.gemm, x, y, out=z, dtype=kind, **asked) for x, y, z in sets]
@@ -222,11 +241,15 @@ def contest(
     entries = [entry for entry in entries if entry.first <= HOPELESS * least + 1e-4 or entry.key == picked]
     if len(entries) > 1:
         compete(entries, options.rounds, options.sample)
-    times = {entry.key: entry.median if entry.seconds else entry.first for entry in entries}
-    best = min(times, key=times.__getitem__)
+    times = {entry.key: entry.seconds or [entry.first] for entry in entries}
+    finding, judging = (
+        {key: statistics.median(seconds[half::2] or seconds) for key, seconds in times.items()} for half in (0, 1)
+    )
+    best = min(finding, key=finding.__getitem__)
     return {
         **drawn.shape._asdict(), "batch": drawn.shape.batch or 1, "dtype": drawn.dtype, "place": drawn.place,
-        "cold": drawn.cold, "chosen": picked, "best": best, "regret": times[picked] / times[best], "times": times,
+        "cold": drawn.cold, "chosen": picked, "best": best, "regret": max(1.0, judging[picked] / judging[best]),
+        "times": {key: statistics.median(seconds) for key, seconds in times.items()},
         "spread": {entry.key: spread(entry.seconds) for entry in entries},
     }  # fmt: skip
 
@@ -286,7 +309,9 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
         Entry(name, peer, peer.prepare(a, b, out), out, 1, 1e-6)
         for name, peer in (("call", PlainCall()), ("engine", Engine()))
     ]
+    threads = gemm.get_num_threads()
     compete(entries, 9, 0.01)
+    gemm.set_num_threads(threads)
     call, engine = (entry.median for entry in entries)
     code = (
         "import time; s = time.perf_counter(); import numpy as np; import gemm; e = time.perf_counter();"
@@ -302,12 +327,13 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=positive, default=300)
-    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--rounds", type=positive, default=6)
     parser.add_argument("--sample", type=float, default=0.002, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=float, default=1e11, help="multiply-adds of a problem at most")
     parser.add_argument("--memory", type=float, default=2e9, help="bytes of a problem's operands at most, copies too")
     parser.add_argument("--factor", type=float, default=2.0, help="of resident problems: times the least prediction")
+    parser.add_argument("--limit", type=float, default=3600.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
@@ -320,10 +346,12 @@ def main() -> int:
     homes = {device.key: (backend, device) for device in devices() if (backend := own_memory(device))}
     problems = draw(options.problems, options.seed, list(homes), options.work, options.memory)
     costs = decisions(problems)
-    results = []
+    results, until = [], time.monotonic() + options.limit
     with text.Progress(len(problems)) as progress:
         for drawn in problems:
             progress.step(str(drawn))
+            if time.monotonic() > until:
+                break
             if (row := contest(drawn, options, homes)) is not None:
                 results.append(row)
     found = summary(results)
@@ -331,7 +359,7 @@ def main() -> int:
     if options.json:
         save_json(options.json, {
             "schema": "gemm-auto-regret/1", **report.head(), "devices": [report.device_facts(d) for d in devices()],
-            "problems": len(problems), "rounds": options.rounds, "sample_s": options.sample, "seed": options.seed,
+            "problems": len(results), "rounds": options.rounds, "sample_s": options.sample, "seed": options.seed,
             "results": results, "regret": found, "decision": costs,
             "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
         })  # fmt: skip

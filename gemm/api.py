@@ -150,7 +150,7 @@ class GemmPlan:
             call.problem, self._backend, self._asked, call.a, call.b, call.c, call.out, call.alpha, call.beta,
             call.bias, first=(self._plan, self._launch),
         )  # fmt: skip
-        if delivered is None:  # there was no room for this one where the next ones may find some
+        if delivered is None:  # the next one may be given to another
             return call.finish()
         if delivered is not self._plan:
             self._take(delivered)
@@ -206,7 +206,8 @@ def describe(chosen: GemmPlan) -> str:
     for c in able:
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) == (chosen.kernel, chosen.device) else " "
-        tuned = ", ".join([c.basis, *([f"{_parameters(c.kernel)} {c.origin}"] if c.origin else [])])
+        corrected = [f"× {c.factor:.2f} as such products were measured"] if c.factor != 1 else []
+        tuned = ", ".join([c.basis, *corrected, *([f"{_parameters(c.kernel)} {c.origin}"] if c.origin else [])])
         lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({tuned})")
     lines += [
         f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)

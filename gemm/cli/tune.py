@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
 from pathlib import Path
 
@@ -22,15 +23,17 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.dispatch import records, search, tuner, tuning
+from gemm.dispatch import fit, probe, records, search, tuner, tuning
 from gemm.dispatch.child import Child
 from gemm.problem import Device
 
-HELP = "find the kernels' best parameters for this machine's devices"
+HELP = "fit the choice of devices, and their kernels' parameters, to this machine"
 EXAMPLES = """examples:
-  gemm tune --level fast                        a second for each class of products
-  gemm tune --time-budget 600 --export here.json
-  gemm tune --device opencl:0 --kernel sgemm_adreno_image_8x4 --shapes 640x640x640,64x4096x4096
+  gemm tune                                     fit what "auto" predicts to this machine, in half a minute
+  gemm tune --quick                             the same in 5 seconds
+  gemm tune --level fast                        kernels' parameters, a second for each class of products
+  gemm tune --level full --time-budget 600 --export here.json
+  gemm tune --device opencl:0 --kernel sgemm_adreno_image_8x4 --level full
   gemm tune --import there.json                 records of the same device, from elsewhere; nothing is measured
 
 Candidates are checked and timed in a child process: one that hangs or crashes is not tried again with this driver. Each
@@ -41,6 +44,8 @@ SHAPES = (
     (1, 4096, 64, 4096), (1, 4096, 4096, 64), (1, 1, 4096, 4096), (64, 128, 128, 128), (1, 4096, 4096, 4096),
 )  # fmt: skip
 """(batch, m, n, k) of what is tuned unless --shapes says otherwise: the most wanted first."""
+QUICK, MODEL = 4.5, 29.0
+"""Seconds that fitting the cost model takes at most."""
 CPU_WORK = 1 << 31
 """FLOPs of the largest of them that a CPU's runtime is given."""
 
@@ -48,9 +53,11 @@ CPU_WORK = 1 << 31
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_selection(parser)
-    parser.add_argument("--level", choices=("off", "fast", "full"),
-                        help="off: measure nothing; fast: a second for each class of products; full: the whole search "
-                        "(default: full, off with --import)")  # fmt: skip
+    parser.add_argument("--level", choices=("off", "model", "fast", "full"),
+                        help="off: measure nothing; model: how far predictions are off; kernels' parameters: fast, a "
+                        "second for each class of products, or full, the whole search (default: model, full if "
+                        "--kernel or --shapes says of what, off with --import)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="--level model in 5 s, not 30")
     parser.add_argument("--time-budget", type=_seconds, metavar="SECONDS", default=math.inf,
                         help="stop after about so long (default: when all is tried)")  # fmt: skip
     parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,...: one for each class to be tuned")
@@ -92,15 +99,39 @@ def run(args: argparse.Namespace) -> int:
             raise Mistake(f"cannot import {file}: {error}") from None
         print(f"{text.counted(count, 'record')} imported from {file}")
     status = 0
-    level = args.level or ("off" if args.merge else "full")
+    usual = "model" if args.quick else "off" if args.merge else "full" if args.kernel or args.shapes else "model"
+    level = args.level or usual
+    if args.quick and level != "model":
+        raise Mistake(f"--quick is of --level model, not {level}")
     devices = None
     if level != "off" or args.device or args.backends:
         devices = [device for _, device in select(args)[0]]
-    if level != "off" and devices is not None:
+    if level == "model" and devices is not None:
+        _fit(devices, min(args.time_budget, QUICK if args.quick else MODEL))
+    elif level != "off" and devices is not None:
         status = _tune(args, level == "fast", [each for each in devices if _rows(args, each)])
     if args.export:
         save_text(args.export, records.text(tuning.exported(devices)))
     return status
+
+
+def _fit(devices: list[Device], budget: float) -> None:
+    """Fit the cost model, and say what it takes by now to be off."""
+    probe.facts(run=True)
+    start = time.monotonic()
+    found = []
+    with text.Progress(len(fit.TYPES) * len(fit.SHAPES) * len(devices)) as bar:
+        for each in fit.fit(devices, start + budget):
+            found.append(each)
+            bar.step(f"{each.problem} on {each.device.key}")
+    took = text.seconds(time.monotonic() - start)
+    print(f"{text.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
+    for device in devices:
+        for where, own in (("host", False), ("resident", True)):
+            errors = sorted(x.error for x in found if x.device == device and (x.problem.device != "host") == own)
+            if errors:
+                middle = statistics.median(errors)
+                print(f"  {device.key:10} {where:9} {middle:5.2f}  {errors[0]:5.2f} … {errors[-1]:5.2f}  {device.name}")
 
 
 def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -9,7 +11,7 @@ from heapq import heappop, heappush
 
 from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, TARGETS
-from gemm.dispatch import cost, entrants, late, probe, registry, trust, tuning
+from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, admitted, types, unfit
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.epilogue import finishing
@@ -52,7 +54,8 @@ def _choose(
         reason += f", on {held_by.key}, where the operands are"
     elif not kernel and backend == "auto" and not queue.away:
         reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
-    return Plan(problem, best.kernel, best.device, best.seconds, reason)
+    rival = queue.rival(best.device) if queue.away and held_by is None else math.inf
+    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival)
 
 
 def check_names(backend: str, kernel: str | None) -> None:
@@ -106,6 +109,14 @@ class _Queue:
         if found is not None:
             heappop(self._waiting)
         return found
+
+    def rival(self, device: Device) -> float:
+        """Seconds of the soonest on another device that is no last resort; infinite without one. Takes out others."""
+        while (found := self.peek()) is not None and not self._waiting[0][0]:
+            if found.device.key != device.key:
+                return found.seconds or math.inf
+            self.pop()
+        return math.inf
 
     def weighed(self) -> list[Candidate]:
         """All, in the catalog's order."""
@@ -190,6 +201,7 @@ def forget() -> None:
     """Drop cached choices and launches, as if the process had just started; demotions stay."""
     launcher.cache_clear()
     tuning.forget()
+    correction.forget()
     trust.forget_choices()
 
 
@@ -231,13 +243,16 @@ def run(
 ) -> Plan | None:  # fmt: skip
     """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
 
-    Inputs (and an `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
+    Returns None, too, while it is in doubt whether that is the best one (gemm.dispatch.correction). Inputs (and an
+    `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
     """
 
     operands = (a, b, c, out, alpha, beta, *((bias,) if problem.fused else ()))
 
     def attempt(plan: Plan) -> None:
         launch = first[1] if first and plan is first[0] else launcher(plan)
+        doubtful = plan.rival < math.inf and correction.doubtful(plan)
+        start = time.perf_counter()
         try:
             launch(*operands)
         except KernelFailed as error:
@@ -246,6 +261,10 @@ def run(
                 sizes = [f"{name} has {x.size * x.dtype.itemsize}" for name, x in given.items() if x is not None]
                 error.args = (f"{error} (bytes: {', '.join(sizes)})",)
             raise
+        if doubtful:
+            correction.learn(plan, time.perf_counter() - start)
 
     held_by = out.device if isinstance(out, DeviceView) else None
-    return deliver(problem, backend, kernel, held_by, attempt, first and first[0])
+    delivered = deliver(problem, backend, kernel, held_by, attempt, first and first[0])
+    certain = delivered is None or delivered.rival == math.inf or not correction.doubtful(delivered)
+    return delivered if certain else None

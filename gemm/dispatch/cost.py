@@ -12,12 +12,9 @@ from dataclasses import replace
 
 from gemm.catalog import Kernel
 from gemm.dispatch import roof
-from gemm.dispatch.plan import Candidate, Rates
+from gemm.dispatch.plan import CALL, Candidate, Rates
 from gemm.dispatch.records import Record
 from gemm.problem import Device, Problem
-
-CALL = 2e-6
-"""Seconds of a call that only enters native code."""
 
 FEW = 8
 """Rows or columns of a product that takes a device no longer than reading its larger operand."""
@@ -130,9 +127,9 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
     """FLOPs that take the product's time at the full rate, and launches.
 
-    A device's kernel computes whole tiles, and its rate is that of all compute units together: a product of fewer
-    groups takes as long as one that would keep each of them busy. The CPU's kernels have smaller tiles for what is left
-    at the edges, and cut products for their threads by themselves.
+    A device's kernel computes whole tiles, in whole steps along k, and its rate is that of all compute units together:
+    a product of fewer groups takes as long as one that would keep each of them busy. The CPU's kernels have smaller
+    tiles for what is left at the edges, and cut products for their threads by themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
@@ -141,7 +138,9 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
     rows, columns = kernel.group
-    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch
+    step = p.get("BK", 1)
+    depth = -(-problem.k // step) * step
+    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * depth * problem.batch
     units = device.limits["compute_units"]
     groups = kernel.groups(m, n, problem.batch)
     share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)

@@ -11,7 +11,7 @@ import platform
 from functools import lru_cache
 
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import cost, probe, registry, trust, tuning
+from gemm.dispatch import correction, cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
@@ -44,10 +44,11 @@ class Entrant:
             self._rates = self._rates_of(row)
             every = [self._rates, *map(self._rates_of, tuning.variants(row, device))] if facts else []
             self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
+            self._least = correction.least(device)
 
     def bound(self, problem: Problem) -> float:
         """Seconds, quickly found, that are no more than what `weigh` will say."""
-        return self._soonest.seconds(problem, flops=not tuning.timed(self.row, self.device))
+        return self._least * self._soonest.seconds(problem, flops=not tuning.timed(self.row, self.device))
 
     def weigh(self, problem: Problem) -> Candidate:
         """The row with its parameters for `problem` and the time that they are predicted to take."""
@@ -66,7 +67,10 @@ class Entrant:
                 why_not = why_not or _spoiled(row, kernel, device, problem)
             if not why_not:
                 rates = self._rates_of(kernel) if kernel.chosen else self._rates
-                return cost.predict(kernel, device, problem, rates, choice.record, choice.origin if row.space else "")
+                origin = choice.origin if row.space else ""
+                found = cost.predict(kernel, device, problem, rates, choice.record, origin)
+                factor = correction.factor(kernel, device, problem)
+                return found._replace(seconds=(found.seconds or 0.0) * factor, factor=factor) if factor != 1 else found
         return Candidate(row, device, why_not=why_not or "")
 
     def _rates_of(self, kernel: Kernel) -> Rates | None:

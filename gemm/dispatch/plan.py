@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gemm.catalog import Kernel
 from gemm.problem import Device, Problem
+
+CALL = 2e-6
+"""Seconds of a call that only enters native code."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Candidate(NamedTuple):
             the catalog of the kernel; or "guessed" from the catalog.
         origin: where the values of the kernel's tunable parameters come from.
         why_not: why it cannot run, or "".
+        factor: by which what the model says was corrected; part of `seconds` only.
     """
 
     kernel: Kernel
@@ -50,14 +55,22 @@ class Candidate(NamedTuple):
     basis: str = ""
     why_not: str = ""
     origin: str = ""
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The kernel and device chosen for a problem, with the predicted seconds and the reason."""
+    """The kernel and device chosen for a problem, with the predicted seconds and the reason.
+
+    Attributes:
+        factor: by which the model's prediction was corrected.
+        rival: predicted seconds of the soonest on another device, for operands on the host; infinite without one.
+    """
 
     problem: Problem
     kernel: Kernel
     device: Device
     seconds: float
     reason: str
+    factor: float = 1.0
+    rival: float = math.inf

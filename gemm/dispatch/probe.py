@@ -125,7 +125,7 @@ def forget() -> None:
         _memory.clear()
         folder = sources.cache_dir()
         if folder is not None:
-            for name in (entry(), entry("drivers"), entry("verified")):
+            for name in (entry(), entry("drivers"), entry("verified"), entry("costs")):
                 (folder / name).unlink(missing_ok=True)
 
 
@@ -144,7 +144,7 @@ def keep(name: str, found: Facts) -> None:
         _memory[name] = found
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def entry(kind: str = "probe") -> str:
     """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]

@@ -1,0 +1,131 @@
+"""Fits the cost model to this machine: times products of many classes and says by how much they were mispredicted.
+
+First host operands on each device, then resident ones by the kernels that are predicted to be the soonest: the classes
+that programs ask for most before the others, each a few times, the least counts. See gemm.dispatch.correction.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemm import measure, verify
+from gemm.dispatch import choice, correction, late, registry
+from gemm.dispatch.plan import Candidate
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Device, DeviceView, Operand, Problem
+
+SQUARES = (512, 1024, 256, 2048, 4096, 128)
+OTHERS = (
+    (1, 64, 4096, 4096), (1, 4096, 4096, 64), (64, 128, 128, 128), (1, 256, 256, 16384), (1, 16, 2048, 2048),
+    (1, 4096, 64, 1024), (1, 512, 512, 64), (1, 2048, 2048, 256), (512, 32, 32, 32), (1, 1, 4096, 4096),
+    (1, 128, 2048, 512), (1, 2048, 128, 512), (16, 512, 512, 64), (1, 4096, 16, 256),
+)  # fmt: skip
+SHAPES = (*((1, n, n, n) for n in SQUARES), *OTHERS)
+"""(batch, m, n, k), the most wanted first."""
+TYPES = ("float32", "float64", "float16", "int8")
+"""Of operands; int8 ones give int32."""
+SHARE = 0.01
+"""Of the time there is, what a product of one class may take; it is computed some five times."""
+NEAR = 1.5
+"""Resident operands: kernels that are predicted to take up to so many times the least are timed, `MOST` at most."""
+MOST = 3
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What has just become known: of `problem` on `device`, and by which kernel; `error` is measured ÷ predicted."""
+
+    problem: Problem
+    device: Device
+    kernel: str
+    seconds: float
+    error: float
+
+
+def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
+    """Time and correct until `until`, by time.monotonic(), or all is done; what was found is kept at the end.
+
+    What was fitted before goes on to count for classes that there was no time for.
+    """
+    table: correction.Table = {whose: dict(known) for whose, known in correction.fitted().items()}
+    correction.forget()
+    patience = SHARE * (until - time.monotonic())
+    try:
+        for dtype in TYPES:
+            for resident in (False, True):
+                for shape in SHAPES:
+                    for device in devices:
+                        if time.monotonic() >= until:
+                            return
+                        for found, at in _fitted(device, dtype, shape, resident, patience):
+                            table.setdefault(at, {})[correction.sizes(found.problem)] = math.log(found.error)
+                            yield found
+    finally:
+        correction.keep(table)
+
+
+def _fitted(
+    device: Device, dtype: str, shape: tuple[int, int, int, int], resident: bool, patience: float
+) -> Iterator[tuple[Fit, correction.Subject]]:
+    batch, m, n, k = shape
+    result = "int32" if dtype == "int8" else dtype
+    inputs = (dtype, dtype) if result != dtype else ()
+    place = device.key if resident else "host"
+    problem = Problem(result, m, n, k, batch, inputs=inputs, device=place)
+    try:
+        field = choice.candidates(problem, device.key, held_by=device if resident else None)
+    except (BackendUnavailable, TypeError, ValueError):
+        return
+    able = sorted((c for c in field if c.seconds and _known(c)), key=lambda c: c.seconds or 0.0)
+    near = [c for c in able if (c.seconds or 0.0) <= NEAR * (able[0].seconds or 0.0)][: MOST if resident else 1]
+    if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
+        return
+    try:
+        operands = _operands(device, problem, resident)
+    except (MemoryError, KernelFailed, TypeError):
+        return
+    for candidate in near:
+        try:
+            seconds = _seconds(candidate, problem, operands, patience)
+        except (MemoryError, KernelFailed):
+            continue
+        model = (candidate.seconds or 0.0) / candidate.factor
+        error = math.exp(correction.error(seconds, model))
+        whose = correction.subject(candidate.kernel, device, problem)
+        yield Fit(problem, device, candidate.kernel.name, seconds, error), whose
+
+
+def _known(candidate: Candidate) -> bool:
+    """Whether it need not be verified first, which takes seconds."""
+    kernel, device = candidate.kernel, candidate.device
+    return kernel.backend != "numpy" and (not kernel.late or bool((late.record(kernel, device) or {}).get("ok")))
+
+
+def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]:
+    stack = (problem.batch,) if problem.batch > 1 else ()
+    dice = np.random.default_rng(problem.n)
+    kinds = [np.dtype(name) for name in problem.inputs or (problem.dtype, problem.dtype)]
+    a, b = (
+        verify.random_matrix(dice, kind, (*stack, *size))
+        for kind, size in zip(kinds, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
+    )
+    arrays: list[Any] = [a, b, np.empty((*stack, problem.m, problem.n), problem.dtype)]
+    return [registry.backend(device.backend).to_device(x, device) for x in arrays] if resident else arrays
+
+
+def _seconds(candidate: Candidate, problem: Problem, given: Sequence[Operand], patience: float) -> float:
+    """The least of some runs, a row of them where they are short."""
+    backend = registry.backend(candidate.device.backend)
+    launch = backend.launcher(candidate.kernel, candidate.device, problem)
+    run: Callable[[], Any] = measure.again(launch, *given)
+    if not isinstance(given[0], DeviceView):
+        return measure.best_of(run)
+    once = measure.best_of(lambda: measure.finished(backend, candidate.device, run, 1), 1)
+    row = max(1, min(20, round(patience / 8 / once)))
+    return measure.best_of(lambda: measure.finished(backend, candidate.device, run, row)) / row

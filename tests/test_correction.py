@@ -1,0 +1,170 @@
+"""Predictions corrected by measurements: by `gemm tune` for later processes, and while a program runs."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from test_entrants import GPU, facts
+
+import gemm
+from gemm.catalog import BY_NAME
+from gemm.cli import main
+from gemm.dispatch import choice, correction, entrants, fit, probe, registry, trust
+from gemm.problem import Device, Problem
+
+HOST = Device("cpu", "cpu:0", "a CPU", features=frozenset({"avx2", "fma"}), limits={"threads": 4})
+SQUARE = Problem("float32", 1024, 1024, 1024)
+CLASS = (0, 10, 10, 10)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """One whose only device besides the CPU is invented; with nothing learned and nothing stored."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    known = facts()
+    known.kernels = {
+        key: {**x, "launch": 1e-5, "flops": 2e12, "upload": 2e9, "download": 2e9} for key, x in known.kernels.items()
+    }
+    monkeypatch.setattr(probe, "facts", lambda *, run: known)
+    monkeypatch.setattr(
+        entrants.registry, "backend", lambda name: Backend([GPU] if name == "opencl" else REAL(name).devices())
+    )
+    monkeypatch.setattr(entrants, "HOST_BACKENDS", ("cpu", "numpy"))
+    monkeypatch.setattr(choice, "BACKENDS", ("cpu", "opencl", "numpy"))
+    trust.forget_choices()
+    correction.forget()
+    yield
+    monkeypatch.undo()
+    trust.forget_choices()
+    correction.forget()
+
+
+REAL = registry.backend
+
+
+class Backend:
+    def __init__(self, devices):
+        self._devices = tuple(devices)
+
+    def devices(self):
+        return self._devices
+
+
+def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
+    row = BY_NAME["sgemm_scalar_4x4"]
+    correction.keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
+    here = correction.factor(row, HOST, SQUARE)
+    beside = correction.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
+    assert 2.5 < here < 3
+    assert 1 < beside < here
+    assert correction.factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
+    assert correction.factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
+    assert correction.factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
+    assert correction.factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
+
+
+def test_what_was_fitted_is_found_again(machine):
+    table = {(HOST.key, "float32"): {CLASS: 0.5, (0, 1, 2, 3): -0.25}, (GPU.key, "a_kernel"): {CLASS: 1.0}}
+    correction.keep(table)
+    correction.fitted.cache_clear()
+    assert correction.fitted() == table
+    probe.forget()
+    correction.fitted.cache_clear()
+    assert correction.fitted() == {}
+
+
+def test_bounds_stay_below_corrected_predictions(machine):
+    dice = random.Random(2)
+    classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
+    correction.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
+    for entrant in entrants.lineup(entrants.example(SQUARE), "opencl", None, probe.facts(run=False), host=False,
+                                   trusting=False):  # fmt: skip
+        if entrant.why_not:
+            continue
+        for _ in range(40):
+            m, n, k = (round(2 ** dice.uniform(0, 11)) for _ in range(3))
+            problem = Problem("float32", m, n, k, dice.choice((1, 8)))
+            weighed = entrant.weigh(problem)
+            assert weighed.seconds is None or entrant.bound(problem) <= weighed.seconds * (1 + 1e-9)
+
+
+class Clock:
+    """Time that only passes while something is computed."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.now, self.launched, self._seconds = 0.0, [], seconds
+        monkeypatch.setattr(choice.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(choice, "launcher", self._launcher)
+
+    def _launcher(self, plan):
+        def launch(*operands):
+            self.launched.append(plan.device.key)
+            self.now += self._seconds[plan.device.key]
+
+        return launch
+
+
+def products(count, **more):
+    a = np.ones((1024, 1024), np.float32)
+    problem = Problem("float32", 1024, 1024, 1024, **more)
+    return [choice.run(problem, "auto", None, a, a, None, a, 1.0, 0.0) for _ in range(count)]
+
+
+class TestWhileAProgramRuns:
+    def test_what_is_slower_than_predicted_gives_way(self, machine, monkeypatch):
+        first = choice.choose(SQUARE)
+        assert math.isfinite(first.rival)
+        other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
+        clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
+        products(12)
+        assert clock.launched[:2] == [first.device.key] * 2  # one that warms up, one that is timed
+        assert clock.launched[-1] == other
+        assert clock.launched.count(first.device.key) <= 1 + correction.TIMES
+
+    def test_what_is_as_predicted_stays_and_is_soon_certain(self, machine, monkeypatch):
+        first = choice.choose(SQUARE)
+        clock = Clock(monkeypatch, {first.device.key: first.seconds})
+        delivered = products(8)
+        assert set(clock.launched) == {first.device.key}
+        assert delivered[: correction.TIMES] == [None] * correction.TIMES  # not yet to be repeated without a look
+        assert delivered[-1] is not None
+
+    @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "named"])
+    def test_nothing_is_learned(self, machine, monkeypatch, how):
+        if how == "GEMM_ADAPT=0":
+            monkeypatch.setenv("GEMM_ADAPT", "0")
+        more = {"reproducible": True} if how == "reproducible" else {}
+        first = choice.choose(Problem("float32", 1024, 1024, 1024, **more))
+        clock = Clock(monkeypatch, {"cpu:0": 50.0, GPU.key: 50.0})
+        if how == "named":
+            a = np.ones((1024, 1024), np.float32)
+            for _ in range(6):
+                choice.run(SQUARE, "cpu", None, a, a, None, a, 1.0, 0.0)
+            assert set(clock.launched) == {"cpu:0"}
+        else:
+            assert None not in products(6, **more)
+            assert set(clock.launched) == {first.device.key}
+        assert not correction._learned
+
+
+def test_tune_fits_this_machine(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(fit, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
+    monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
+    trust.forget_choices()
+    try:
+        assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
+        assert "Measured ÷ predicted" in capsys.readouterr().out
+        table = correction.fitted()
+        assert {what for _, what in table} == {"float32", "float64", "float16", "int32"}
+        assert all(len(known) == 2 for known in table.values())
+        gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
+        assert "as such products were measured" in capsys.readouterr().out
+        assert main(["tune", "--quick", "--level", "full"]) == 2
+    finally:
+        probe.forget()
+        trust.forget_choices()
