@@ -16,6 +16,9 @@ order, each round long enough to be measured; times are medians. A contestant wh
 the best's is not timed further, one that is predicted to take thirty times what auto chose (NumPy's loops: as long) not
 at all.
 
+What auto chooses for a hot problem is asked after some products of it, in which it may learn (GEMM_ADAPT); for a cold
+one at once.
+
     regret = median time of what auto chose ÷ that of the best one; 1 where auto chose that one
 
 The best one is found in half of the rounds, and the ratio is of the other half: the least of many noisy medians is
@@ -64,7 +67,7 @@ from gemm.cli.arguments import positive, save_json
 from gemm.compare.peers.base import Loop, Peer
 from gemm.compare.peers.native import native
 from gemm.compare.quiet import Watch
-from gemm.dispatch import probe, registry
+from gemm.dispatch import correction, probe, registry
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
 
@@ -158,6 +161,8 @@ def contestants(
     """Whom auto chooses, and everyone's calls, one for each set of operands."""
     a, b, out = sets[0]
     kind = out.dtype
+    for _ in range(0 if drawn.cold else 2 + correction.TIMES):
+        gemm.gemm(a, b, out=out, dtype=kind)
     chosen = gemm.plan(a, b, out=out, dtype=kind)
     options: dict[str, dict[str, Any]] = {}
     if drawn.place == "host":
