@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -212,6 +212,11 @@ class Problem:
         return self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
 
     @cached_property
+    def octaves(self) -> tuple[int, ...]:
+        """Logarithms to base 2 of batch, m, n and k, rounded: products that are alike in time have them alike."""
+        return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
+
+    @cached_property
     def moved(self) -> tuple[int, int]:
         """Bytes (in, out) of all operands."""
         return self.traffic((False,) * 4)
@@ -220,6 +225,12 @@ class Problem:
         """Bytes (in, out) that a device must be sent and send back, but for those of a, b, c and out that `stay`."""
         *read, written = (0 if stays else size for stays, size in zip(stay, self.sizes, strict=True))
         return sum(read), written
+
+
+@lru_cache(maxsize=4096)
+def octave(size: int) -> int:
+    """The logarithm of a size to base 2, rounded."""
+    return round(math.log2(max(1, size)))
 
 
 @cache

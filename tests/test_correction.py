@@ -9,21 +9,38 @@ import pytest
 from test_entrants import GPU, facts
 
 import gemm
+from gemm import sources
 from gemm.catalog import BY_NAME
-from gemm.cli import main
+from gemm.cli import main, tune
 from gemm.dispatch import choice, correction, entrants, fit, probe, registry, trust
 from gemm.problem import Device, Problem
 
 HOST = Device("cpu", "cpu:0", "a CPU", features=frozenset({"avx2", "fma"}), limits={"threads": 4})
 SQUARE = Problem("float32", 1024, 1024, 1024)
 CLASS = (0, 10, 10, 10)
+TYPES = ("float32", "float64", "float16", "int32")
+
+
+def forget():
+    sources.cache_dir.cache_clear()
+    trust.forget_choices()
+    correction.forget()
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """One whose only device besides the CPU is invented; with nothing learned and nothing stored."""
+def empty(monkeypatch, tmp_path):
+    """Nothing is learned, and nothing stored."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.fixture
+def machine(empty, monkeypatch):
+    """One whose only device besides the CPU is invented."""
     known = facts()
     known.kernels = {
         key: {**x, "launch": 1e-5, "flops": 2e12, "upload": 2e9, "download": 2e9} for key, x in known.kernels.items()
@@ -34,12 +51,6 @@ def machine(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(entrants, "HOST_BACKENDS", ("cpu", "numpy"))
     monkeypatch.setattr(choice, "BACKENDS", ("cpu", "opencl", "numpy"))
-    trust.forget_choices()
-    correction.forget()
-    yield
-    monkeypatch.undo()
-    trust.forget_choices()
-    correction.forget()
 
 
 REAL = registry.backend
@@ -81,7 +92,7 @@ def test_bounds_stay_below_corrected_predictions(machine):
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
     correction.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
     for entrant in entrants.lineup(entrants.example(SQUARE), "opencl", None, probe.facts(run=False), host=False,
-                                   trusting=False):  # fmt: skip
+                                   trusting=False).all:  # fmt: skip
         if entrant.why_not:
             continue
         for _ in range(40):
@@ -150,21 +161,14 @@ class TestWhileAProgramRuns:
         assert not correction._learned
 
 
-def test_tune_fits_this_machine(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
+def test_tune_fits_this_machine(empty, monkeypatch, capsys):
     monkeypatch.setattr(fit, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
+    monkeypatch.setattr(tune, "QUICK", 60.0)  # others use the cores, too
     monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
-    trust.forget_choices()
-    try:
-        assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
-        assert "Measured ÷ predicted" in capsys.readouterr().out
-        table = correction.fitted()
-        assert {what for _, what in table} == {"float32", "float64", "float16", "int32"}
-        assert all(len(known) == 2 for known in table.values())
-        gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
-        assert "as such products were measured" in capsys.readouterr().out
-        assert main(["tune", "--quick", "--level", "full"]) == 2
-    finally:
-        probe.forget()
-        trust.forget_choices()
+    assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
+    assert "Measured ÷ predicted" in capsys.readouterr().out
+    table = correction.fitted()
+    assert {what: len(known) for (_, what), known in table.items()} == dict.fromkeys(TYPES, 2)
+    gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
+    assert "as such products were measured" in capsys.readouterr().out
+    assert main(["tune", "--quick", "--level", "full"]) == 2

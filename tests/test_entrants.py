@@ -77,7 +77,7 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
                     assert entrant.bound(asked) <= weighed.seconds * (1 + 1e-9), (entrant.row.name, asked)
                     found[entrant.row.name] = weighed.seconds
             queue = choice._Queue(asked)
-            queue.add(field)
+            queue.add(entrants.Lineup(field))
             first = queue.pop()
             assert (first is None) == (not found), asked
             if first is not None:
@@ -92,7 +92,7 @@ def test_few_are_weighed(monkeypatch):
     weigh = entrants.Entrant.weigh
     monkeypatch.setattr(entrants.Entrant, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem))
     line = entrants.held(entrants.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
-    able = [entrant for entrant in line if not entrant.why_not]
+    able = [entrant for _, entrant in line.able]
     for problem in problems(GPU, KINDS[0]):
         queue = choice._Queue(problem)
         queue.add(line)

@@ -353,6 +353,7 @@ class TestShipped:
     def ship(folder, *groups):
         (folder / "tuned" / "some.json").write_text(json.dumps({"schema": "gemm-tuning/1", "devices": list(groups)}))
         tuning._shipped.cache_clear()
+        tuning.forget()
 
     @staticmethod
     def group(level, fault, seconds=1.0, **match):

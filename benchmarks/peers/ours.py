@@ -76,7 +76,9 @@ class PlainCall(Plan):
         self._options = options
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        return looped(partial(gemm.gemm, a, b, out=out, **self._options))
+        if self._options:
+            return looped(partial(gemm.gemm, a, b, out=out, **self._options))
+        return looped(lambda: gemm.gemm(a, b, out=out))  # a line of code, which the call knows again; partial is none
 
 
 class NewResult(Plan):

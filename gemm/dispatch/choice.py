@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, TARGETS
 from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
-from gemm.dispatch.entrants import Entrant, admitted, types, unfit
+from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import Candidate, Plan
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -84,12 +84,11 @@ class _Queue:
         # (the NumPy reference is the last resort, whatever its time; seconds at least; number; weighed?)
         self._waiting: list[tuple[bool, float, int, bool]] = []
 
-    def add(self, more: Iterable[Entrant]) -> None:
-        for entrant in more:
-            if not entrant.why_not:
-                bound = entrant.bound(self._problem)
-                heappush(self._waiting, (entrant.last_resort, bound, len(self._all), False))
-            self._all.append(entrant)
+    def add(self, more: Lineup) -> None:
+        first = len(self._all)
+        for place, entrant in more.able:
+            heappush(self._waiting, (entrant.last_resort, entrant.bound(self._problem), first + place, False))
+        self._all += more.all
 
     def peek(self) -> Candidate | None:
         """The soonest that can compute the problem."""

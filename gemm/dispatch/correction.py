@@ -17,13 +17,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from functools import cache
+from functools import cache, lru_cache
 
 from gemm import sources
 from gemm.catalog import Kernel
 from gemm.dispatch import probe, trust
 from gemm.dispatch.plan import Plan
-from gemm.dispatch.records import Class
 from gemm.problem import Device, Problem
 
 DOUBT = 4.0
@@ -40,7 +39,7 @@ MOST = 8.0
 Subject = tuple[str, str]
 """A device's key, and the type of host operands or the label of a kernel that reads resident ones."""
 Table = dict[Subject, dict[tuple[int, ...], float]]
-"""{subject: {`Class.sizes`: logarithm of what was measured ÷ predicted}}."""
+"""{subject: {`Problem.octaves`: logarithm of what was measured ÷ predicted}}."""
 
 _learned: Table = {}
 _counts: dict[tuple[Subject, str, tuple[int, ...]], int] = {}
@@ -51,17 +50,17 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
     return device.key, problem.dtype if problem.device == "host" else kernel.label
 
 
-def sizes(problem: Problem) -> tuple[int, ...]:
-    return Class.of(problem.batch, problem.m, problem.n, problem.k, problem.layout).sizes
-
-
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """What a prediction for `problem` is to be multiplied by."""
     if problem.places:  # in memory that a device shares: no such thing was measured
         return 1.0
-    whose = subject(kernel, device, problem)
-    known = [table[whose] for table in (fitted(), {} if problem.reproducible else _learned) if whose in table]
-    return math.exp(sum(_smooth(each, sizes(problem)) for each in known)) if known else 1.0
+    return _factor(subject(kernel, device, problem), problem.octaves, not problem.reproducible)
+
+
+@lru_cache(maxsize=4096)
+def _factor(whose: Subject, at: tuple[int, ...], learns: bool) -> float:
+    known = [table[whose] for table in (fitted(), _learned if learns else {}) if whose in table]
+    return math.exp(sum(_smooth(each, at) for each in known)) if known else 1.0
 
 
 def least(device: Device) -> float:
@@ -88,7 +87,7 @@ def fitted() -> Table:
     return table
 
 
-trust.forgetful.append(fitted.cache_clear)
+trust.forgetful += [fitted.cache_clear, _factor.cache_clear]
 
 
 def keep(table: Table) -> None:
@@ -104,7 +103,7 @@ def error(measured: float, predicted: float) -> float:
 
 
 def _counted(plan: Plan) -> tuple[Subject, str, tuple[int, ...]]:
-    return subject(plan.kernel, plan.device, plan.problem), plan.kernel.label, sizes(plan.problem)
+    return subject(plan.kernel, plan.device, plan.problem), plan.kernel.label, plan.problem.octaves
 
 
 def doubtful(plan: Plan) -> bool:
@@ -127,6 +126,7 @@ def learn(plan: Plan, seconds: float) -> None:
     late = error(seconds, model * math.exp(_smooth(fitted().get(whose, {}), at)))
     known = _learned.setdefault(whose, {})
     known[at] = max(0.0, late if count == 2 else min(known.get(at, late), late))  # others disturb, nobody hastens
+    _factor.cache_clear()
     if seconds > plan.rival:
         trust.forget_choices()
 
@@ -135,3 +135,4 @@ def forget() -> None:
     """Drop what this process has learned."""
     _learned.clear()
     _counts.clear()
+    _factor.cache_clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gemm.catalog import BY_NAME, KERNELS, Kernel
@@ -82,10 +83,22 @@ class Entrant:
         return facts.rates(kernel, device) or facts.rates(self.row, device)
 
 
+class Lineup:
+    """Entrants for one kind of products.
+
+    Attributes:
+        all: in the catalog's order. able: those that can compute such a product, with their places among all.
+    """
+
+    def __init__(self, all: Iterable[Entrant]) -> None:
+        self.all = tuple(all)
+        self.able = tuple((place, entrant) for place, entrant in enumerate(self.all) if not entrant.why_not)
+
+
 @lru_cache(maxsize=256)
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
-) -> tuple[Entrant, ...]:
+) -> Lineup:
     """The rows that compute in host memory, or (not `host`) elsewhere, on each device that the names admit."""
     rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
@@ -104,16 +117,14 @@ def lineup(
         for device in devices:
             if ":" not in backend or backend == device.key:
                 found.append(Entrant(row, device, example, facts, trusting=trusting))
-    return tuple(found)
+    return Lineup(found)
 
 
 @lru_cache(maxsize=256)
-def held(
-    example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device
-) -> tuple[Entrant, ...]:
+def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """The rows that the names admit, on the device that holds the operands."""
     rows = [row for row in admitted(backend, kernel) if row.backend == device.backend]
-    return tuple(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
+    return Lineup(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
 
 @lru_cache(maxsize=1024)

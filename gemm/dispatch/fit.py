@@ -32,6 +32,8 @@ TYPES = ("float32", "float64", "float16", "int8")
 """Of operands; int8 ones give int32."""
 SHARE = 0.01
 """Of the time there is, what a product of one class may take; it is computed some five times."""
+VERIFYING = 8.0
+"""Seconds that must be left for a kernel to be verified that nothing has chosen before: that takes some of them."""
 NEAR = 1.5
 """Resident operands: kernels that are predicted to take up to so many times the least are timed, `MOST` at most."""
 MOST = 3
@@ -61,17 +63,18 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
             for resident in (False, True):
                 for shape in SHAPES:
                     for device in devices:
-                        if time.monotonic() >= until:
+                        left = until - time.monotonic()
+                        if left <= 0:
                             return
-                        for found, at in _fitted(device, dtype, shape, resident, patience):
-                            table.setdefault(at, {})[correction.sizes(found.problem)] = math.log(found.error)
+                        for found, at in _fitted(device, dtype, shape, resident, patience, left > VERIFYING):
+                            table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
                             yield found
     finally:
         correction.keep(table)
 
 
 def _fitted(
-    device: Device, dtype: str, shape: tuple[int, int, int, int], resident: bool, patience: float
+    device: Device, dtype: str, shape: tuple[int, int, int, int], resident: bool, patience: float, verifying: bool
 ) -> Iterator[tuple[Fit, correction.Subject]]:
     batch, m, n, k = shape
     result = "int32" if dtype == "int8" else dtype
@@ -82,7 +85,10 @@ def _fitted(
         field = choice.candidates(problem, device.key, held_by=device if resident else None)
     except (BackendUnavailable, TypeError, ValueError):
         return
-    able = sorted((c for c in field if c.seconds and _known(c)), key=lambda c: c.seconds or 0.0)
+    able = sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
+    if verifying and able and able[0].kernel.late:
+        late.verified(able[0].kernel, device)
+    able = [c for c in able if not c.kernel.late or (late.record(c.kernel, device) or {}).get("ok")]
     near = [c for c in able if (c.seconds or 0.0) <= NEAR * (able[0].seconds or 0.0)][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
         return
@@ -99,12 +105,6 @@ def _fitted(
         error = math.exp(correction.error(seconds, model))
         whose = correction.subject(candidate.kernel, device, problem)
         yield Fit(problem, device, candidate.kernel.name, seconds, error), whose
-
-
-def _known(candidate: Candidate) -> bool:
-    """Whether it need not be verified first, which takes seconds."""
-    kernel, device = candidate.kernel, candidate.device
-    return kernel.backend != "numpy" and (not kernel.late or bool((late.record(kernel, device) or {}).get("ok")))
 
 
 def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]:

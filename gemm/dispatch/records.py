@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gemm.problem import Device
+from gemm.problem import Device, octave
 
 SCHEMA = "gemm-tuning/1"
 FIELDS = ("backend", "name", "platform")
@@ -37,7 +37,7 @@ class Class:
 
     @classmethod
     def of(cls, batch: int, m: int, n: int, k: int, layout: str) -> Class:
-        return cls(tuple(round(math.log2(max(1, size))) for size in (batch, m, n, k)), layout[:2])
+        return cls(tuple(map(octave, (batch, m, n, k))), layout[:2])
 
     def distance(self, other: Class) -> float:
         """How far apart: octaves, and half of one for an operand that lies otherwise."""

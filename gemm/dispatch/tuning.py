@@ -51,7 +51,7 @@ def fingerprint(row: Kernel) -> str:
 
 
 def class_of(problem: Problem) -> Class:
-    return Class.of(problem.batch, problem.m, problem.n, problem.k, problem.layout)
+    return Class(problem.octaves, problem.layout[:2])
 
 
 @lru_cache(maxsize=4096)
@@ -78,19 +78,25 @@ def _default(row: Kernel) -> Choice:
 
 def _tuned(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
     wanted = class_of(problem)
-    own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
-    current = [r for r in own if _current(r, row, device)]
+    current, old, levels = _records(row, device)
     for record, kernel in _nearest(row, current, wanted):
         far = record.cls.distance(wanted)
         origin = "tuned here" if not far else f"tuned here for {' × '.join(map(str, record.shape[1:]))}"
         yield Choice(kernel, origin, True, record if far <= NEAR and record.seconds else None)
-    for _, kernel in _nearest(row, [r for r in own if r not in current], wanted):
+    for _, kernel in _nearest(row, old, wanted):
         yield Choice(kernel, "tuned with another driver or version")
-    if row.space:
-        for level, records in shipped(row.name, device):
-            for record, kernel in _nearest(row, records, wanted):
-                yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
+    for level, records in levels:
+        for record, kernel in _nearest(row, records, wanted):
+            yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
     yield _default(row)
+
+
+@lru_cache(maxsize=1024)
+def _records(row: Kernel, device: Device) -> tuple[list[Record], list[Record], list[tuple[str, list[Record]]]]:
+    """Of `row` on `device`: tuned with this driver and version, with others; and shipped, by levels."""
+    own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
+    current = [r for r in own if _current(r, row, device)]
+    return current, [r for r in own if r not in current], list(shipped(row.name, device) if row.space else ())
 
 
 def _current(record: Record, row: Kernel, device: Device) -> bool:
@@ -164,6 +170,7 @@ def forget() -> None:
     _stored.cache_clear()
     known.cache_clear()
     timed.cache_clear()
+    _records.cache_clear()
 
 
 def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
