@@ -8,6 +8,9 @@ from typing import NamedTuple
 from gemm.catalog import Kernel
 from gemm.problem import Device, Problem
 
+HYBRID = "hybrid"
+"""The name for the CPU and a device at once; see gemm.dispatch.hybrid."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -61,3 +64,19 @@ class Plan:
     device: Device
     seconds: float
     reason: str
+
+
+@dataclass(frozen=True)
+class Split(Plan):
+    """A product cut along an axis: a device has the first items, the CPU has the others, at once.
+
+    It is chosen anew for each product, as measured times move the cut. `kernel` and `device` are the first side's,
+    `seconds` are those until the later side is done.
+
+    Attributes:
+        axis: what is cut, a field of Problem: "m" or "batch".
+        sides: a plan each; one of them has everything where that turned out to be sooner.
+    """
+
+    axis: str
+    sides: tuple[Plan, ...]

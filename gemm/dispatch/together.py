@@ -1,0 +1,167 @@
+"""The launch of a Split: its sides at once, each a product that is delivered as any other is."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm import operands
+from gemm.dispatch import balance, choice
+from gemm.dispatch.entrants import HOST_BACKENDS
+from gemm.dispatch.hybrid import CPU
+from gemm.dispatch.plan import Plan, Split
+from gemm.errors import BackendUnavailable
+
+
+class SplitLaunch:
+    """The launch of a Split: see gemm.backends.base.Launch.
+
+    A side that fails is made up for by whatever else works. It raises what `gemm` does, no KernelFailed: MemoryError or
+    BackendUnavailable where nothing is left, RuntimeError where an out that is c was written by then.
+    """
+
+    def __init__(self, plan: Split) -> None:
+        self._plan = plan
+
+    def __call__(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
+        bias: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        axis, problem = self._plan.axis, self._plan.problem
+        parts, start = [], 0
+        for side in self._plan.sides:
+            stop = start + getattr(side.problem, axis)
+            share = start / getattr(problem, axis), stop / getattr(problem, axis)
+            views = _views(axis, share, a, b, c, out, bias)
+            if views.out.size:
+                parts.append(_Part(side, views, alpha, beta))
+            start = stop
+        _at_once(parts)
+        failed = [part for part in parts if part.failure is not None]
+        for part in failed:
+            self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
+        if balance.adapts() and not failed:
+            known = balance.lately(problem)
+            known.count += 1
+            for part in parts:
+                known.note(part.name, part.seconds / part.plan.seconds, together=len(parts) > 1)
+
+    def _make_up(self, part: _Part, others: list[str]) -> None:
+        """Compute a part whose side has failed by the first of `others` that can."""
+        assert part.failure is not None
+        error = part.failure
+        for name in others:
+            if not isinstance(error, BackendUnavailable | MemoryError):
+                raise error
+            try:
+                part.run(name)
+                return
+            except (BackendUnavailable, MemoryError) as failure:
+                error = failure
+        c, out = part.views.c, part.views.out
+        if c is None or len(self._plan.sides) == 1 or not operands.identical(c, out):
+            raise error
+        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+
+
+class _Views(NamedTuple):
+    """Operands as Launch has them."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray | None
+    out: np.ndarray
+    bias: np.ndarray | None
+
+
+class _Part:
+    """One side's part of a product.
+
+    Attributes:
+        plan: as it was predicted. name: of the side. views: of the operands.
+        failure: what was raised. seconds: what it took, once its kernel was there.
+    """
+
+    def __init__(self, plan: Plan, views: _Views, alpha: Any, beta: Any) -> None:
+        self.plan, self.views = plan, views
+        self.name = CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
+        self.failure: BaseException | None = None
+        self.seconds = 0.0
+        self._scalars = alpha, beta
+        a, b, c, out, _ = views
+        # What is in the way of the whole is not always in that of a part, and the other way round.
+        places = tuple(map(operands.place, (a, b, c, out)))
+        self._problem = replace(
+            plan.problem, batch=math.prod(out.shape[:-2]), layout="".join(map(operands.layout, (a, b, out))),
+            places=places if any(places) else (),
+        )  # fmt: skip
+
+    def load(self) -> None:
+        """Have the kernel compiled or loaded."""
+
+        def attempt(plan: Plan) -> None:
+            choice.launcher(plan)
+
+        try:
+            choice.deliver(self._problem, self.name, None, None, attempt)
+        except (BackendUnavailable, MemoryError) as error:
+            self.failure = error
+
+    def compute(self, after: threading.Event | None = None) -> None:
+        """Compute it, unless it has failed before; with `after` in a thread of its own, once that is set."""
+        if after is not None:
+            after.wait()
+        if self.failure is not None:
+            return
+        begun = time.perf_counter()
+        try:
+            self.run(self.name)
+        except BaseException as error:  # raised when the other side is done
+            self.failure = error
+        self.seconds = time.perf_counter() - begun
+
+    def run(self, backend: str) -> None:
+        """Compute it by the best kernel of `backend`."""
+        a, b, c, out, bias = self.views
+        choice.run(self._problem, backend, None, a, b, c, out, *self._scalars, bias)
+
+
+def _at_once(parts: list[_Part]) -> None:
+    """Compute the parts, the last one, which is the CPU's, in this thread."""
+    for part in parts:
+        part.load()
+    *others, own = parts
+    begun = threading.Event()
+    threads = [(part, threading.Thread(target=part.compute, args=(begun,), name="gemm-hybrid")) for part in others]
+    for _, thread in threads:
+        with suppress(RuntimeError):  # the system has no more of them
+            thread.start()
+    # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
+    begun.set()
+    own.compute()
+    for part, thread in threads:
+        if thread.ident is None:
+            part.compute()
+        else:
+            thread.join()
+
+
+def _views(
+    axis: str, share: tuple[float, float], a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray,
+    bias: np.ndarray | None,
+) -> _Views:  # fmt: skip
+    """The share of the operands: rows of the result, or items of the longest axis of a stack."""
+    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
+    cut = slice(*(round(bound * out.shape[at]) for bound in share))
+    of = (*(slice(None),) * at, cut)
+    if axis == "batch":
+        b = b[of]
+    elif bias is not None and bias.shape[0] > 1:
+        bias = bias[cut]
+    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
