@@ -14,6 +14,7 @@ import pytest
 from test_dispatch import run_python
 
 import gemm
+from gemm import engine
 from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.base import Backend
 from gemm.dispatch import balance, choice, hybrid, late, probe, registry, together, trust
@@ -289,6 +290,41 @@ def test_small_products_and_devices_of_shared_cores_are_not_cut(
     alone = gemm.plan(a, b, backend="hybrid")
     assert alone.device in ("cpu:0", device.key)
     assert alone.reason.endswith(f"{device.key} computes on the CPU's own cores")
+
+
+def test_memory_of_gemm_empty_is_one_sides_at_a_time(device: Device) -> None:
+    if device.backend != "opencl":
+        pytest.skip("gemm.empty is ordinary memory there")
+    a, b, out = rand(M, K), gemm.empty((K, N), np.float32, device.key), gemm.empty((M, N), np.float32, device.key)
+    b[...] = rand(K, N)
+    plan = gemm.plan(a, b, out=out, backend="hybrid")
+    assert "+" not in plan.kernel
+    assert plan.reason.endswith("operands in memory of gemm.empty are one side's at a time")
+    gemm.gemm(a, b, out=out, backend="hybrid")
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, int] = {}
+    real = together._Part.run
+
+    def run(part: Any, backend: str) -> None:
+        found[part.name] = gemm.get_num_threads()
+        real(part, backend)
+
+    monkeypatch.setattr(together._Part, "run", run)
+    before = gemm.get_num_threads()
+    try:
+        for limit, left in ((8, 2), (4, 1), (3, 0), (1, 0)):
+            gemm.set_num_threads(limit)
+            gemm.gemm(rand(M, K), rand(K, N), backend="hybrid")
+            assert found == {device.key: limit, "cpu": limit - left}
+            assert gemm.get_num_threads() == limit
+    finally:
+        gemm.set_num_threads(None)
+    with engine.leaving(before + 1):
+        assert gemm.get_num_threads() == 1
+    assert gemm.get_num_threads() == before
 
 
 def test_operands_on_a_device_are_multiplied_there(device: Device) -> None:

@@ -34,9 +34,13 @@ def choose(problem: Problem) -> Plan:
     there, here = _elsewhere(problem), choice.choose(problem, CPU)
     if there is None:
         return replace(here, reason="no other device multiplies such operands")
-    if shares_cores(there.device):
+    lent = any(place and not place.isdigit() for place in problem.places)
+    if lent or shares_cores(there.device):
         best = min(there, here, key=lambda plan: plan.seconds)
-        return replace(best, reason=f"{best.reason}; {there.device.key} computes on the CPU's own cores")
+        why = "operands in memory of gemm.empty are one side's at a time"
+        if not lent:
+            why = f"{there.device.key} computes on the CPU's own cores"
+        return replace(best, reason=f"{best.reason}; {why}")
     if not balance.adapts():
         return _cut(there, here)
     known = balance.lately(problem)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm import operands
+from gemm import engine, operands
 from gemm.dispatch import balance, choice
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.hybrid import CPU
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
+
+DRIVING = 2
+"""Threads of the host that a device keeps busy: one drives it, often spinning, and one copies. Their CPUs are left to
+them, where there are many, or the device would wait for its operands while they wait for a CPU."""
 
 
 class SplitLaunch:
@@ -106,7 +110,9 @@ class _Part:
         """Have the kernel compiled or loaded."""
 
         def attempt(plan: Plan) -> None:
-            choice.launcher(plan)
+            launch = choice.launcher(plan)
+            if hasattr(launch, "native"):
+                launch.native(*self.views[:4])  # which it then knows, so that it starts before the other side
 
         try:
             choice.deliver(self._problem, self.name, None, None, attempt)
@@ -142,9 +148,11 @@ def _at_once(parts: list[_Part]) -> None:
     for _, thread in threads:
         with suppress(RuntimeError):  # the system has no more of them
             thread.start()
-    # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
-    begun.set()
-    own.compute()
+    native = others and own.plan.kernel.backend == CPU
+    with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
+        # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
+        begun.set()
+        own.compute()
     for part, thread in threads:
         if thread.ident is None:
             part.compute()
