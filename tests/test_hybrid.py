@@ -49,7 +49,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     lines += ({"step": "kernel", "kernel": name, "device": found.key, "ok": True, "error": "", "launch": 1e-6,
                "flops": 1e11, "upload": 1e12, "download": 1e12} for name in KERNELS[found.backend])  # fmt: skip
     monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
-    monkeypatch.setattr(late, "verified", lambda kernel, device: kernel.name in KERNELS["cuda"])
+    found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
+    monkeypatch.setattr(late, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
     monkeypatch.setattr(trust, "_failed", {})
     monkeypatch.setattr(trust, "_lost", {})
     monkeypatch.setattr(hybrid, "shares_cores", lambda device: False)
@@ -368,6 +369,42 @@ def test_without_a_device_it_says_so() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def product(problem: Problem, real: dict[tuple[str, bool], float]) -> Plan:
+    """What is chosen, and what would be learnt of it if sides took `real` times the predicted seconds."""
+    plan = choice.choose(problem, "hybrid")
+    if isinstance(plan, Split):
+        known, both = balance.lately(problem), len(plan.sides) > 1
+        known.count += 1
+        for side in plan.sides:
+            known.note(name := side.device.key.replace("cpu:0", "cpu"), real[name, both], together=both)
+    return plan
+
+
+def test_a_cut_follows_what_sides_really_take(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
+    real = {(device.key, True): 3.0, (device.key, False): 2.9, ("cpu", True): 0.8, ("cpu", False): 0.7}
+    plans = [product(problem, real) for _ in range(balance.SPLIT + balance.ALONE + 2)]
+    cuts = [plan.sides for plan in plans if isinstance(plan, Split)]
+    assert [len(sides) for sides in cuts] == [2] * balance.SPLIT + [1] * balance.ALONE + [2, 2]
+    assert cuts[0][0].problem.m > cuts[-1][0].problem.m
+    there, here = (real[name, True] * side.seconds for name, side in zip((device.key, "cpu"), cuts[-1], strict=True))
+    assert there == pytest.approx(here, rel=0.2)
+
+
+def test_a_cut_that_gains_nothing_is_given_up_for_a_while(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
+    real = {(device.key, True): 2.0, (device.key, False): 0.9, ("cpu", True): 2.0, ("cpu", False): 0.9}
+    plans = [product(problem, real) for _ in range(balance.AGAIN + 1)]
+    counts = [len(plan.sides) for plan in plans if isinstance(plan, Split)]
+    assert counts == [2] * balance.SPLIT + [1] * (balance.AGAIN - balance.SPLIT) + [2]
+
+
 def linear(launch: float, item: float) -> balance.Seconds:
     return lambda items: launch + item * items
 
@@ -405,9 +442,10 @@ def test_corrections_are_bounded_and_forgotten() -> None:
     assert known.scale("cpu", together=True) == 1.0  # the first has loaded something
     known.note("cpu", 1e9, together=True)
     assert known.scale("cpu", together=True) == balance.MOST
-    known.note("cpu", 1.99, together=True)
+    for ratio in (1.99, 0.1, 1.99):
+        known.note("cpu", ratio, together=True)
     assert known.scale("cpu", together=True) == known.scale("cpu", together=False) == 2.0
-    for ratio in (1e-9, 1.0, 1.0):
+    for ratio in (1e-9, 1.0, 1e-9):
         known.note("cpu", ratio, together=False)
     assert known.scale("cpu", together=False) == 1 / balance.MOST
     assert known.scale("cpu", together=True) == 2.0

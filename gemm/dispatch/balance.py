@@ -16,8 +16,8 @@ MOST = 8.0
 """How many times faster or slower than predicted a side may turn out to be; beyond that the measurement is doubted."""
 STEP = 8
 """Corrections are powers of 2 ** (1 / STEP), so that few cuts are made of one product: each has plans of its own."""
-RECENT = 4
-"""Products of which the least time counts: the first ones load kernels and lock memory, others had the cores."""
+RECENT = 5
+"""Products of which the middle one counts, or the lesser of two: the first ones load kernels and lock memory."""
 SPLIT, ALONE, AGAIN = 6, 2, 256
 """Products of a kind: split at first; then computed by the better side, to know what splitting gains; then by whatever
 is soonest; and after so many all is forgotten, for the machine may have other work by then."""
@@ -62,7 +62,8 @@ class Lately:
         """By what to multiply the side's predictions. One measurement says nothing: it was the first."""
         for case in (together, not together):
             if len(kept := self._ratios.get((side, case), ())) > 1:
-                return float(2 ** (round(STEP * math.log2(min(kept))) / STEP))
+                middle = sorted(kept)[(len(kept) - 1) // 2]
+                return float(2 ** (round(STEP * math.log2(middle)) / STEP))
         return 1.0
 
     @property

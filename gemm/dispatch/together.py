@@ -119,13 +119,15 @@ class _Part:
         except (BackendUnavailable, MemoryError) as error:
             self.failure = error
 
-    def compute(self, after: threading.Event | None = None) -> None:
-        """Compute it, unless it has failed before; with `after` in a thread of its own, once that is set."""
+    def compute(self, begun: float, after: threading.Event | None = None) -> None:
+        """Compute it, unless it has failed before; with `after` in a thread of its own, once that is set.
+
+        Its seconds count from `begun`: what it costs to have two sides is each one's.
+        """
         if after is not None:
             after.wait()
         if self.failure is not None:
             return
-        begun = time.perf_counter()
         try:
             self.run(self.name)
         except BaseException as error:  # raised when the other side is done
@@ -143,21 +145,24 @@ def _at_once(parts: list[_Part]) -> None:
     for part in parts:
         part.load()
     *others, own = parts
-    begun = threading.Event()
-    threads = [(part, threading.Thread(target=part.compute, args=(begun,), name="gemm-hybrid")) for part in others]
+    go, begun = threading.Event(), time.perf_counter()
+    threads = [(part, threading.Thread(target=part.compute, args=(begun, go), name="gemm-hybrid")) for part in others]
     for _, thread in threads:
         with suppress(RuntimeError):  # the system has no more of them
             thread.start()
     native = others and own.plan.kernel.backend == CPU
-    with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
-        # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
-        begun.set()
-        own.compute()
-    for part, thread in threads:
-        if thread.ident is None:
-            part.compute()
-        else:
-            thread.join()
+    try:
+        with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
+            # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
+            go.set()
+            own.compute(begun)
+    finally:
+        go.set()  # whatever has happened, nobody writes to out any more when this returns
+        for part, thread in threads:
+            if thread.ident is None:
+                part.compute(begun)
+            else:
+                thread.join()
 
 
 def _views(
