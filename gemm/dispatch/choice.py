@@ -39,6 +39,11 @@ def choose(
     return _choose(problem, backend, kernel, held_by, without)
 
 
+def alone(problem: Problem) -> Plan:
+    """The best plan for backend="hybrid" that is no Split."""
+    return _choose(problem, HYBRID, None, None, frozenset())
+
+
 @lru_cache(maxsize=4096)
 def _choose(
     problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]

@@ -31,9 +31,9 @@ FINEST = 16
 
 def choose(problem: Problem) -> Plan:
     """A Split, or a plan for one side where that is sooner. Raises BackendUnavailable where there is but the CPU."""
-    there, here = _elsewhere(problem), choice.choose(problem, CPU)
-    if there is None:
-        return replace(here, reason="no other device multiplies such operands")
+    there, here = _elsewhere(problem), _best(problem, CPU)
+    if there is None or here is None:
+        return replace(choice.alone(problem), reason="the other side has no kernel for it")
     lent = any(place and not place.isdigit() for place in problem.places)
     if lent or shares_cores(there.device):
         best = min(there, here, key=lambda plan: plan.seconds)
@@ -68,11 +68,16 @@ def _elsewhere(problem: Problem) -> Plan | None:
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
         remedy = 'Install a driver for one, or pass backend="auto"'
         raise BackendUnavailable(HYBRID, f"there is no device beside the CPU ({causes})", remedy)
+    return _best(problem, *(name for name in BACKENDS if name not in HOST_BACKENDS))
+
+
+@lru_cache(maxsize=4096)
+def _best(problem: Problem, *names: str) -> Plan | None:
+    """The best plan for all of `problem` by the backends of those names; None where none of them multiplies such."""
     found = []
-    for name in BACKENDS:
-        if name not in HOST_BACKENDS:
-            with suppress(BackendUnavailable, TypeError, ValueError):  # the last: no reproducible=True of this type
-                found.append(choice.choose(problem, name))
+    for name in names:
+        with suppress(BackendUnavailable, TypeError, ValueError):  # the last: no reproducible=True of this type
+            found.append(choice.choose(problem, name))
     return min(found, key=lambda plan: plan.seconds, default=None)
 
 
@@ -148,4 +153,4 @@ def _tile(plan: Plan) -> int:
     return tile
 
 
-trust.forgetful += [_elsewhere.cache_clear, _cut.cache_clear, _predicted.cache_clear, balance.forget]
+trust.forgetful += [_elsewhere.cache_clear, _best.cache_clear, _cut.cache_clear, _predicted.cache_clear, balance.forget]
