@@ -17,6 +17,7 @@ from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.hybrid import CPU
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
+from gemm.problem import Problem
 
 DRIVING = 2
 """Threads of the host that a device keeps busy: one drives it, often spinning, and one copies. Their CPUs are left to
@@ -37,14 +38,16 @@ class SplitLaunch:
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
         bias: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        axis, problem = self._plan.axis, self._plan.problem
+        axis, problem, whole = self._plan.axis, self._plan.problem, _Views(a, b, c, out, bias)
         parts, start = [], 0
         for side in self._plan.sides:
             stop = start + getattr(side.problem, axis)
-            share = start / getattr(problem, axis), stop / getattr(problem, axis)
-            views = _views(axis, share, a, b, c, out, bias)
+            views = whole
+            if len(self._plan.sides) > 1:
+                views = _cut(whole, axis, start / getattr(problem, axis), stop / getattr(problem, axis))
             if views.out.size:
-                parts.append(_Part(side, views, alpha, beta))
+                own = problem if views is whole else _described(side.problem, views)
+                parts.append(_Part(side, own, views, (alpha, beta)))
             start = stop
         _at_once(parts)
         failed = [part for part in parts if part.failure is not None]
@@ -84,6 +87,26 @@ class _Views(NamedTuple):
     bias: np.ndarray | None
 
 
+def _cut(whole: _Views, axis: str, first: float, last: float) -> _Views:
+    """A share of the operands, from `first` to `last`: rows of the result, or items of the longest axis of a stack."""
+    a, b, c, out, bias = whole
+    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
+    cut = slice(round(first * out.shape[at]), round(last * out.shape[at]))
+    of = (*(slice(None),) * at, cut)
+    if axis == "batch":
+        b = b[of]
+    elif bias is not None and bias.shape[0] > 1:
+        bias = bias[cut]
+    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
+
+
+def _described(predicted: Problem, views: _Views) -> Problem:
+    """The Problem of a part: of a cut its layout and places are what they are, not always those of the whole."""
+    places = tuple(map(operands.place, views[:4]))
+    layout = "".join(map(operands.layout, (views.a, views.b, views.out)))
+    return replace(predicted, batch=math.prod(views.out.shape[:-2]), layout=layout, places=places * any(places))
+
+
 class _Part:
     """One side's part of a product.
 
@@ -92,19 +115,12 @@ class _Part:
         failure: what was raised. seconds: what it took, once its kernel was there.
     """
 
-    def __init__(self, plan: Plan, views: _Views, alpha: Any, beta: Any) -> None:
+    def __init__(self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any]) -> None:
         self.plan, self.views = plan, views
         self.name = CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
         self.failure: BaseException | None = None
         self.seconds = 0.0
-        self._scalars = alpha, beta
-        a, b, c, out, _ = views
-        # What is in the way of the whole is not always in that of a part, and the other way round.
-        places = tuple(map(operands.place, (a, b, c, out)))
-        self._problem = replace(
-            plan.problem, batch=math.prod(out.shape[:-2]), layout="".join(map(operands.layout, (a, b, out))),
-            places=places if any(places) else (),
-        )  # fmt: skip
+        self._problem, self._scalars = problem, scalars
 
     def load(self) -> None:
         """Have the kernel compiled or loaded."""
@@ -142,9 +158,9 @@ class _Part:
 
 def _at_once(parts: list[_Part]) -> None:
     """Compute the parts, the last one, which is the CPU's, in this thread."""
-    for part in parts:
-        part.load()
     *others, own = parts
+    for part in parts if others else ():
+        part.load()
     go, begun = threading.Event(), time.perf_counter()
     threads = [(part, threading.Thread(target=part.compute, args=(begun, go), name="gemm-hybrid")) for part in others]
     for _, thread in threads:
@@ -163,18 +179,3 @@ def _at_once(parts: list[_Part]) -> None:
                 part.compute(begun)
             else:
                 thread.join()
-
-
-def _views(
-    axis: str, share: tuple[float, float], a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray,
-    bias: np.ndarray | None,
-) -> _Views:  # fmt: skip
-    """The share of the operands: rows of the result, or items of the longest axis of a stack."""
-    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
-    cut = slice(*(round(bound * out.shape[at]) for bound in share))
-    of = (*(slice(None),) * at, cut)
-    if axis == "batch":
-        b = b[of]
-    elif bias is not None and bias.shape[0] > 1:
-        bias = bias[cut]
-    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
