@@ -122,6 +122,9 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
+/* Lets products that the calling thread asks for leave so many of those threads' CPUs to others, 0 as at first; one
+ * thread is always left to them. */
+void gemm_leave_threads(int count);
 
 /* What this CPU and its operating system can run: bit i stands for gemm_feature_names[i]; NULL ends the names. */
 enum {

@@ -13,7 +13,7 @@ from gemm import dispatch, repeat
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import probe, trust
-from gemm.dispatch.plan import Candidate, Plan
+from gemm.dispatch.plan import Candidate, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.prepared import Prepared
 from gemm.problem import Device, DeviceView, Problem
@@ -50,6 +50,9 @@ def gemm(
             (k + 2)·2⁻²⁴; and sums of float16 in float16, u = 2⁻¹¹, as long as none exceeds 65504.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
+            "hybrid": large products of host arrays by the CPU and the fastest other device at once, each a share of the
+            rows; the better one alone where that gains nothing; arrays on a device there. The shares follow measured
+            times, and with them the last bits of elements that both round differently, but for reproducible=True.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
         bias: (n,) or (1, n): added to each row of the result; (m, 1): to each column ((m,) where b is a column). It is
             rounded to the result's dtype and the same for all of a batch.
@@ -107,7 +110,8 @@ class GemmPlan:
     """A product whose checks and choice are done: call it on operands like those it was made for.
 
     Attributes:
-        kernel, device: names of what will run. seconds: its predicted time. reason: why it was chosen.
+        kernel, device: names of what will run, of backend="hybrid" both sides'. seconds: its predicted time.
+        reason: why it was chosen.
         candidates: all that were weighed, with their predicted times or why they cannot run.
         operands: {name: what a device does with it}, "used in place", "packed on the device" or "copied"; empty for
             kernels that compute in host memory.
@@ -126,9 +130,10 @@ class GemmPlan:
 
     def _take(self, chosen: Plan) -> None:
         self._launch, self._plan = dispatch.launcher(chosen), chosen
+        self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 
-    kernel = property(lambda self: self._plan.kernel.name)
-    device = property(lambda self: self._plan.device.key)
+    kernel = property(lambda self: " + ".join(side.kernel.name for side in self._sides))
+    device = property(lambda self: " + ".join(side.device.key for side in self._sides))
     seconds = property(lambda self: self._plan.seconds)
     reason = property(lambda self: self._plan.reason)
 
@@ -202,10 +207,11 @@ def describe(chosen: GemmPlan) -> str:
     def fits(c: Candidate) -> bool:
         return c.kernel.multiplies(problem.dtype, problem.inputs)
 
+    used = {(side.kernel.name, side.device.key) for side in chosen._sides}
     able = sorted((c for c in chosen.candidates if c.seconds is not None), key=lambda c: c.seconds or 0)
     for c in able:
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
-        mark = "→" if (c.kernel.name, c.device.key) == (chosen.kernel, chosen.device) else " "
+        mark = "→" if (c.kernel.name, c.device.key) in used else " "
         corrected = [f"× {c.factor:.2f} as such products were measured"] if c.factor != 1 else []
         tuned = ", ".join([c.basis, *corrected, *([f"{_parameters(c.kernel)} {c.origin}"] if c.origin else [])])
         lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({tuned})")
@@ -280,7 +286,10 @@ def _on(row: Kernel) -> list[tuple[Device | None, str]]:
 
 
 def backends() -> dict[str, str]:
-    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend."""
+    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend.
+
+    backend="hybrid" is none of its own: it can be used where some other one than "cpu" and "numpy" can.
+    """
     found = {}
     for name in BACKENDS:
         try:

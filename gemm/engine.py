@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import operator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from typing import Any
 
@@ -64,6 +65,17 @@ def set_num_threads(count: int | None) -> None:
         if count < 1:
             raise ValueError(f"count must be a positive integer or None, not {count}")
     engine().lib.gemm_set_num_threads(min(count or 0, threads.MOST))
+
+
+@contextmanager
+def leaving(count: int) -> Iterator[None]:
+    """Let the products of this thread leave `count` of their threads' CPUs to others, but one; the limit stays."""
+    lib = engine().lib
+    lib.gemm_leave_threads(count)
+    try:
+        yield
+    finally:
+        lib.gemm_leave_threads(0)
 
 
 def start() -> None:

@@ -19,6 +19,7 @@ from gemm.backends.base import Launch
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
 from gemm.dispatch import registry, trust
+from gemm.dispatch.plan import HYBRID
 from gemm.engine import engine
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
@@ -184,6 +185,8 @@ def prepare(
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
         MemoryError: there is no room for the packed copy.
     """
+    if backend == HYBRID:
+        raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
     matrix = operands.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")

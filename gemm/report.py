@@ -25,6 +25,7 @@ VARIABLES = {
     "GEMM_NUM_THREADS": "threads of the cpu backend; default: the cores that this process may use",
     "GEMM_CPU_ISA": "instruction set of the cpu backend, such as scalar or avx2; an error where the CPU lacks it",
     "GEMM_CACHE_DIR": "folder of compiled kernels, of the probe's facts and of what was tuned",
+    "GEMM_ADAPT": "0: predictions are not corrected by measured times while the program runs",
     "GEMM_PROBE_TIMEOUT": "seconds that a driver may be silent when devices are looked for or tuned; default 60",
 }
 """The environment variables that the package reads, and what each sets."""

@@ -44,6 +44,10 @@ void gemm_grant_threads(int most) {
     (void)most;
 }
 
+void gemm_leave_threads(int count) {
+    (void)count;
+}
+
 gemm_team gemm_muster(double ns, int most) {
     (void)ns, (void)most;
     return (gemm_team){1, NULL, 0};
@@ -154,6 +158,7 @@ typedef struct pool {
 
 static atomic_int asked_for; /* the limit that was set; 0: as many as are granted */
 static atomic_int granted = MOST_THREADS;
+static _Thread_local int left_free; /* of either, by products of this thread */
 static _Atomic(pool *) the_pool;
 static atomic_llong last_end;      /* of a call that threads could have paid for, by now_ns */
 static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
@@ -209,7 +214,8 @@ static int usable_cpus(int64_t now, int64_t age) {
 
 static int limit_for(int cpus) {
     const int asked = atomic_load(&asked_for);
-    return asked ? asked : (int)min64(atomic_load(&granted), cpus);
+    const int limit = asked ? asked : (int)min64(atomic_load(&granted), cpus);
+    return limit > left_free ? limit - left_free : 1;
 }
 
 EXPORT int gemm_get_num_threads(void) {
@@ -230,6 +236,10 @@ static void relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+void gemm_leave_threads(int count) {
+    left_free = count;
 }
 
 /* Waits for `condition` to end, but only briefly, in the pool x; and lets others have the core that wait for it. */

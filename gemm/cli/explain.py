@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trans-b", action="store_true", help="b is given transposed, n × k")
     parser.add_argument("--reproducible", action="store_true", help="as with reproducible=True")
     parser.add_argument("--backend", default="auto", metavar="NAME",
-                        help=f"auto, {', '.join(BACKENDS)}, a target (avx2), or a device (opencl:0)")  # fmt: skip
+                        help=f"auto, {', '.join(BACKENDS)}, hybrid, a target, a device (opencl:0)")  # fmt: skip
     parser.add_argument("--kernel", metavar="NAME", help="the kernel by name")
 
 

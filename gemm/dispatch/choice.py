@@ -13,7 +13,7 @@ from gemm.backends.base import Launch, converting
 from gemm.catalog import BACKENDS, BY_NAME, TARGETS
 from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import Candidate, Plan
+from gemm.dispatch.plan import HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -26,7 +26,7 @@ def choose(
     """The plan for `problem`.
 
     Args:
-        backend: "auto", a backend, a target or a device key. kernel: a catalog row's name, or None.
+        backend: "auto", "hybrid", a backend, a target or a device key. kernel: a catalog row's name, or None.
         held_by: the device that holds the operands, None for the host.
         without: (kernel, device) pairs that have already failed in this call.
 
@@ -34,7 +34,16 @@ def choose(
         ValueError: an unknown name, or a kernel that this problem's arguments rule out.
         BackendUnavailable: what was named cannot run here.
     """
+    if backend == HYBRID and kernel is None and held_by is None and not without:
+        from gemm.dispatch import hybrid  # which has its sides chosen here
+
+        return hybrid.choose(problem)
     return _choose(problem, backend, kernel, held_by, without)
+
+
+def alone(problem: Problem) -> Plan:
+    """The best plan for backend="hybrid" that is no Split."""
+    return _choose(problem, HYBRID, None, None, frozenset())
 
 
 @lru_cache(maxsize=4096)
@@ -62,8 +71,8 @@ def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
     family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
     named = family in BACKENDS and (backend == family or number.isdigit())
-    if not (named or (isinstance(backend, str) and (backend == "auto" or backend in TARGETS))):
-        names = ", ".join(("auto", *BACKENDS, *sorted(TARGETS - set(BACKENDS))))
+    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID) or backend in TARGETS))):
+        names = ", ".join(("auto", *BACKENDS, HYBRID, *sorted(TARGETS - set(BACKENDS))))
         raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
@@ -164,6 +173,11 @@ def candidates(
     return _considered(problem, backend, kernel, held_by).weighed()
 
 
+def soonest(problem: Problem, backend: str) -> Candidate | None:
+    """The candidate of the least predicted time; a late one may not be verified yet."""
+    return _considered(problem, backend, None, None).peek()
+
+
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
     """The error for a choice without candidates."""
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
@@ -184,6 +198,10 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
+    if isinstance(plan, Split):
+        from gemm.dispatch.together import SplitLaunch
+
+        return SplitLaunch(plan)
     problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
     backend = registry.backend(plan.kernel.backend)
     if problem.inputs == plan.kernel.inputs:
@@ -216,7 +234,7 @@ def deliver(
     """
     without: frozenset[tuple[str, str]] = frozenset()
     failure: KernelFailed | None = None
-    if plan is not None and trust.failed(plan.kernel, plan.device):
+    if plan is not None and (isinstance(plan, Split) or trust.failed(plan.kernel, plan.device)):
         plan = None
     while True:
         try:

@@ -45,6 +45,11 @@ _learned: Table = {}
 _counts: dict[tuple[Subject, str, tuple[int, ...]], int] = {}
 
 
+def adapts() -> bool:
+    """Whether predictions are corrected while the program runs: unless GEMM_ADAPT is 0."""
+    return os.environ.get("GEMM_ADAPT") != "0"
+
+
 def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
     """Whose error a prediction's is."""
     return device.key, problem.dtype if problem.device == "host" else kernel.label
@@ -111,7 +116,7 @@ def doubtful(plan: Plan) -> bool:
     return (
         plan.rival <= DOUBT * plan.seconds
         and not plan.problem.reproducible
-        and os.environ.get("GEMM_ADAPT", "1") != "0"
+        and adapts()
         and _counts.get(_counted(plan), 0) <= TIMES
     )
 

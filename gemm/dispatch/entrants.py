@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
-from gemm.dispatch.plan import Candidate, Rates
+from gemm.dispatch.plan import HYBRID, Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
 
@@ -147,6 +147,7 @@ def admitted(backend: str, kernel: str | None) -> tuple[Kernel, ...]:
 
     def fits(row: Kernel) -> bool:
         family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
+        family |= backend == HYBRID and kernel is None  # a kernel by name is one side's
         return family and kernel in (None, row.name)
 
     return tuple(row for row in KERNELS if fits(row))

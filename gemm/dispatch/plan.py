@@ -9,6 +9,8 @@ from typing import NamedTuple
 from gemm.catalog import Kernel
 from gemm.problem import Device, Problem
 
+HYBRID = "hybrid"
+"""The name for the CPU and a device at once; see gemm.dispatch.hybrid."""
 CALL = 2e-6
 """Seconds of a call that only enters native code."""
 
@@ -74,3 +76,19 @@ class Plan:
     reason: str
     factor: float = 1.0
     rival: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Plan):
+    """A product cut along an axis: a device has the first items, the CPU has the others, at once.
+
+    It is chosen anew for each product, as measured times move the cut. `kernel` and `device` are the first side's,
+    `seconds` are those until the later side is done.
+
+    Attributes:
+        axis: what is cut, a field of Problem: "m" or "batch".
+        sides: a plan each; one of them has everything where that turned out to be sooner.
+    """
+
+    axis: str
+    sides: tuple[Plan, ...]

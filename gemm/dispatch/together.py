@@ -1,0 +1,181 @@
+"""The launch of a Split: its sides at once, each a product that is delivered as any other is."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm import engine, operands
+from gemm.dispatch import balance, choice, correction
+from gemm.dispatch.entrants import HOST_BACKENDS
+from gemm.dispatch.hybrid import CPU
+from gemm.dispatch.plan import Plan, Split
+from gemm.errors import BackendUnavailable
+from gemm.problem import Problem
+
+DRIVING = 2
+"""Threads of the host that a device keeps busy: one drives it, often spinning, and one copies. Their CPUs are left to
+them, where there are many, or the device would wait for its operands while they wait for a CPU."""
+
+
+class SplitLaunch:
+    """The launch of a Split: see gemm.backends.base.Launch.
+
+    A side that fails is made up for by whatever else works. It raises what `gemm` does, no KernelFailed: MemoryError or
+    BackendUnavailable where nothing is left, RuntimeError where an out that is c was written by then.
+    """
+
+    def __init__(self, plan: Split) -> None:
+        self._plan = plan
+
+    def __call__(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
+        bias: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        axis, problem, whole = self._plan.axis, self._plan.problem, _Views(a, b, c, out, bias)
+        parts, start = [], 0
+        for side in self._plan.sides:
+            stop = start + getattr(side.problem, axis)
+            views = whole
+            if len(self._plan.sides) > 1:
+                views = _cut(whole, axis, start / getattr(problem, axis), stop / getattr(problem, axis))
+            if views.out.size:
+                own = problem if views is whole else _described(side.problem, views)
+                parts.append(_Part(side, own, views, (alpha, beta)))
+            start = stop
+        _at_once(parts)
+        failed = [part for part in parts if part.failure is not None]
+        for part in failed:
+            self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
+        if correction.adapts() and not failed:
+            known = balance.lately(problem)
+            known.count += 1
+            for part in parts:
+                known.note(part.name, part.seconds / part.plan.seconds, together=len(parts) > 1)
+
+    def _make_up(self, part: _Part, others: list[str]) -> None:
+        """Compute a part whose side has failed by the first of `others` that can."""
+        assert part.failure is not None
+        error = part.failure
+        for name in others:
+            if not isinstance(error, BackendUnavailable | MemoryError):
+                raise error
+            try:
+                part.run(name)
+                return
+            except (BackendUnavailable, MemoryError) as failure:
+                error = failure
+        c, out = part.views.c, part.views.out
+        if c is None or len(self._plan.sides) == 1 or not operands.identical(c, out):
+            raise error
+        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+
+
+class _Views(NamedTuple):
+    """Operands as Launch has them."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray | None
+    out: np.ndarray
+    bias: np.ndarray | None
+
+
+def _cut(whole: _Views, axis: str, first: float, last: float) -> _Views:
+    """A share of the operands, from `first` to `last`: rows of the result, or items of the longest axis of a stack."""
+    a, b, c, out, bias = whole
+    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
+    cut = slice(round(first * out.shape[at]), round(last * out.shape[at]))
+    of = (*(slice(None),) * at, cut)
+    if axis == "batch":
+        b = b[of]
+    elif bias is not None and bias.shape[0] > 1:
+        bias = bias[cut]
+    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
+
+
+def _described(predicted: Problem, views: _Views) -> Problem:
+    """The Problem of a part: of a cut its layout and places are what they are, not always those of the whole."""
+    places = tuple(map(operands.place, views[:4]))
+    layout = "".join(map(operands.layout, (views.a, views.b, views.out)))
+    return replace(predicted, batch=math.prod(views.out.shape[:-2]), layout=layout, places=places * any(places))
+
+
+class _Part:
+    """One side's part of a product.
+
+    Attributes:
+        plan: as it was predicted. name: of the side. views: of the operands.
+        failure: what was raised. seconds: what it took, once its kernel was there.
+    """
+
+    def __init__(self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any]) -> None:
+        self.plan, self.views = plan, views
+        self.name = CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
+        self.failure: BaseException | None = None
+        self.seconds = 0.0
+        self._problem, self._scalars = problem, scalars
+
+    def load(self) -> None:
+        """Have the kernel compiled or loaded."""
+
+        def attempt(plan: Plan) -> None:
+            launch = choice.launcher(plan)
+            if hasattr(launch, "native"):
+                launch.native(*self.views[:4])  # which it then knows, so that it starts before the other side
+
+        try:
+            choice.deliver(self._problem, self.name, None, None, attempt)
+        except (BackendUnavailable, MemoryError) as error:
+            self.failure = error
+
+    def compute(self, begun: float, after: threading.Event | None = None) -> None:
+        """Compute it, unless it has failed before; with `after` in a thread of its own, once that is set.
+
+        Its seconds count from `begun`: what it costs to have two sides is each one's.
+        """
+        if after is not None:
+            after.wait()
+        if self.failure is not None:
+            return
+        try:
+            self.run(self.name)
+        except BaseException as error:  # raised when the other side is done
+            self.failure = error
+        self.seconds = time.perf_counter() - begun
+
+    def run(self, backend: str) -> None:
+        """Compute it by the best kernel of `backend`."""
+        a, b, c, out, bias = self.views
+        choice.run(self._problem, backend, None, a, b, c, out, *self._scalars, bias)
+
+
+def _at_once(parts: list[_Part]) -> None:
+    """Compute the parts, the last one, which is the CPU's, in this thread."""
+    *others, own = parts
+    for part in parts if others else ():
+        part.load()
+    go, begun = threading.Event(), time.perf_counter()
+    threads = [(part, threading.Thread(target=part.compute, args=(begun, go), name="gemm-hybrid")) for part in others]
+    for _, thread in threads:
+        with suppress(RuntimeError):  # the system has no more of them
+            thread.start()
+    native = others and own.plan.kernel.backend == CPU
+    try:
+        with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
+            # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
+            go.set()
+            own.compute(begun)
+    finally:
+        go.set()  # whatever has happened, nobody writes to out any more when this returns
+        for part, thread in threads:
+            if thread.ident is None:
+                part.compute(begun)
+            else:
+                thread.join()

@@ -1,0 +1,455 @@
+"""backend="hybrid": one product on the CPU and a device at once, here an OpenCL CPU and the emulated GPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import cuda_machine
+import numpy as np
+import pytest
+from test_dispatch import run_python
+
+import gemm
+from gemm import engine
+from gemm.backends import cuda_api, cuda_compiler
+from gemm.backends.base import Backend
+from gemm.dispatch import balance, choice, hybrid, late, probe, registry, together, trust
+from gemm.dispatch.plan import Plan, Split
+from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.problem import Device, Problem
+
+M, N, K = 320, 200, 150
+KERNELS = {"opencl": ("sgemm_generic_naive", "dgemm_generic_naive"), "cuda": ("sgemm_cuda_tile", "dgemm_cuda_tile")}
+
+
+@pytest.fixture(params=["opencl", "cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """A device that the probe is said to have found to be right and about as fast as the CPU, with cores of its own."""
+    backend: Backend
+    if request.param == "cuda":
+        try:
+            settings = cuda_machine.environment(streams="late")
+        except OSError as error:
+            pytest.skip(f"the emulated machine is not built here: {error}")
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        _forget_cuda()
+    registry.backend.cache_clear()
+    backend = registry.backend(request.param)
+    try:
+        found = backend.devices()[0]
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    lines: list[dict[str, Any]] = [{"step": "device", "device": found.key, "backend": found.backend,
+                                    "name": found.name, "driver": found.driver, "kind": "gpu"}]  # fmt: skip
+    lines += ({"step": "kernel", "kernel": name, "device": found.key, "ok": True, "error": "", "launch": 1e-6,
+               "flops": 1e11, "upload": 1e12, "download": 1e12} for name in KERNELS[found.backend])  # fmt: skip
+    monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
+    found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
+    monkeypatch.setattr(late, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
+    monkeypatch.setattr(trust, "_failed", {})
+    monkeypatch.setattr(trust, "_lost", {})
+    monkeypatch.setattr(hybrid, "shares_cores", lambda device: False)
+    monkeypatch.setattr(hybrid, "START", 0.0)
+    monkeypatch.setattr(hybrid, "GAIN", 2.0)  # whatever a cut gains
+    monkeypatch.setenv("GEMM_ADAPT", "0")
+    choice.forget()
+    yield found
+    choice.forget()
+    registry.backend.cache_clear()
+    _forget_cuda()
+
+
+def _forget_cuda() -> None:
+    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+        cached.cache_clear()
+
+
+def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
+
+
+def sides(*operands: np.ndarray, **options: Any) -> list[Plan]:
+    """Those of a product, which must be cut; the device's is the first."""
+    plan = gemm.plan(*operands, backend="hybrid", **options)
+    chosen = choice.choose(plan._problem, "hybrid")
+    assert isinstance(chosen, Split)
+    assert len(chosen.sides) == 2
+    assert plan.kernel == " + ".join(side.kernel.name for side in chosen.sides)
+    assert plan.device == f"{chosen.sides[0].device.key} + cpu:0"
+    return list(chosen.sides)
+
+
+def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
+    """The bits of the CPU, cut as the plan says, with and without an out."""
+    there, here = sides(*operands, out=out, **options)
+    assert there.problem.m + here.problem.m == M or there.problem.batch + here.problem.batch > 2
+    right = gemm.gemm(*operands, backend="cpu", **options)
+    found = gemm.gemm(*operands, backend="hybrid", **options)
+    np.testing.assert_array_equal(found, right)
+    if out is not None:
+        assert gemm.gemm(*operands, backend="hybrid", out=out, **options) is out
+        np.testing.assert_array_equal(out, right)
+
+
+CALLS: dict[str, Callable[[], None]] = {
+    "plain": lambda: the_same(rand(M, K), rand(K, N), out=np.full((M, N), np.nan, "f"), reproducible=True),
+    "float64": lambda: the_same(rand(M, K, dtype="d"), rand(K, N, dtype="d"), reproducible=True, alpha=1.5),
+    "transposed": lambda: the_same(rand(K, M), rand(N, K), trans_a=True, trans_b=True, reproducible=True),
+    "columns": lambda: the_same(rand(M, K), rand(K, N), out=np.empty((N, M), "f").T, reproducible=True),
+    "strided": lambda: the_same(rand(2 * M, K)[::-2], rand(K, 2 * N)[:, ::2], reproducible=True),
+    "beta": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), beta=-0.5, reproducible=True),
+    "broadcast c": lambda: the_same(rand(M, K), rand(K, N), rand(N), beta=2.0, reproducible=True),
+    "batch": lambda: the_same(rand(90, 40, 50), rand(90, 50, 60), out=np.empty((90, 40, 60), "f"), reproducible=True),
+    "two batch axes": lambda: the_same(
+        rand(3, 30, 40, 50), rand(50, 60), rand(30, 40, 60), beta=1.0, bias=rand(40, 1), reproducible=True
+    ),
+    "a stack of large ones": lambda: the_same(rand(2, M, K), rand(K, N), reproducible=True),
+    "row bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(N), activation="relu", reproducible=True),
+    "column bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(M, 1), reproducible=True),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bits_are_those_of_the_cpu(device: Device, name: str) -> None:
+    if name == "float64" and "fp64" not in device.features:
+        pytest.skip("the device has no float64")
+    CALLS[name]()
+
+
+def test_out_may_be_c_and_may_overlap(device: Device) -> None:
+    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
+    assert gemm.gemm(a, b, c, beta=0.5, backend="hybrid", reproducible=True, out=c) is c
+    np.testing.assert_array_equal(c, right)
+    square = rand(M, M)
+    right = gemm.gemm(square, square.T, backend="cpu", reproducible=True)
+    np.testing.assert_array_equal(gemm.gemm(square, square.T, backend="hybrid", reproducible=True, out=square), right)
+
+
+def test_without_reproducible_it_is_as_accurate(device: Device) -> None:
+    a, b = rand(M, K), rand(K, N)
+    sides(a, b)
+    for _ in range(3):
+        np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), a.astype("d") @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_plan_runs_both_sides_and_explains_them(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = rand(M, K), rand(K, N)
+    there, _ = sides(a, b)
+    plan = gemm.plan(a, b, backend="hybrid", reproducible=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(plan(a, b), gemm.gemm(a, b, backend="cpu", reproducible=True))
+    gemm.explain(a, b, backend="hybrid")
+    told = capsys.readouterr().out
+    assert told.count("→") == 2
+    assert f"rows 0 to {there.problem.m - 1} on {device.key} in about" in told
+    assert f"rows {there.problem.m} to {M - 1} on cpu:0 in about" in told
+    assert "alone would take about" in told
+
+
+class Failing:
+    """Replaces launches of one backend by ones that fail, `times` times, after they have written nonsense to out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, backend: str, times: int = 99, **how: bool) -> None:
+        self.times, real = times, type(registry.backend(backend)).launcher
+
+        def launcher(own: Any, kernel: Any, device: Any, problem: Any) -> Any:
+            launch = real(own, kernel, device, problem)
+
+            def failing(*operands: Any) -> None:
+                if not self.times:
+                    return launch(*operands)
+                self.times -= 1
+                if operands[2] is None:
+                    operands[3][...] = np.nan
+                raise KernelFailed("it fails for the test", **how)
+
+            return failing
+
+        monkeypatch.setattr(type(registry.backend(backend)), "launcher", launcher)
+        choice.forget()
+
+
+@pytest.mark.parametrize("side", ["cpu", "device"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_side_that_fails_is_made_up_for(
+    device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, side: str, memory: bool
+) -> None:
+    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
+    plain = gemm.gemm(a, b, backend="cpu", reproducible=True)
+    sides(a, b, c, beta=0.5, reproducible=True)
+    failing = "cpu" if side == "cpu" else device.backend
+    Failing(monkeypatch, failing, memory=memory)
+    with caplog.at_level(logging.WARNING, "gemm"):
+        assert gemm.gemm(a, b, c, beta=0.5, backend="hybrid", reproducible=True, out=c) is c
+    np.testing.assert_array_equal(c, right)
+    failed = {key for _, key in trust._failed}
+    assert failed == (set() if memory else {"cpu:0" if side == "cpu" else device.key})
+    assert len(caplog.records) == len(trust._failed)
+    if not memory:  # the next product is the other side's
+        assert side == "device" or gemm.plan(a, b, backend="hybrid", reproducible=True).device == device.key
+        np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), plain)
+
+
+def test_both_sides_fail_and_numpy_delivers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = rand(M, K), rand(K, N)
+    for name in ("cpu", device.backend):
+        Failing(monkeypatch, name)
+    np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), a @ b, rtol=1e-4, atol=1e-4)
+    chosen = choice.choose(Problem("float32", M, N, K), "hybrid", None, None, frozenset({("nothing", "nowhere")}))
+    assert chosen.kernel.name == "gemm_numpy_reference"
+
+
+def test_what_nobody_can_make_up_for_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    sides(a, b, c, beta=0.5, reproducible=True)
+    Failing(monkeypatch, device.backend)
+    Failing(monkeypatch, "cpu")
+    before = c.copy()
+    with pytest.raises(BackendUnavailable):  # NumPy offers no reproducible=True
+        gemm.gemm(a, b, c, beta=0.5, backend="hybrid", reproducible=True)
+    np.testing.assert_array_equal(c, before)
+
+
+def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    real = together._Part.run
+
+    def run(part: Any, backend: str) -> None:
+        if part.name != "cpu":
+            raise BackendUnavailable(backend, "fails for the test")
+        real(part, backend)
+
+    monkeypatch.setattr(together._Part, "run", run)
+    with pytest.raises(RuntimeError, match="out, which is c, is partly written"):
+        gemm.gemm(a, b, c, beta=0.5, backend="hybrid", out=c)
+
+
+def test_a_device_that_is_lost_leaves_all_to_the_cpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = rand(M, K), rand(K, N)
+    Failing(monkeypatch, device.backend, lost=True)
+    right = gemm.gemm(a, b, backend="cpu")
+    np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid"), right)
+    plan = gemm.plan(a, b, backend="hybrid")
+    assert (plan.device, plan.reason) == ("cpu:0", "the other side has no kernel for it")
+    np.testing.assert_array_equal(plan(a, b), right)
+
+
+def test_threads_cut_products_side_by_side(device: Device) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    a, b = rand(M, K), rand(K, N)
+    right = gemm.gemm(a, b, backend="cpu", reproducible=True)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: gemm.gemm(a, b, backend="hybrid", reproducible=True), range(6)))
+    assert all(np.array_equal(x, right) for x in found)
+
+
+def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(together.threading.Thread, "start", refused)
+    CALLS["plain"]()
+
+
+def test_measured_times_move_the_cut_and_leave_the_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    a, b = rand(M, K), rand(K, N)
+    right = gemm.gemm(a, b, backend="cpu", reproducible=True)
+    for _ in range(balance.SPLIT + balance.ALONE + 3):
+        np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right)
+    known = balance.lately(Problem("float32", M, N, K, reproducible=True))
+    assert known.count == balance.SPLIT + balance.ALONE + 3
+    scale = known.scale(device.key, together=True), known.scale("cpu", together=True)
+    assert scale != (1.0, 1.0)
+
+
+def test_gemm_adapt_0_measures_nothing(device: Device) -> None:
+    a, b = rand(M, K), rand(K, N)
+    before = [side.problem for side in sides(a, b)]
+    for _ in range(4):
+        gemm.gemm(a, b, backend="hybrid")
+    assert balance.lately(Problem("float32", M, N, K)).count == 0
+    assert [side.problem for side in sides(a, b)] == before
+
+
+def test_small_products_and_devices_of_shared_cores_are_not_cut(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+    tiny, a, b = rand(8, 8), rand(M, K), rand(K, N)
+    assert "+" not in gemm.plan(tiny, tiny, backend="hybrid").kernel
+    np.testing.assert_array_equal(gemm.gemm(tiny, tiny, backend="hybrid"), gemm.gemm(tiny, tiny, backend="cpu"))
+    sides(a, b)
+    monkeypatch.setattr(hybrid, "shares_cores", lambda device: True)
+    alone = gemm.plan(a, b, backend="hybrid")
+    assert alone.device in ("cpu:0", device.key)
+    assert alone.reason.endswith(f"{device.key} computes on the CPU's own cores")
+
+
+@pytest.mark.parametrize("device", ["opencl"], indirect=True)
+def test_memory_of_gemm_empty_is_one_sides_at_a_time(device: Device) -> None:
+    a, b, out = rand(M, K), gemm.empty((K, N), np.float32, device.key), gemm.empty((M, N), np.float32, device.key)
+    b[...] = rand(K, N)
+    plan = gemm.plan(a, b, out=out, backend="hybrid")
+    assert "+" not in plan.kernel
+    assert plan.reason.endswith("operands in memory of gemm.empty are one side's at a time")
+    gemm.gemm(a, b, out=out, backend="hybrid")
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, int] = {}
+    real = together._Part.run
+
+    def run(part: Any, backend: str) -> None:
+        found[part.name] = gemm.get_num_threads()
+        real(part, backend)
+
+    monkeypatch.setattr(together._Part, "run", run)
+    before = gemm.get_num_threads()
+    try:
+        for limit, left in ((8, 2), (4, 1), (3, 0), (1, 0)):
+            gemm.set_num_threads(limit)
+            gemm.gemm(rand(M, K), rand(K, N), backend="hybrid")
+            assert found == {device.key: limit, "cpu": limit - left}
+            assert gemm.get_num_threads() == limit
+    finally:
+        gemm.set_num_threads(None)
+    with engine.leaving(before + 1):
+        assert gemm.get_num_threads() == 1
+    assert gemm.get_num_threads() == before
+
+
+def test_operands_on_a_device_are_multiplied_there(device: Device) -> None:
+    backend = registry.backend(device.backend)
+    a, b = rand(M, K), rand(K, N)
+    x, y = (backend.to_device(array, device).owner for array in (a, b))
+    chosen = gemm.plan(x, y, backend="hybrid")
+    assert chosen.device == device.key
+    found = backend.view(chosen(x, y), "result")
+    assert found is not None
+    np.testing.assert_allclose(backend.to_host(found), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_names_that_do_not_go_together(device: Device) -> None:
+    a, b = rand(8, 8), rand(8, 8)
+    with pytest.raises(ValueError, match="does not belong to backend='hybrid'"):
+        gemm.gemm(a, b, backend="hybrid", kernel="sgemm_scalar_4x4")
+    with pytest.raises(ValueError, match="packed for one device"):
+        gemm.prepare(b, backend="hybrid")
+    with pytest.raises(ValueError, match=r"one of auto, .*hybrid"):
+        gemm.gemm(a, b, backend="hybrids")
+
+
+def test_without_a_device_it_says_so() -> None:
+    done = run_python(
+        """
+        import numpy as np, gemm
+        a = np.ones((64, 64), np.float32)
+        for call in (gemm.gemm, gemm.plan):
+            try:
+                call(a, a, backend="hybrid")
+            except gemm.BackendUnavailable as error:
+                assert error.backend == "hybrid" and "no device beside the CPU" in error.cause, error
+                assert "Install a driver" in error.remedy
+            else:
+                raise AssertionError("nothing was raised")
+        """,
+        OCL_ICD_VENDORS=os.devnull, OCL_ICD_FILENAMES="", GEMM_LIBCUDA=os.devnull, GEMM_CACHE_DIR=os.devnull,
+        CUDA_VISIBLE_DEVICES="",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def product(problem: Problem, real: dict[tuple[str, bool], float]) -> Plan:
+    """What is chosen, and what would be learnt of it if sides took `real` times the predicted seconds."""
+    plan = choice.choose(problem, "hybrid")
+    if isinstance(plan, Split):
+        known, both = balance.lately(problem), len(plan.sides) > 1
+        known.count += 1
+        for side in plan.sides:
+            known.note(name := side.device.key.replace("cpu:0", "cpu"), real[name, both], together=both)
+    return plan
+
+
+def test_a_cut_follows_what_sides_really_take(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
+    real = {(device.key, True): 3.0, (device.key, False): 2.9, ("cpu", True): 0.8, ("cpu", False): 0.7}
+    plans = [product(problem, real) for _ in range(balance.SPLIT + balance.ALONE + 2)]
+    cuts = [plan.sides for plan in plans if isinstance(plan, Split)]
+    assert [len(sides) for sides in cuts] == [2] * balance.SPLIT + [1] * balance.ALONE + [2, 2]
+    assert cuts[0][0].problem.m > cuts[-1][0].problem.m
+    there, here = (real[name, True] * side.seconds for name, side in zip((device.key, "cpu"), cuts[-1], strict=True))
+    assert there == pytest.approx(here, rel=0.2)
+
+
+def test_a_cut_that_gains_nothing_is_given_up_for_a_while(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
+    real = {(device.key, True): 2.0, (device.key, False): 0.9, ("cpu", True): 2.0, ("cpu", False): 0.9}
+    plans = [product(problem, real) for _ in range(balance.AGAIN + 1)]
+    counts = [len(plan.sides) for plan in plans if isinstance(plan, Split)]
+    assert counts == [2] * balance.SPLIT + [1] * (balance.AGAIN - balance.SPLIT) + [2]
+
+
+def linear(launch: float, item: float) -> balance.Seconds:
+    return lambda items: launch + item * items
+
+
+@pytest.mark.parametrize(("grain", "total"), [(1, 1000), (64, 4096), (128, 1000), (100, 99), (1, 1)])
+@pytest.mark.parametrize("ratio", [0.01, 0.2, 1.0, 3.0, 10.0, 1000.0])
+@pytest.mark.parametrize("launch", [0.0, 0.05, 100.0])
+def test_both_sides_end_as_soon_as_any_cut_lets_them(grain: int, total: int, ratio: float, launch: float) -> None:
+    first, second = linear(launch, 1e-3 / ratio), linear(1e-3, 1e-3)
+
+    def end(items: int) -> float:
+        return max(first(items) if items else 0.0, second(total - items) if items < total else 0.0)
+
+    items, seconds = balance.balance(total, grain, first, second)
+    assert items % grain == 0
+    assert seconds == end(items) == min(end(at) for at in range(0, total + 1, grain))
+
+
+def test_a_device_in_steps_is_given_whole_ones() -> None:
+    def waves(items: int) -> float:
+        return 1e-3 * -(-items // 256)
+
+    items, seconds = balance.balance(4096, 64, waves, linear(0.0, 1e-6))
+    assert seconds <= min(max(waves(x), 1e-6 * (4096 - x)) for x in range(0, 4097, 64)) * 1.3
+    assert items % 64 == 0
+
+
+def test_corrections_are_bounded_and_forgotten() -> None:
+    problem = Problem("float32", 1000, 1000, 1000)
+    balance.forget()
+    known = balance.lately(problem)
+    assert balance.lately(replace(problem, m=5000, n=1010)) is known
+    assert balance.lately(replace(problem, dtype="float64")) is not known
+    known.note("cpu", 50.0, together=True)
+    assert known.scale("cpu", together=True) == 1.0  # the first has loaded something
+    known.note("cpu", 1e9, together=True)
+    assert known.scale("cpu", together=True) == balance.MOST
+    for ratio in (1.99, 0.1, 1.99):
+        known.note("cpu", ratio, together=True)
+    assert known.scale("cpu", together=True) == known.scale("cpu", together=False) == 2.0
+    for ratio in (1e-9, 1.0, 1e-9):
+        known.note("cpu", ratio, together=False)
+    assert known.scale("cpu", together=False) == 1 / balance.MOST
+    assert known.scale("cpu", together=True) == 2.0
+    known.count = balance.AGAIN
+    assert balance.lately(problem) is not known
+    balance.forget()
