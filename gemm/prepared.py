@@ -184,6 +184,7 @@ def prepare(
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
         MemoryError: there is no room for the packed copy.
     """
+    repeat.settle()  # b may be a result
     matrix = operands.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
