@@ -15,8 +15,8 @@
 
 Places: "separate", arrays of the host, each its own; "slices" of one array; and where there is a CUDA GPU "host to
 cuda", separate arrays of the host with backend="cuda", and "torch ..." and "cupy ...", those libraries' arrays, if they
-are installed. All in one process, interleaved, in rotating order; times are medians. The arrays of 10 000 products of 16³
-are 31 MB, more than most caches hold; --count 300 is what fits them.
+are installed. All in one process, interleaved, in rotating order; times are medians. The arrays of 10 000 products of
+16³ are 31 MB, more than most caches hold; --count 300 is what fits them.
 
 The JSON document ("gemm-batching/1", seconds for one product) holds
 

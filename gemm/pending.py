@@ -42,7 +42,7 @@ class Future:
         self._batch, self._result = batch, result
         self._done = batch is None
         self._error: BaseException | None = None
-        self._calls: list[Callable[[Future], Any]] = []
+        self._calls: list[Callable[[Future], Any]] | None = None
 
     def result(self, timeout: float | None = None) -> Any:
         """The array, complete. Raises what the product raised. `timeout` is there for the interface: nothing waits."""
@@ -75,13 +75,13 @@ class Future:
         if self._done:
             call(self)
         else:
-            self._calls.append(call)
+            self._calls = [*(self._calls or ()), call]
 
     def settle(self, error: BaseException | None) -> None:
         """The product is done."""
         self._error, self._batch, self._done = error, None, True
-        calls, self._calls = self._calls, []
-        for call in calls:
+        calls, self._calls = self._calls, None
+        for call in calls or ():
             try:
                 call(self)
             except Exception:
@@ -99,6 +99,11 @@ class Batch:
         self._failed: dict[tuple[str, int], BaseException] = {}  # of the products being computed
         self._failures: list[BaseException] = []  # of those before, which nobody was told of
         self._depth = 0
+
+    def await_others(self) -> None:
+        """Be this thread's, so that what it is given waits until something else is asked for."""
+        if self._pending is not None:
+            self._pending.enter()
 
     def __len__(self) -> int:
         """How many products wait."""
@@ -168,27 +173,22 @@ class Batch:
         self.deliver()
         return None
 
-    def submit(self, a: Any, b: Any, c: Any, options: dict[str, Any]) -> Future:
+    def submit(self, operands: tuple[Any, ...], options: dict[str, Any]) -> Future:
         """The future of a product; of one that cannot wait it is done."""
+        if self._pending is None:
+            return Future(None, gemm(*operands, **options))
         with self._lock:
-            if self._pending is None:
-                return Future(None, gemm(a, b, c, **options))
-            here, there = self._pending.pending(), len(self._resident)
             self._depth += 1
-            was = self._pending.remembers(True)
             try:
-                result = gemm(a, b, c, **options)
+                result, number = self._pending.ask(gemm, operands, options)
             finally:
-                self._pending.remembers(was)
                 self._depth -= 1
-            for name, count, before in (
-                ("host", self._pending.pending(), here), ("device", len(self._resident), there),
-            ):  # fmt: skip
-                if count and count != before:
-                    future = Future(self, result)
-                    self._futures.append(((name, count - 1), future))
-                    return future
-            return Future(None, result)
+            if number < 0 and self._resident.last() is not result:
+                return Future(None, result)
+            future = Future(self, result)
+            key = ("host", number) if number >= 0 else ("device", len(self._resident) - 1)
+            self._futures.append((key, future))
+            return future
 
     def extend(self, key: object, count: int, columns: Sequence[Any], results: list[Any]) -> None:
         """Remember the products from number len(results) on, up to one that gemm._memo does not know."""
@@ -282,10 +282,11 @@ def submit(a: Any, b: Any, c: Any = None, **options: Any) -> Future:
     Until it is done, no operand must be changed. Arguments are checked at once, with gemm's errors. A product that
     gains nothing by waiting is done when this returns. For thousands of products, `gemm_many` takes far less time.
     """
-    batch = _joined()
-    if batch._depth == 0 and batch._pending is not None:
-        batch._pending.enter()
-    return batch.submit(a, b, c, options)
+    batch: Batch | None = repeat.current()
+    if batch is None:
+        batch = Batch()
+        batch.await_others()
+    return batch.submit((a, b) if c is None else (a, b, c), options)
 
 
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:

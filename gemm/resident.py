@@ -56,6 +56,10 @@ class Resident:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def last(self) -> Any:
+        """The result that was promised last, or None."""
+        return self._waiting[-1].arrays[3] if self._waiting else None
+
     def take(self, options: Any, a: Any, b: Any, c: Any, out: Any) -> Any:
         """The result of a product of arrays like others before, which waits; None for any other."""
         replay = repeat.replay(options, a, b, c, out)

@@ -45,6 +45,7 @@ typedef struct {
     PyObject *owner; /* whose `deliver` computes what is pending */
     int entered;     /* counts among gemm_batches */
     int open;        /* gemm.gemm's products are remembered; else those of gemm.submit only */
+    int64_t asked;   /* products that were pending, ever */
     pending now;
     entry *entries; /* room to be used again */
     gemm_place *places;
@@ -167,7 +168,7 @@ static int add(batch *self, memo *by, PyObject *const *operands, PyObject **resu
     extent at[OPERANDS];
     if ((self->now.count == MOST || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     const int alike = add_alike(&self->now, by, operands, result);
-    if (alike) return alike;
+    if (alike) return self->asked += alike == ADDED, alike;
     const slot *found = gemm_memo_find(by, operands, at);
     if (!found) return UNKNOWN;
     if (found->work > (found->plan ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
@@ -182,6 +183,7 @@ static int add(batch *self, memo *by, PyObject *const *operands, PyObject **resu
     }
     const char *c = reads_c(found) ? at[C].data : NULL;
     put(all, number, operands, out, &(gemm_place){at[A].data, at[B].data, c, at[OUT].data});
+    self->asked++;
     *result = out;
     return ADDED;
 }
@@ -478,13 +480,30 @@ static PyObject *batch_leave(PyObject *object, PyObject *ignored) {
 
 static PyObject *batch_open(PyObject *object, PyObject *yes) {
     batch *self = (batch *)object;
-    const int was = self->open, is = PyObject_IsTrue(yes);
+    const int is = PyObject_IsTrue(yes);
     if (is < 0) return NULL;
     self->open = is;
-    return PyBool_FromLong(was);
+    Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(open_doc, "remembers(yes, /)\n--\n\nWhether it remembers gemm.gemm's products; returns whether it did.");
+PyDoc_STRVAR(open_doc, "remembers(yes, /)\n--\n\nWhether it remembers gemm.gemm's products.");
+
+PyDoc_STRVAR(ask_doc, "ask(function, arguments, options, /)\n--\n\n"
+                      "(function(*arguments, **options), the number of the product that this has left pending or -1).");
+
+static PyObject *batch_ask(PyObject *object, PyObject *arguments) {
+    batch *self = (batch *)object;
+    PyObject *function, *given, *options;
+    if (!PyArg_ParseTuple(arguments, "OO!O!:ask", &function, &PyTuple_Type, &given, &PyDict_Type, &options))
+        return NULL;
+    const int was = self->open;
+    const int64_t before = self->asked;
+    self->open = 1;
+    PyObject *result = PyObject_Call(function, given, options);
+    self->open = was;
+    if (!result) return NULL;
+    return Py_BuildValue("Nn", result, self->asked > before ? self->now.count - 1 : (Py_ssize_t)-1);
+}
 
 static PyObject *batch_pending(PyObject *object, PyObject *ignored) {
     (void)ignored;
@@ -542,6 +561,7 @@ static PyMethodDef methods[] = {
     {"enter", batch_enter, METH_NOARGS, enter_doc},
     {"leave", batch_leave, METH_NOARGS, leave_doc},
     {"remembers", batch_open, METH_O, open_doc},
+    {"ask", batch_ask, METH_VARARGS, ask_doc},
     {"pending", batch_pending, METH_NOARGS, pending_doc},
     {NULL, NULL, 0, NULL},
 };
