@@ -308,7 +308,9 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     if unknown := options.keys() - {*repeat.defaults, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(repeat.defaults)}")
     columns = [_column(x) for x in (a, b, c, out)]
-    lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) is tuple}
+    lengths = {
+        name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in (list, tuple)
+    }
     if not lengths:
         raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
     if out is not None and "out" not in lengths:
@@ -324,7 +326,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
             number = len(results)
             if number == count:
                 break
-            x, y, z, target = (column[number] if type(column) is tuple else column for column in columns)
+            x, y, z, target = (column[number] if type(column) in (list, tuple) else column for column in columns)
             try:
                 results.append(gemm(x, y, z, out=target, **options))
             except (TypeError, ValueError) as error:
@@ -334,7 +336,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
 
 
 def _column(given: Any) -> Any:
-    """A tuple of operands, or an operand of all products."""
-    if given is None or hasattr(given, "shape"):
+    """A list or tuple of operands, or an operand of all products."""
+    if given is None or hasattr(given, "shape") or type(given) in (list, tuple):
         return given
     return tuple(given)

@@ -12,7 +12,11 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MOST = 4096, MOST_KINDS = 16 }; /* pending products, and how many kinds of them, of ... */
+enum {
+    MOST = 4096,        /* pending products, */
+    MOST_NATIVE = 1024, /* if they are the CPU's: their arrays' heads stay in its cache; */
+    MOST_KINDS = 16     /* and how many kinds of them, of ... */
+};
 static const double MOST_BYTES = 64e6; /* in all their operands; and multiply-adds, each: */
 static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8; /* a larger one fills a CPU, or a device, alone */
 static const double ASKED_FROM = 5e7; /* in all: below, the CPU is done before a device could be */
@@ -166,7 +170,8 @@ static int add_alike(pending *all, const memo *by, PyObject *const *operands, Py
 /* Remembers a product, and gives its result, a new reference. */
 static int add(batch *self, memo *by, PyObject *const *operands, PyObject **result) {
     extent at[OPERANDS];
-    if ((self->now.count == MOST || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
+    const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
+    if ((self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     const int alike = add_alike(&self->now, by, operands, result);
     if (alike) return self->asked += alike == ADDED, alike;
     const slot *found = gemm_memo_find(by, operands, at);
@@ -415,11 +420,17 @@ static void fetch(const void *what) {
 #endif
 }
 
-PyDoc_STRVAR(extend_doc,
-             "extend(memo, count, a, b, c, out, results, /)\n--\n\n"
-             "Remember the products from number len(results) to `count`, and append their results.\n\n"
-             "a, b, c and out are tuples of so many arrays, or one (or None) for all. It ends before the first product "
-             "that `memo` does not know, or that is too large to gain by waiting.");
+/* An item of a list or tuple, borrowed, or what stands for all; NULL and an error set if there is none. */
+static PyObject *item_of(PyObject *from, Py_ssize_t i) {
+    return PyList_Check(from) ? PyList_GetItem(from, i) : PyTuple_Check(from) ? PyTuple_GetItem(from, i) : from;
+}
+
+PyDoc_STRVAR(
+    extend_doc,
+    "extend(memo, count, a, b, c, out, results, /)\n--\n\n"
+    "Remember the products from number len(results) to `count`, and append their results.\n\n"
+    "a, b, c and out are lists or tuples of so many arrays, or one (or None) for all. It ends before the first product "
+    "that `memo` does not know, or that is too large to gain by waiting.");
 
 static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
@@ -428,25 +439,22 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OnOOOOO!:extend", &by, &count, &columns[A], &columns[B], &columns[C],
                           &columns[OUT], &PyList_Type, &results))
         return NULL;
-    for (int operand = 0; operand < OPERANDS; operand++)
-        if (PyTuple_Check(columns[operand]) && PyTuple_Size(columns[operand]) < count)
-            return PyErr_Format(PyExc_ValueError, "extend needs %zd arrays of each operand", count);
-    enum { OBJECT = 12, SHAPE = 6, RING = 16 }; /* products ahead of which their arrays' heads and shapes are fetched */
-    PyObject *ring[RING][OPERANDS], *result;
-    const Py_ssize_t first = PyList_Size(results);
-    for (Py_ssize_t ahead = first, i = first - OBJECT; i < count; i++, ahead++) {
+    enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
+    for (Py_ssize_t i = PyList_Size(results); i < count; i++) {
+        PyObject *operands[OPERANDS], *result;
         for (int operand = 0; operand < OPERANDS; operand++) {
-            const int each = PyTuple_Check(columns[operand]);
-            if (ahead < count) {
-                ring[ahead % RING][operand] = each ? PyTuple_GetItem(columns[operand], ahead) : columns[operand];
-                if (each) fetch(ring[ahead % RING][operand]);
-            }
-            if (!each || i + SHAPE < first || i + SHAPE >= count) continue;
-            PyObject *soon = ring[(i + SHAPE) % RING][operand];
-            if (PyArray_CheckExact(soon)) fetch(PyArray_DIMS((PyArrayObject *)soon));
+            PyObject *from = columns[operand];
+            operands[operand] = item_of(from, i);
+            if (!operands[operand]) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", i);
+            if (i + OBJECT >= count || operands[operand] == from) continue;
+            fetch(item_of(from, i + OBJECT));
+            PyObject *soon = item_of(from, i + SHAPE);
+            if (soon && PyArray_CheckExact(soon)) fetch(PyArray_DIMS((PyArrayObject *)soon));
         }
-        if (i < first) continue;
-        const int done = add(self, (memo *)by, ring[i % RING], &result);
+        PyErr_Clear(); /* of a sequence that has become shorter, ahead */
+        for (int operand = 0; operand < OPERANDS; operand++) Py_INCREF(operands[operand]); /* others may change lists */
+        const int done = add(self, (memo *)by, operands, &result);
+        for (int operand = 0; operand < OPERANDS; operand++) Py_DECREF(operands[operand]);
         if (done == FAILED) return NULL;
         if (done != ADDED) break;
         const int kept = PyList_Append(results, result) == 0;
