@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from gemm import dispatch, repeat
 from gemm.api import at_once, gemm
 from gemm.call import normalise
@@ -206,11 +204,12 @@ class Batch:
         asked = repeat.named(options)
         if asked["backend"] != "auto" or asked["kernel"] is not None or min(a.ndim, b.ndim) < 2:
             return False
-        many = [None if x is None else np.broadcast_to(x, (count, *x.shape)) for x in (a, b, c)]
-        call = normalise(*many, out=None, **{name: asked[name] for name in _CHECKED})
+        axes = max(a.ndim, b.ndim)
+        many = [None if x is None else stack([x] * count, axes) for x in (a, b, c)]  # of its shape, without a copy
         try:
+            call = normalise(*many, out=None, **{name: asked[name] for name in _CHECKED})
             return dispatch.choose(call.problem).device.backend not in HOST_BACKENDS
-        except BackendUnavailable:
+        except (BackendUnavailable, MemoryError):
             return False
 
     def _send(self, options: Any, numbers: list[int], products: list[Product]) -> None:

@@ -498,6 +498,30 @@ def test_host_arrays_for_a_device_are_one_stack(monkeypatch):
     assert all(np.allclose(x, a @ w, atol=1e-4) for x, (a, *_) in zip(found, given, strict=True))
 
 
+def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
+    """And go there: a device is chosen for all of them that none of them is worth."""
+    if gemm.backends()["opencl"]:
+        pytest.skip(gemm.backends()["opencl"])
+    given = [(numbers(100, 100), numbers(100, 100), numbers(100)) for _ in range(60)]
+    right = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
+    import gemm.pending as pending
+
+    asked: list[int] = []
+    device = next(x for x in gemm.kernels() if x.backend == "opencl" and x.dtype == "float32" and x.available)
+
+    def choose(problem: Any) -> Any:
+        asked.append(problem.batch)
+        return real(problem, kernel=device.name) if len(asked) > 1 else real(problem, "cpu")
+
+    real = pending.dispatch.choose
+    monkeypatch.setattr(pending.dispatch, "choose", choose)
+    for _ in range(2):
+        with gemm.batching():
+            found = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
+        assert all(np.allclose(x, y, atol=1e-3) for x, y in zip(found, right, strict=True))
+    assert asked == [60, 60]
+
+
 def test_runs():
     at = np.array([[0, 5], [10, 5], [20, 5], [21, 5], [31, 5], [41, 5], [51, 5], [99, 9]])
     assert runs(at) == [range(3), range(3, 7), range(7, 8)]
