@@ -1,6 +1,6 @@
 # The conformance suite over the CUDA rows on an emulated GPU, tests/cuda_machine: of compute capability 9.0 for all, of 5.3
 # for those of any GPU, whose parts of k are then joined through memory. One row a source has every thin check, and each
-# row those that find wrong tiles and strides.
+# row those that find wrong tiles and strides. Then products of device arrays that wait.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install g++
 conformance_venv
@@ -20,3 +20,4 @@ emulated() { # NAME CAPABILITY CONDITION: on `row`
 
 emulated cuda-machine 9.0 True
 emulated cuda-machine-53 5.3 "not any(need.startswith('sm_') for need in row.needs)"
+"$PYTHON" -m pytest tests/test_batching_resident.py --cuda-machine 9.0 -q --timeout 300

@@ -105,6 +105,17 @@ enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta);
 
+/* Where one of many products lies; c as for gemm_run. */
+typedef struct gemm_place {
+    const void *a, *b, *c;
+    void *out;
+} gemm_place;
+
+/* gemm_run for each of `count` products of one plan that is not `prepared`, in as many threads as pay for all together; the bits are those of
+ * gemm_run. No out overlaps what another product reads or writes, and either all have c == out or none has. */
+int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
+                  const gemm_scalar *beta);
+
 /* Packs the single matrix b of a plan (its kernel, n, k, kc and strides of b count) for plans that say `prepared`:
  * into `to`, 64-byte aligned, of gemm_prepared_bytes bytes. */
 int64_t gemm_prepared_bytes(const gemm_plan *plan);

@@ -18,6 +18,7 @@ from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
 from gemm.memory import copied, empty
+from gemm.pending import batching, gemm_many, submit
 from gemm.prepared import Prepared, prepare
 from gemm.summation import einsum
 from gemm.using import use
@@ -29,11 +30,13 @@ __all__ = [
     "Prepared",
     "array",
     "backends",
+    "batching",
     "copied",
     "einsum",
     "empty",
     "explain",
     "gemm",
+    "gemm_many",
     "get_num_threads",
     "kernels",
     "matmul",
@@ -42,6 +45,7 @@ __all__ = [
     "prepare",
     "set_num_threads",
     "show_config",
+    "submit",
     "tensordot",
     "transpose",
     "use",

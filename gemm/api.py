@@ -73,6 +73,8 @@ def gemm(
         alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
         alpha.__class__, beta.__class__, trans_a.__class__, trans_b.__class__,  # 1 is not 1+0j, nor True
     )  # fmt: skip
+    if (batch := repeat.current()) is not None and (result := batch.take(options, a, b, c, out, bias)) is not None:
+        return result
     if repeat.replays and (result := repeat.again(options, a, b, c, out, bias)) is not None:
         return result
     if b.__class__ is Prepared:
@@ -94,6 +96,9 @@ def gemm(
     if chosen is not None:
         repeat.remember(options, chosen, call, a, b, c, out, bias)
     return call.finish()
+
+
+at_once = repeat.at_once(gemm)
 
 
 def matmul(
@@ -145,6 +150,7 @@ class GemmPlan:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
         result = None if self._memo is None or bias is not None else self._memo.run(a, b, c, out)
         if result is None:
+            repeat.settle()
             result = self._replays.run(a, b, c, out, bias)
         if result is not None:
             return result

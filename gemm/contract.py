@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import operands
-from gemm.api import gemm
+from gemm import operands, repeat
+from gemm.api import at_once as gemm
 from gemm.pairs import Term, check, kind_of, product
 from gemm.problem import DeviceView
 
@@ -32,6 +32,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
         TypeError: an argument is wrong.
     """
     check(options)
+    repeat.settle()
     x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
     left, right = _paired(x.shape, y.shape, axes)
     if isinstance(x, DeviceView) or isinstance(y, DeviceView):
@@ -61,6 +62,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = Non
         ValueError: there is no such axis, or the vectors' lengths differ. TypeError: an argument is wrong.
     """
     check(options)
+    repeat.settle()
     left, right = _last(x1, axis, "x1"), _last(x2, axis, "x2")
     if left.ndim == right.ndim == 1:
         return gemm(left, right, trans_a="C", dtype=dtype, **options)

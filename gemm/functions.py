@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import contract, pairs, summation
-from gemm.api import gemm
+from gemm import contract, pairs, repeat, summation
+from gemm.api import at_once as gemm
 
 Options = dict[str, Any]
 
@@ -90,7 +90,10 @@ def inner(options: Options, a: Any, b: Any, /) -> Any:
 
 
 def vdot(options: Options, a: Any, b: Any, /) -> Any:
-    return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options) if _ours(a, b) else NotImplemented
+    if not _ours(a, b):
+        return NotImplemented
+    repeat.settle()  # before ravel copies
+    return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options)
 
 
 def vecdot(options: Options, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:

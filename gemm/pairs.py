@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm.api import gemm
+from gemm.api import at_once as gemm
 from gemm.call import common_dtype
 
 Labels = Sequence[Any]

@@ -187,6 +187,7 @@ def prepare(
     """
     if backend == HYBRID:
         raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
+    repeat.settle()  # b may be a result
     matrix = operands.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")

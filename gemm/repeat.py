@@ -72,6 +72,11 @@ class Replays(threading.local):
         replay = self._known.get(self._signature(a, b, c, out, *more))
         return None if replay is None else replay(a, b, c, out, *more)
 
+    def find(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """What `run` would repeat the product by; None: nothing."""
+        kinds = {x.__class__ for x in (a, b, c, out) if x is not None}
+        return self._known.get(self._signature(a, b, c, out)) if kinds == {self._array} else None
+
     def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
         """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
@@ -106,56 +111,115 @@ def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -
     return None if known is None else known.run(a, b, c, out, bias)
 
 
+def replay(options: object, a: Any, b: Any, c: Any, out: Any) -> Any:
+    """What `again` would repeat the product by, or None."""
+    try:
+        known = replays.get(options)
+    except TypeError:  # an option without a hash
+        return None
+    return None if known is None else known.find(a, b, c, out)
+
+
 @cache
-def _native() -> tuple[Any, int] | None:
-    """gemm._memo and the address of the engine's gemm_run; None where they were not built."""
+def _native() -> tuple[Any, int, int] | None:
+    """gemm._memo, and the addresses of the engine's gemm_run and gemm_run_many; None where they were not built."""
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
     except ImportError:
         return None
-    return memo, int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, "gemm_run")))
+    run, many = (
+        int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name)))
+        for name in ("gemm_run", "gemm_run_many")
+    )
+    return memo, run, many
+
+
+_at_once: dict[Any, Any] = {}
+defaults: dict[str, Any] = {}
+"""gemm.gemm's options, and what they are if they are not given; a set of options begins with their values."""
+
+
+def named(options: Any) -> dict[str, Any]:
+    """A set of options as arguments of gemm.gemm."""
+    return dict(zip(defaults, options, strict=False))
 
 
 def quick(function: Function) -> Function:
     """`function`, which is gemm.gemm, as one in C that calls it only for products that no Memo knows; see front.c."""
-    native = _native()
+    given, native = inspect.signature(function), _native()
+    names = [name for name in given.parameters if name not in ("a", "b", "c", "out", "bias")]
+    defaults.update((name, given.parameters[name].default) for name in names)
     if native is None:
         return function
-    given = inspect.signature(function)
     bare = [parameter.replace(annotation=parameter.empty) for parameter in given.parameters.values()]
     text = f"{function.__name__}{inspect.Signature(bare)}\n--\n\n{inspect.getdoc(function)}"
-    options = [name for name in given.parameters if name not in ("a", "b", "c", "out", "bias")]
-    defaults = tuple(given.parameters[name].default for name in options)
-    names = (*options, "c", "out", "bias")
-    return cast(
-        Function, native[0].front(function, memos, names, defaults, function.__module__, function.__name__, text)
-    )
+    made, at_once = native[0].front(
+        function, memos, (*names, "c", "out", "bias"), tuple(defaults.values()), function.__module__,
+        function.__name__, text,
+    )  # fmt: skip
+    _at_once[made] = at_once
+    return cast(Function, made)
 
 
-def new(kinds: int) -> Any:
-    """A Memo for `kinds` kinds of products, or None where there is none."""
+def at_once(function: Function) -> Function:
+    """What `quick` returned, for those who read its result at once: no `gemm.batching` makes it wait."""
+    return cast(Function, _at_once.get(function, function))
+
+
+def new(kinds: int, options: object = None) -> Any:
+    """A Memo for `kinds` kinds of products with `options`, or None where there is none."""
     native = _native()
-    return None if native is None else native[0].Memo(native[1], kinds)
+    return None if native is None else native[0].Memo(native[1], kinds, options)
+
+
+def pending(owner: Any) -> Any:
+    """A gemm._memo.Batch of `owner`, whose deliver() computes what it remembers; None where there is none."""
+    native = _native()
+    return None if native is None else native[0].Batch(native[2], owner)
+
+
+def _nothing(_: Any = None) -> Any:
+    return None
+
+
+current: Callable[[], Any] = _nothing if (_found := _native()) is None else _found[0].current
+"""The gemm.batching.Batch that this thread's products may wait in, or None."""
+exchange: Callable[[Any], Any] = _nothing if _found is None else _found[0].exchange
+"""Gives this thread another gemm._memo.Batch (or None); returns the one before."""
+
+
+def settle() -> None:
+    """Compute what waits in this thread, before somebody reads it."""
+    if (batch := current()) is not None:
+        batch.deliver()
 
 
 def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
     """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
     if getattr(b, "dtype", None) == call.b.dtype:
-        learn_native(memo, launcher(plan), call, a, b, c, out)
+        merged = plan.kernel.backend != "numpy"  # whose bits are not a stack's
+        learn_native(memo, launcher(plan), call, a, b, c, out, merged=merged)
 
 
-def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
-    """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by."""
+def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, *, merged: bool = False) -> None:
+    """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by.
+
+    merged: others are known to a Batch, at least, which computes them as a stack.
+    """
     native = getattr(launch, "native", None)
     used = zip((a, c, out), (call.a, call.c, call.out), strict=True)
     converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
-    if native is None or not call.direct or converted:
+    if (native is None and not merged) or not call.direct or converted:
         return
     if call.problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
         own = operands.bfloat16("repeated")
         if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out)):
             return
-    ready = native(call.a, call.b, call.c, call.out)
+    if native is None:
+        problem = call.problem
+        ready = 0, float(problem.m * problem.n * problem.k * problem.batch)
+    else:
+        ready = native(call.a, call.b, call.c, call.out)
     if ready is not None and call.shape:
         make = (call.shape, call.out.dtype) if out is None else None
         memo.learn(a, b, c, out, make, ready[0], call.alpha, call.beta, ready[1])
@@ -167,7 +231,7 @@ def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, ou
         memo = memos.get(options)
     except TypeError:  # an option without a hash
         return
-    if hasattr(launch := launcher(plan), "replay"):
+    if isinstance(call.out, DeviceView) and hasattr(launch := launcher(plan), "replay"):
         if len(replays) >= OPTIONS:
             replays.clear()
         replays.setdefault(options, Replays()).learn(launch, call, a, b, c, out, bias)
@@ -177,6 +241,6 @@ def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, ou
     if memo is None:
         if len(memos) >= OPTIONS:
             forget()
-        memo = memos[options] = new(KINDS)
+        memo = memos[options] = new(KINDS, options)
     if memo is not None:
         learn(memo, plan, call, a, b, c, out)

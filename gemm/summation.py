@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import operands, plain
+from gemm import operands, plain, repeat
 from gemm.contract import foreign
 from gemm.pairs import Term, check, kind_of, product, summed
 from gemm.problem import NARROW, DeviceView
@@ -43,6 +43,7 @@ def einsum(
         ValueError: the subscripts are wrong, or do not fit the operands. TypeError: an argument is wrong.
     """
     check(options)
+    repeat.settle()
     subscripts, given = _spelled(arguments)
     arrays = [_host(array, f"operand {i}") for i, array in enumerate(given)]
     target = None if out is None else operands.wrap_output(out)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import functions
+from gemm import functions, repeat
 from gemm.arrays import Array, array
 from gemm.functions import Frame, Options, active
 
@@ -151,6 +151,7 @@ def _replacement(own: Any, product: Callable[..., Any]) -> Any:
             else:
                 if result is not NotImplemented:
                     return result
+            repeat.settle()
         return own(*args, **kwargs)
 
     wraps(own)(replaced)

@@ -366,3 +366,19 @@ def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
     assert 1 <= whole["median"] <= whole["p95"] <= whole["worst"] == max(row["regret"] for row in document["results"])
     assert document["decision"].keys() == {"new", "first_new", "repeated", "first_call", "import"}
     assert "Where auto lost most" in done.stdout
+
+
+def test_merging_is_timed_beside_calls_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "batching.json"
+    done = run("benchmarks/batching.py", "--sizes", "4,8", "--count", "50", "--rounds", "3", "--json", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    assert document["schema"] == "gemm-batching/1"
+    assert {(row["size"], row["place"]) for row in document["results"]} >= {
+        (size, place) for size in (4, 8) for place in ("separate", "slices")
+    }
+    for row in document["results"]:
+        assert {"one by one", "batching", "submit", "gemm_many"} <= row["seconds"].keys() == row["ratios"].keys()
+        assert row["ratios"]["one by one"] == 1
+    assert "gemm_many" in done.stdout
+    assert run("benchmarks/batching.py", "--sizes", "4,none").returncode == 2

@@ -191,12 +191,15 @@ static void run_direct(const gemm_plan *plan, const void *a, const void *b, cons
     gemm_leave(saved);
 }
 
+static int unaligned(const gemm_plan *plan, const void *a, const void *b, const void *c, const void *out) {
+    const gemm_kernel *kernel = plan->kernel;
+    if (plan->k && (misaligned(a, kernel->a_size) || misaligned(b, kernel->b_size))) return 1;
+    return misaligned(c, kernel->c_size) || misaligned(out, kernel->c_size);
+}
+
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta) {
-    const gemm_kernel *kernel = plan->kernel;
-    if (plan->k && (misaligned(a, kernel->a_size) || misaligned(b, kernel->b_size))) return GEMM_UNALIGNED;
-    if (misaligned(c, kernel->c_size) || misaligned(out, kernel->c_size)) return GEMM_UNALIGNED;
-
+    if (unaligned(plan, a, b, c, out)) return GEMM_UNALIGNED;
     if (plan->direct) {
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
@@ -206,7 +209,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
     all.whole.alpha = alpha, all.whole.beta = beta;
     all.whole.prepared = plan->prepared ? b : NULL;
-    all.whole.prepared_n = plan->prepared ? round_up(plan->n, kernel->nr) : 0;
+    all.whole.prepared_n = plan->prepared ? round_up(plan->n, plan->kernel->nr) : 0;
     orient(&all, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
 
@@ -227,6 +230,91 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     if (memory) {
         all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
         gemm_parallel(run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
+    } else {
+        result = GEMM_NO_MEMORY;
+    }
+    gemm_dismiss(team);
+    if (memory != stack) free(memory);
+    return result;
+}
+
+/* Many products of one plan: jobs of `run` products each. */
+typedef struct many {
+    const jobs *one; /* the first product, oriented and cut for one thread; NULL where the plan has its call ready */
+    const gemm_plan *plan;
+    const gemm_place *at;
+    const gemm_scalar *alpha, *beta;
+    int64_t count, run;
+    int transposed;
+    char *workspace;
+} many;
+
+static void run_some(void *context, int64_t index, int slot) {
+    enum { AHEAD = 2 }; /* products: one is over before its operands would come */
+    const many *all = (const many *)context;
+    const gemm_kernel *kernel = all->plan->kernel;
+    const int64_t start = index * all->run, stop = min64(start + all->run, all->count);
+    const gemm_part *first = all->one ? &all->one->whole : NULL;
+    char *workspace = all->one ? all->workspace + slot * all->one->workspace_bytes : NULL;
+    gemm_block block;
+    if (!first) block = *all->plan->direct, block.alpha = all->alpha, block.beta = all->beta;
+    const gemm_environment saved = gemm_enter();
+    for (int64_t i = start; i < stop; i++) {
+        const gemm_place *at = &all->at[i];
+        if (i + AHEAD < stop) {
+            const gemm_plan *plan = all->plan;
+            fetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
+            fetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
+            fetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
+        }
+        if (!first) {
+            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
+            kernel->compute(&block);
+            continue;
+        }
+        gemm_part whole = *first, part;
+        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
+        whole.c = at->c, whole.out = at->out;
+        part = whole;
+        for (int64_t item = 0; item < all->one->batch; item++) {
+            if (all->one->batch > 1) move_to(&part, all->one, &whole, item);
+            gemm_compute(&part, &all->one->cut, workspace);
+        }
+    }
+    gemm_leave(saved);
+}
+
+int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
+                  const gemm_scalar *beta) {
+    enum { JOBS = 8 }; /* a thread: who starts late leaves work to the others */
+    for (int64_t i = 0; i < count; i++)
+        if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
+    if (count < 1) return GEMM_OK;
+    jobs one = {.plan = plan, .batch = 1};
+    one.whole.a = at->a, one.whole.b = at->b, one.whole.c = at->c, one.whole.out = at->out;
+    one.whole.alpha = alpha, one.whole.beta = beta;
+    many all = {.plan = plan, .at = at, .alpha = alpha, .beta = beta, .count = count};
+    all.transposed = orient(&one, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
+    if (!plan->direct) {
+        one.whole.b = (const void *)(uintptr_t)1; /* each begins anywhere */
+        cut_for(&one, 1);
+        all.one = &one;
+    }
+    const gemm_team team = gemm_muster(alone_ns(&one) * (double)count, plan->threads);
+    int threads = team.threads, result = GEMM_OK;
+    if (all.one && (threads > 1 || one.workspace_bytes > STACK_BYTES)) {
+        memory = (char *)malloc((size_t)(one.workspace_bytes * threads + GEMM_ALIGNMENT));
+        if (!memory && threads > 1) {
+            threads = 1;
+            memory = (char *)malloc((size_t)(one.workspace_bytes + GEMM_ALIGNMENT));
+        }
+    }
+    if (memory) {
+        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+        all.run = threads > 1 ? ceil_div(count, (int64_t)JOBS * threads) : count;
+        gemm_parallel(run_some, &all, ceil_div(count, all.run), threads);
     } else {
         result = GEMM_NO_MEMORY;
     }

@@ -21,7 +21,7 @@ typedef struct {
 /* One a process, so that the function has no `self` and is pickled by its name. */
 static struct {
     PyObject *python, *memos, *names[KEYWORDS], *defaults[OPTIONS];
-    PyMethodDef method;
+    PyMethodDef method, at_once;
     line lines[LINES];
 } front;
 
@@ -133,7 +133,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
             memo = look_up(from, arguments, positional, keywords, count, operands);
         }
         if (memo) {
-            PyObject *result = gemm_memo_repeat(memo, operands);
+            PyObject *result = gemm_batches ? gemm_batch_take(memo, operands) : gemm_memo_repeat(memo, operands);
             Py_DECREF(memo);
             if (result || PyErr_Occurred()) return result;
             static const line nothing;
@@ -143,8 +143,18 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
     return call_python(arguments, positional, keywords, count);
 }
 
+/* `call` for who reads the result at once. */
+static PyObject *call_at_once(PyObject *module, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords) {
+    PyObject *batch = gemm_batches ? gemm_batch_pause() : NULL;
+    if (!batch && PyErr_Occurred()) return NULL;
+    PyObject *result = call(module, arguments, positional, keywords);
+    if (batch) gemm_batch_resume(batch);
+    return result;
+}
+
 PyDoc_STRVAR(made_doc, "front(python, memos, names, defaults, module, signature, doc, /)\n--\n\n"
-                       "The function `python`, called only where no Memo of `memos` knows the product.\n\n"
+                       "Twice the function `python`, the second time for results that are wanted at once: called only "
+                       "where no Memo of `memos` knows the product.\n\n"
                        "`names` are the options' in the order in which they make the keys of `memos`, and c, out and "
                        "bias; `defaults` are the options'. There is one such function a process.");
 
@@ -175,7 +185,10 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
     front.method.ml_name = name, front.method.ml_doc = doc;
     front.method.ml_meth = (PyCFunction)(void (*)(void))call;
     front.method.ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    return PyCFunction_NewEx(&front.method, NULL, module);
+    front.at_once = front.method;
+    front.at_once.ml_meth = (PyCFunction)(void (*)(void))call_at_once;
+    return Py_BuildValue("NN", PyCFunction_NewEx(&front.method, NULL, module),
+                         PyCFunction_NewEx(&front.at_once, NULL, module));
 }
 
 PyMethodDef gemm_front_methods[] = {{"front", made, METH_VARARGS, made_doc}, {NULL, NULL, 0, NULL}};

@@ -7,49 +7,10 @@
  *
  * Arrays are read only if they are exactly numpy.ndarray: a subclass may mean more than its numbers.
  */
+#define GEMM_IMPORTS_NUMPY
 #include "memo.h"
 
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
-#include <numpy/arrayobject.h>
-
-#include <stdint.h>
 #include <string.h>
-
-#include "../gemm.h" /* by its place: csrc/ has a complex.h, which NumPy must not find */
-
-enum { MOST_AXES = 3 };                    /* operands of more axes are always unknown */
-static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
-
-/* What a product is known by: for each operand its axes, shape and strides, in bytes. Unused words are 0. */
-typedef struct {
-    Py_ssize_t role_of_c; /* absent, an array of its own, or `out` itself */
-    Py_ssize_t type[OPERANDS], axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
-} signature;
-
-typedef struct {
-    char *data;
-    uintptr_t low, high; /* its first byte, and one past its last */
-} extent;
-
-typedef struct {
-    signature key;
-    const gemm_plan *plan;
-    gemm_scalar alpha, beta;
-    PyObject *keep; /* owns the plan; NULL: the slot is free */
-    PyObject *make; /* the dtype of a new result, or None where calls bring an output */
-    int axes;       /* of a new result */
-    npy_intp shape[MOST_AXES];
-} slot;
-
-typedef int run_function(const gemm_plan *, const void *, const void *, const void *, void *, const gemm_scalar *,
-                         const gemm_scalar *);
-
-typedef struct {
-    PyObject_HEAD run_function *run;
-    Py_ssize_t count;
-    slot *slots;
-} memo;
 
 static slot *place_of(memo *self, const signature *key) {
     const Py_ssize_t *words = (const Py_ssize_t *)key;
@@ -88,6 +49,29 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
+/* Whether `object` is an array such as was read into the signature at that place; its data. */
+static int array_alike(const signature *key, int at, PyObject *object, char **data) {
+    if (!PyArray_CheckExact(object)) return 0;
+    PyArrayObject *array = (PyArrayObject *)object;
+    const int needs = NPY_ARRAY_ALIGNED | (at == OUT ? NPY_ARRAY_WRITEABLE : 0);
+    const Py_ssize_t axes = key->axes[at];
+    if (PyArray_NDIM(array) != axes || type_of(array) != key->type[at]) return 0;
+    if ((PyArray_FLAGS(array) & needs) != needs || !PyArray_ISNOTSWAPPED(array)) return 0;
+    const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
+    for (Py_ssize_t axis = 0; axis < axes; axis++)
+        if (shape[axis] != key->shape[at][axis] || strides[axis] != key->strides[at][axis]) return 0;
+    *data = PyArray_BYTES(array);
+    return 1;
+}
+
+int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data) {
+    const Py_ssize_t role_of_c = operands[C] == Py_None ? 0 : operands[C] == operands[OUT] ? 2 : 1;
+    if (key->role_of_c != role_of_c || (key->axes[OUT] != 0) != (operands[OUT] != Py_None)) return 0;
+    if (!array_alike(key, A, operands[A], &data[A]) || !array_alike(key, B, operands[B], &data[B])) return 0;
+    if (role_of_c && !array_alike(key, C, operands[C], &data[C])) return 0;
+    return operands[OUT] == Py_None || array_alike(key, OUT, operands[OUT], &data[OUT]);
+}
+
 static int apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
@@ -122,12 +106,17 @@ static int is_zero(const gemm_scalar *x) {
     return x->re == 0 && x->im == 0;
 }
 
-/* The product of the operands `at`; its status. */
-static int compute(memo *self, const gemm_plan *plan, const gemm_scalar *alpha, const gemm_scalar *beta,
-                   const extent *at) {
-    const void *c = is_zero(beta) ? NULL : at[C].data;
+/* The multiply-adds of a plan. */
+static double work_of(const gemm_plan *plan) {
     double work = (double)plan->m * (double)plan->n * (double)plan->k;
     for (int axis = 0; axis < plan->batch_ndim; axis++) work *= (double)plan->batch_shape[axis];
+    return work;
+}
+
+/* The product of the operands `at`; its status. */
+static int compute(memo *self, const gemm_plan *plan, const gemm_scalar *alpha, const gemm_scalar *beta, double work,
+                   const extent *at) {
+    const void *c = is_zero(beta) ? NULL : at[C].data;
     if (work < WORTH_RELEASING) return self->run(plan, at[A].data, at[B].data, c, at[OUT].data, alpha, beta);
     PyThreadState *state = PyEval_SaveThread();
     const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, alpha, beta);
@@ -135,26 +124,42 @@ static int compute(memo *self, const gemm_plan *plan, const gemm_scalar *alpha, 
     return status;
 }
 
+const slot *gemm_memo_find(memo *self, PyObject *const *operands, extent *at) {
+    signature key;
+    if (!read_operands(operands, &key, at)) return NULL;
+    if (memcmp(&self->last->key, &key, sizeof key)) self->last = place_of(self, &key); /* else no need for a hash */
+    const slot *found = self->last;
+    return found->keep && !memcmp(&found->key, &key, sizeof key) ? found : NULL;
+}
+
+PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at) {
+    PyObject *result = operands[OUT];
+    if (result != Py_None) {
+        Py_INCREF(result);
+        return result;
+    }
+    Py_INCREF(kind->make);
+    result =
+        PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)kind->make, kind->axes, kind->shape, NULL, NULL, 0, NULL);
+    if (!result) return NULL;
+    at[OUT].data = PyArray_BYTES((PyArrayObject *)result);
+    at[OUT].low = (uintptr_t)at[OUT].data,
+    at[OUT].high = at[OUT].low + (uintptr_t)PyArray_NBYTES((PyArrayObject *)result);
+    return result;
+}
+
 PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *operands) {
     memo *self = (memo *)object;
-    signature key;
     extent at[OPERANDS];
-    if (!read_operands(operands, &key, at)) return NULL;
-    const slot *found = place_of(self, &key);
-    if (!found->keep || memcmp(&found->key, &key, sizeof key)) return NULL;
+    const slot *found = gemm_memo_find(self, operands, at);
+    if (!found || !found->plan) return NULL;
     const gemm_plan *plan = found->plan;
     const gemm_scalar alpha = found->alpha, beta = found->beta;
-    PyObject *result = operands[OUT], *keep = found->keep; /* others may learn over the slot meanwhile */
+    const double work = found->work;
+    PyObject *keep = found->keep; /* others may learn over the slot meanwhile */
     Py_INCREF(keep);
-    if (result == Py_None) {
-        Py_INCREF(found->make);
-        result = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)found->make, found->axes, found->shape, NULL,
-                                      NULL, 0, NULL);
-        if (result) at[OUT].data = PyArray_BYTES((PyArrayObject *)result);
-    } else {
-        Py_INCREF(result);
-    }
-    if (result && compute(self, plan, &alpha, &beta, at) != GEMM_OK) {
+    PyObject *result = gemm_memo_output(found, operands, at);
+    if (result && compute(self, plan, &alpha, &beta, work, at) != GEMM_OK) {
         Py_DECREF(result);
         result = NULL;
     }
@@ -167,16 +172,19 @@ PyDoc_STRVAR(run_doc, "run(a, b, c, out, /)\n--\n\n"
 
 static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     if (!counted(count, OPERANDS, "run")) return NULL;
+    PyObject *batch = gemm_batches ? gemm_batch_pause() : NULL;
+    if (!batch && PyErr_Occurred()) return NULL;
     PyObject *result = gemm_memo_repeat(object, arguments);
+    if (batch) gemm_batch_resume(batch);
     if (result || PyErr_Occurred()) return result;
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    learn_doc,
-    "learn(a, b, c, out, make, plan, alpha, beta, keep, /)\n--\n\n"
-    "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
-    "long as `keep`.\n\nWith out=None, `make` is the result's (shape, dtype). What cannot be repeated is not learned.");
+PyDoc_STRVAR(learn_doc,
+             "learn(a, b, c, out, make, plan, alpha, beta, keep, /)\n--\n\n"
+             "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
+             "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nWith "
+             "out=None, `make` is the result's (shape, dtype). What cannot be repeated is not learned.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     enum { MAKE = OPERANDS, PLAN, ALPHA, BETA, KEEP, COUNT };
@@ -189,6 +197,8 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     fresh.alpha = scalar_of(arguments[ALPHA]), fresh.beta = scalar_of(arguments[BETA]);
     if (PyErr_Occurred()) return NULL;
     fresh.keep = arguments[KEEP], fresh.make = Py_None, fresh.axes = 0;
+    fresh.work = fresh.plan ? work_of(fresh.plan) : PyFloat_AsDouble(fresh.keep);
+    if (PyErr_Occurred()) return NULL;
     if (arguments[MAKE] != Py_None) {
         PyObject *shape;
         if (!PyArg_ParseTuple(arguments[MAKE], "O!O!", &PyTuple_Type, &shape, &PyArrayDescr_Type, &fresh.make))
@@ -223,13 +233,13 @@ static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
 }
 
 static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *address;
+    PyObject *address, *options = Py_None;
     Py_ssize_t count;
     if (keywords && PyDict_Size(keywords)) {
         PyErr_SetString(PyExc_TypeError, "Memo takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "On:Memo", &address, &count)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "On|O:Memo", &address, &count, &options)) return NULL;
     void *run = PyLong_AsVoidPtr(address);
     if (!run || count < 1) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Memo needs the address of gemm_run and slots");
@@ -239,7 +249,9 @@ static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *key
     if (!self) return NULL;
     self->count = count;
     memcpy(&self->run, &run, sizeof run);
-    self->slots = (slot *)PyMem_Calloc((size_t)count, sizeof(slot));
+    Py_INCREF(options);
+    self->options = options;
+    self->slots = self->last = (slot *)PyMem_Calloc((size_t)count, sizeof(slot));
     if (self->slots) return (PyObject *)self;
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -250,6 +262,7 @@ static void memo_free(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     if (self->slots) Py_XDECREF(memo_clear(object, NULL));
     PyMem_Free(self->slots);
+    Py_XDECREF(self->options);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -262,9 +275,9 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot type_slots[] = {
-    {Py_tp_doc, (void *)"Memo(run, slots, /)\n--\n\n"
+    {Py_tp_doc, (void *)"Memo(run, slots, options=None, /)\n--\n\n"
                         "Up to `slots` kinds of products that were computed before, by the gemm_run at the address "
-                        "`run`."},
+                        "`run`; a Batch tells what they have in common by `options`."},
     {Py_tp_new, (void *)memo_new},
     {Py_tp_dealloc, (void *)memo_free},
     {Py_tp_methods, methods},
@@ -273,15 +286,21 @@ static PyType_Slot type_slots[] = {
 
 PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT, type_slots};
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_memo", NULL, -1, gemm_front_methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_memo", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+
+static int add_type(PyObject *to, PyType_Spec *spec, const char *name) {
+    PyObject *type = PyType_FromSpec(spec);
+    if (type && !PyModule_AddObject(to, name, type)) return 1;
+    Py_XDECREF(type);
+    return 0;
+}
 
 PyMODINIT_FUNC PyInit__memo(void) {
     import_array(); /* returns NULL itself where it fails */
     PyObject *made = PyModule_Create(&module);
-    PyObject *type = made ? PyType_FromSpec(&gemm_memo_type) : NULL;
-    if (type && !PyModule_AddObject(made, "Memo", type)) return made;
-    Py_XDECREF(type);
+    if (made && add_type(made, &gemm_memo_type, "Memo") && add_type(made, &gemm_batch_type, "Batch") &&
+        !PyModule_AddFunctions(made, gemm_front_methods) && !PyModule_AddFunctions(made, gemm_batch_methods))
+        return made;
     Py_XDECREF(made);
     return NULL;
 }

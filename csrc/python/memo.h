@@ -6,15 +6,81 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL gemm_memo_numpy
+#ifndef GEMM_IMPORTS_NUMPY /* one file does */
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+
 #include <stdint.h>
 
+#include "../gemm.h" /* by its place: csrc/ has a complex.h, which NumPy must not find */
+
 enum { A, B, C, OUT, OPERANDS };
+enum { MOST_AXES = 3 }; /* operands of more axes are always unknown */
+
+static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
+
+/* What a product is known by: for each operand its axes, shape and strides, in bytes. Unused words are 0. */
+typedef struct {
+    Py_ssize_t role_of_c; /* absent, an array of its own, or `out` itself */
+    Py_ssize_t type[OPERANDS], axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
+} signature;
+
+typedef struct {
+    char *data;
+    uintptr_t low, high; /* its first byte, and one past its last */
+} extent;
+
+/* A kind of product that a Memo has learned. */
+typedef struct {
+    signature key;
+    const gemm_plan *plan; /* NULL: it is computed elsewhere, and known to a Batch only */
+    gemm_scalar alpha, beta;
+    PyObject *keep; /* owns the plan; NULL: the slot is free */
+    PyObject *make; /* the dtype of a new result, or None where calls bring an output */
+    int axes;       /* of a new result */
+    npy_intp shape[MOST_AXES];
+    double work; /* multiply-adds */
+} slot;
+
+typedef int run_function(const gemm_plan *, const void *, const void *, const void *, void *, const gemm_scalar *,
+                         const gemm_scalar *);
+
+typedef struct {
+    PyObject_HEAD run_function *run;
+    PyObject *options; /* of all its products, or None */
+    Py_ssize_t count;
+    slot *slots, *last; /* last: that was found */
+} memo;
+
+/* What the operands' product is known by to a Memo, and where they are; NULL without an error: it is unknown. */
+const slot *gemm_memo_find(memo *self, PyObject *const *operands, extent *at);
+
+/* Whether the operands are such as `key` was read from, and their data; that out is apart is for the caller to see. */
+int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
+
+/* `out`, or a new array for the result of a kind; a new reference. Fills in where it is. */
+PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
 /* The product of the operands a, b, c and out (None: absent), by a Memo that has learned one like it; a new reference.
  * NULL without an error where it has not. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *operands);
 
-extern PyType_Spec gemm_memo_type;
-extern PyMethodDef gemm_front_methods[];
+/* How many Batches are there that some thread has entered: 0 for almost every call. */
+extern int gemm_batches;
+
+/* The product as gemm_memo_repeat, but asked for in a thread that may have entered a Batch, which then remembers it. */
+PyObject *gemm_batch_take(PyObject *memo, PyObject *const *operands);
+
+/* Delivers what this thread's Batch has pending, and takes the thread out of it until gemm_batch_resume; the Batch, a
+ * new reference, or NULL: there is none, or (an error is set) it failed. */
+PyObject *gemm_batch_pause(void);
+void gemm_batch_resume(PyObject *batch);
+
+extern PyType_Spec gemm_memo_type, gemm_batch_type;
+extern PyMethodDef gemm_front_methods[], gemm_batch_methods[];
 
 #endif

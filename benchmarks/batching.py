@@ -1,0 +1,227 @@
+"""What merging many small products gains: gemm.batching, gemm.submit and gemm.gemm_many beside calls one by one.
+
+    python benchmarks/batching.py [--sizes 8,16,32,64] [--count 10000] [--rounds 9] [--json FILE]
+
+`count` products of square float32 matrices, a call of a contestant computes all:
+
+    one by one     gemm.gemm(a, b, out=c) for each; this is the 1 of the ratios
+    batching       the same calls in a block of gemm.batching()
+    submit         gemm.submit(a, b, out=c) for each, and the last one's result
+    gemm_many      gemm.gemm_many(as, bs, out=cs)
+    ..., new       the same two without out
+    stack          gemm.gemm on stacked arrays, and
+    numpy, stack   np.matmul on them: what those pay who have them stacked
+    numpy          np.matmul(a, b, out=c) for each
+
+Places: "separate", arrays of the host, each its own; "slices" of one array; and where there is a CUDA GPU "host to
+cuda", separate arrays of the host with backend="cuda", and "torch ..." and "cupy ...", those libraries' arrays, if they
+are installed. All in one process, interleaved, in rotating order; times are medians. The arrays of 10 000 products of
+16³ are 31 MB, more than most caches hold; --count 300 is what fits them.
+
+The JSON document ("gemm-batching/1", seconds for one product) holds
+
+    date, command, commit, versions, machine, threads, rounds
+    results     [{size, count, place, seconds {contestant: median}, ratios {contestant: one by one ÷ it}, spread}]
+    quiet       what others did on the machine meanwhile
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers.duel import Entry, compete, spread
+
+import gemm
+from gemm import report
+from gemm.cli import text
+from gemm.cli.arguments import positive, save_json
+from gemm.compare.peers.base import Loop, Peer, looped
+from gemm.compare.quiet import Watch
+
+Call = Callable[[], Any]
+FEW = 1000
+"""Products at most of places where a call takes tens of microseconds."""
+
+
+class Contestant(Peer):
+    """A call that computes all the products."""
+
+    def __init__(self, name: str, call: Call) -> None:
+        self.name, self.about, self._call = name, name, call
+
+    def set_threads(self, count: int) -> None:
+        gemm.set_num_threads(count)
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return looped(self._call)
+
+
+def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, **options: Any) -> dict[str, Call]:
+    """The contestants that multiply the products of `a` and `b`; `finish` waits for what they enqueue."""
+    product, given = partial(gemm.gemm, **options), list(zip(a, b, out, strict=True))
+
+    def one_by_one() -> None:
+        for x, y, z in given:
+            product(x, y, out=z)
+        finish()
+
+    def one_by_one_new() -> None:
+        [product(x, y) for x, y, _ in given]
+        finish()
+
+    def batching() -> None:
+        with gemm.batching():
+            for x, y, z in given:
+                product(x, y, out=z)
+        finish()
+
+    def submit() -> None:
+        futures = [gemm.submit(x, y, out=z, **options) for x, y, z in given]
+        futures[-1].result()
+        finish()
+
+    def many() -> None:
+        gemm.gemm_many(a, b, out=out, **options)
+        finish()
+
+    def many_new() -> None:
+        gemm.gemm_many(a, b, **options)
+        finish()
+
+    return {
+        "one by one": one_by_one, "batching": batching, "submit": submit, "gemm_many": many,
+        "one by one, new": one_by_one_new, "gemm_many, new": many_new,
+    }  # fmt: skip
+
+
+def host(count: int, size: int) -> dict[str, dict[str, Call]]:
+    """{place: contestants} for arrays of the host, on the CPU and, if there is one, on a CUDA GPU."""
+    rng = np.random.default_rng(size)
+    a, b = (rng.standard_normal((count, size, size)).astype(np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    apart = [[x.copy() for x in stack] for stack in (a, b, out)]
+
+    def numpy_one_by_one(given: Sequence[Any]) -> None:
+        for x, y, z in given:
+            np.matmul(x, y, out=z)
+
+    places = {"separate": calls(*apart, _nothing), "slices": calls(list(a), list(b), list(out), _nothing)}
+    for place, lists in (("separate", apart), ("slices", [list(a), list(b), list(out)])):
+        places[place] |= {
+            "numpy": partial(numpy_one_by_one, list(zip(*lists, strict=True))),
+            "stack": partial(gemm.gemm, a, b, out=out), "numpy, stack": partial(np.matmul, a, b, out=out),
+        }  # fmt: skip
+    if not gemm.backends()["cuda"]:
+        few = [stack[:FEW] for stack in apart]
+        places["host to cuda"] = calls(*few, _nothing, backend="cuda")
+    return places
+
+
+def resident(library: str, count: int, size: int) -> dict[str, dict[str, Call]]:
+    """{place: contestants} for arrays of a library on the GPU; none where it is not installed."""
+    try:
+        module = importlib.import_module(library)
+        make = partial(module.zeros, (count, size, size), dtype=module.float32)
+        a, b, out = (make(device="cuda") if library == "torch" else make() for _ in range(3))
+        wait = module.cuda.synchronize if library == "torch" else module.cuda.Device().synchronize
+    except Exception as error:  # it is not installed, or has no GPU
+        print(f"{library}: {error}", file=sys.stderr)
+        return {}
+    copied = [[x.clone() if library == "torch" else x.copy() for x in stack] for stack in (a, b, out)]
+    places = {
+        f"{library} slices": calls(list(a), list(b), list(out), wait),
+        f"{library} separate": calls(*copied, wait),
+    }
+    for place in places.values():
+        place["stack"] = _then(partial(gemm.gemm, a, b, out=out), wait)
+    return places
+
+
+def _then(call: Call, finish: Call) -> Call:
+    def both() -> None:
+        call()
+        finish()
+
+    return both
+
+
+def _nothing() -> None:
+    """The host's products are complete when they return."""
+
+
+def contest(size: int, count: int, place: str, contestants: dict[str, Call], rounds: int) -> dict[str, Any]:
+    """A row of the document."""
+    nothing, threads = np.empty(0), gemm.get_num_threads()
+    entries = []
+    for name, call in contestants.items():
+        peer = Contestant(name, call)
+        entry = Entry(name, peer, peer.prepare(nothing, nothing, nothing), nothing, threads, 0.0)
+        entry.loop(1)
+        entry.first = entry.timed()
+        entries.append(entry)
+    compete(entries, rounds, 0.0)
+    found = min(count, FEW) if place == "host to cuda" else count
+    seconds = {entry.key: entry.median / (count if "stack" in entry.key else found) for entry in entries}
+    return {
+        "size": size, "count": found, "place": place, "seconds": seconds,
+        "ratios": {name: seconds["one by one"] / value for name, value in seconds.items()},
+        "spread": {entry.key: spread(entry.seconds) for entry in entries},
+    }  # fmt: skip
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="8,16,32,64", help="lengths of the matrices' sides")
+    parser.add_argument("--count", type=positive, default=10000, help="products a call")
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main() -> int:
+    """Time, print, write."""
+    parser = arguments()
+    options = parser.parse_args()
+    try:
+        sizes = [positive(size) for size in options.sizes.split(",")]
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--sizes: {error}")
+    watch, results = Watch(), []
+    with text.Progress(len(sizes)) as progress:
+        for size in sizes:
+            progress.step(f"{options.count} × {size}³")
+            places = host(options.count, size)
+            if "host to cuda" in places:
+                places |= resident("torch", options.count, size) | resident("cupy", options.count, size)
+            results += [contest(size, options.count, *place, options.rounds) for place in places.items()]
+    show(results)
+    if options.json:
+        save_json(options.json, {
+            "schema": "gemm-batching/1", **report.head(), "threads": gemm.get_num_threads(),
+            "rounds": options.rounds, "results": results,
+            "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
+        })  # fmt: skip
+    return 0
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """The table: nanoseconds a product, and how many times as fast as one by one."""
+    for row in results:
+        print(f"{row['count']} × {row['size']}³, {row['place']}:")
+        for name, seconds in row["seconds"].items():
+            print(f"  {name:16} {1e9 * seconds:9.0f} ns {row['ratios'][name]:8.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+"""Many small products, computed together: `gemm.batching`, `gemm.submit` and `gemm.gemm_many`.
+
+A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
+GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
+alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from gemm import dispatch, repeat
+from gemm.api import at_once, gemm
+from gemm.call import normalise
+from gemm.dispatch.entrants import HOST_BACKENDS
+from gemm.errors import BackendUnavailable
+from gemm.resident import Resident, stack
+
+log = logging.getLogger("gemm")
+
+_CHECKED = {"precision", "reproducible", "alpha", "beta", "trans_a", "trans_b", "dtype", "activation"}
+
+Product = tuple[Any, Any, Any, Any]
+"""The caller's a, b, c (or None) and out."""
+
+
+class Future:
+    """The result of a product that `submit` was given: its methods are those of concurrent.futures.Future.
+
+    Asking for it, from any thread, computes what is pending.
+    """
+
+    __slots__ = ("_batch", "_calls", "_done", "_error", "_result")
+
+    def __init__(self, batch: Batch | None, result: Any) -> None:
+        self._batch, self._result = batch, result
+        self._done = batch is None
+        self._error: BaseException | None = None
+        self._calls: list[Callable[[Future], Any]] | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The array, complete. Raises what the product raised. `timeout` is there for the interface: nothing waits."""
+        if error := self.exception():
+            raise error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the product raised, or None."""
+        if not self._done and self._batch is not None:
+            self._batch.deliver()
+        return self._error
+
+    def done(self) -> bool:
+        """Whether the result is there without waiting."""
+        return self._done
+
+    def running(self) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        """False: a product that was asked for is computed."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def add_done_callback(self, call: Callable[[Future], Any]) -> None:
+        """Call `call(self)` when the product is done, or now; in the thread that computes it."""
+        if self._done:
+            call(self)
+        else:
+            self._calls = [*(self._calls or ()), call]
+
+    def settle(self, error: BaseException | None) -> None:
+        """The product is done."""
+        self._error, self._batch, self._done = error, None, True
+        calls, self._calls = self._calls, None
+        for call in calls or ():
+            try:
+                call(self)
+            except Exception:
+                log.exception("a callback of a product raised")
+
+
+class Batch:
+    """The products that wait in one thread. See `batching`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # whose result is asked for elsewhere is computed there
+        self._pending = repeat.pending(self)
+        self._resident = Resident()
+        self._futures: list[tuple[tuple[str, int], Future]] = []
+        self._failed: dict[tuple[str, int], BaseException] = {}  # of the products being computed
+        self._failures: list[BaseException] = []  # of those before, which nobody was told of
+        self._depth = 0
+
+    def await_others(self) -> None:
+        """Be this thread's, so that what it is given waits until something else is asked for."""
+        if self._pending is not None:
+            self._pending.enter()
+
+    def __len__(self) -> int:
+        """How many products wait."""
+        return len(self._resident) + (self._pending.pending() if self._pending is not None else 0)
+
+    def __enter__(self) -> Batch:
+        if self._depth == 0 and self._pending is not None:
+            self._pending.enter()
+            self._pending.remembers(True)
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        if self._pending is not None:
+            self._pending.remembers(False)
+        self.deliver()
+        if error is None:
+            self._raise()
+        elif self._failures:
+            log.warning("%d products failed in a block that raised: %s", len(self._failures), self._failures[0])
+            self._failures.clear()
+
+    def flush(self) -> None:
+        """Compute what waits; then every result so far is there.
+
+        Raises what one of the products raised, and names it; all others are complete.
+        """
+        self.deliver()
+        self._raise()
+
+    def deliver(self) -> None:
+        """`flush`, but what products raise is kept for the next one, or told by their futures."""
+        with self._lock:
+            before = repeat.exchange(None)  # nothing waits that is asked for meanwhile
+            futures, self._futures, self._failed = self._futures, [], {}
+            try:
+                if self._pending is not None:
+                    self._pending.run(self._goes, self._send, self._retry)
+                self._resident.run(self._failed)
+            finally:
+                repeat.exchange(before)
+                failed, self._failed = self._failed, {}
+            if self._depth == 0 and self._pending is not None and before is self._pending:
+                self._pending.leave()
+            for key, future in futures:
+                future.settle(failed.pop(key, None))
+            self._failures += [_named(error, number) for (_, number), error in failed.items()]
+
+    def _raise(self) -> None:
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0]
+
+    def take(self, options: Any, a: Any, b: Any, c: Any, out: Any, bias: Any) -> Any:
+        """The result of a product that can wait, of operands that gemm._memo does not know; None after a flush."""
+        if self._depth and bias is None:
+            if len(self._resident) == Resident.MOST:
+                self.deliver()
+            result = self._resident.take(options, a, b, c, out)
+            if result is not None:
+                return result
+        self.deliver()
+        return None
+
+    def submit(self, operands: tuple[Any, ...], options: dict[str, Any]) -> Future:
+        """The future of a product; of one that cannot wait it is done."""
+        if self._pending is None:
+            return Future(None, gemm(*operands, **options))
+        with self._lock:
+            self._depth += 1
+            try:
+                result, number = self._pending.ask(gemm, operands, options)
+            finally:
+                self._depth -= 1
+            if number < 0 and self._resident.last() is not result:
+                return Future(None, result)
+            future = Future(self, result)
+            key = ("host", number) if number >= 0 else ("device", len(self._resident) - 1)
+            self._futures.append((key, future))
+            return future
+
+    def extend(self, key: object, count: int, columns: Sequence[Any], results: list[Any]) -> None:
+        """Remember the products from number len(results) on, up to one that gemm._memo does not know."""
+        try:
+            memo = repeat.memos.get(key)
+        except TypeError:  # an option without a hash
+            return
+        if memo is not None and self._pending is not None:
+            self._pending.extend(memo, count, *columns, results)
+
+    # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
+
+    def _goes(self, options: Any, count: int, a: Any, b: Any, c: Any, out: Any) -> bool:
+        """Whether so many products like this one are to be computed elsewhere than by the CPU engine."""
+        asked = repeat.named(options)
+        if asked["backend"] != "auto" or asked["kernel"] is not None or min(a.ndim, b.ndim) < 2:
+            return False
+        axes = max(a.ndim, b.ndim)
+        many = [None if x is None else stack([x] * count, axes) for x in (a, b, c)]  # of its shape, without a copy
+        try:
+            call = normalise(*many, out=None, **{name: asked[name] for name in _CHECKED})
+            return dispatch.choose(call.problem).device.backend not in HOST_BACKENDS
+        except (BackendUnavailable, MemoryError):
+            return False
+
+    def _send(self, options: Any, numbers: list[int], products: list[Product]) -> None:
+        """These products as one, a stack."""
+        if len(products) == 1 or min(products[0][0].ndim, products[0][1].ndim) < 2:
+            self._retry(options, numbers, products)
+            return
+        try:
+            a, b, c, out = zip(*products, strict=True)
+            axes = max(a[0].ndim, b[0].ndim)
+            operand_c = None if c[0] is None else stack(c, axes)
+            results = at_once(stack(a, axes), stack(b, axes), operand_c, **repeat.named(options))
+        except Exception as error:  # of one of them, or it was too much at once
+            log.debug("a stack of %d products failed, which are computed one by one: %s", len(products), error)
+            self._retry(options, numbers, products)
+        else:
+            for array, result in zip(out, results, strict=True):
+                array[...] = result
+
+    def _retry(self, options: Any, numbers: list[int], products: list[Product]) -> None:
+        """Each of these products by itself."""
+        for number, (a, b, c, out) in zip(numbers, products, strict=True):
+            try:
+                at_once(a, b, c, out=out, **repeat.named(options))
+            except Exception as error:
+                self._failed["host", number] = error
+
+
+def _named(error: BaseException, number: int) -> BaseException:
+    """`error` with the product in its message, if its class is made of a message alone."""
+    kind = type(error) if type(error) in (MemoryError, TypeError, ValueError, RuntimeError) else RuntimeError
+    named = kind(f"product {number} of those that were pending: {error}")
+    named.__cause__ = error
+    return named
+
+
+def _joined() -> Batch:
+    """The Batch that this thread is in, or a new one."""
+    found: Batch | None = repeat.current()
+    return found or Batch()
+
+
+def batching() -> Batch:
+    """A block in which small products of this thread wait, and are computed together.
+
+        with gemm.batching() as batch:
+            for x, y, z in triples:
+                gemm.gemm(x, y, out=z)
+
+    In it `gemm.gemm` and `gemm.matmul` return their result array (or `out`) at once. What it holds is valid at the end
+    of the block, or after batch.flush(); until then the caller must change no operand. Products that depend on each
+    other are computed in their order: one may read, or write, what another before it writes. Each is checked when it
+    is called; its bits on the CPU are those that it has without the block.
+
+    The first product of a kind, one so large that others beside it gain nothing, and one that cannot wait (with a bias,
+    say) are computed at once, after all before them. So are those of einsum, tensordot, `gemm.use`, plans and prepared
+    operands. Some thousands wait at most: then they are computed, as at the end. A block within a block is a part of
+    the outer one; other threads are not concerned.
+
+    An exception that leaves the block goes on, after the products that were asked for are computed. An error that
+    computing them meets is raised at the end (or by flush) and names the product; all others are complete.
+    """
+    return _joined()
+
+
+def submit(a: Any, b: Any, c: Any = None, **options: Any) -> Future:
+    """`gemm.gemm` of these arguments as a future, whose product waits until its result, or another's, is asked for.
+
+    Until it is done, no operand must be changed. Arguments are checked at once, with gemm's errors. A product that
+    gains nothing by waiting is done when this returns. For thousands of products, `gemm_many` takes far less time.
+    """
+    batch: Batch | None = repeat.current()
+    if batch is None:
+        batch = Batch()
+        batch.await_others()
+    return batch.submit((a, b) if c is None else (a, b, c), options)
+
+
+def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
+    """[gemm.gemm(a[0], b[0], c[0], out=out[0], **options), ...], computed together.
+
+    The quickest way for many small products.
+
+    Args:
+        a, b, c: each an iterable of operands, one a product, or an array (of any axes), which is that of all products.
+        out: an iterable of arrays, in which the results go. Default: new ones.
+        options: those of `gemm.gemm`; the same for all.
+
+    Returns:
+        The results, complete. Products are computed as in `batching`: one may read what another before it wrote.
+
+    Raises:
+        ValueError, TypeError: as `gemm.gemm`; the message names the product, and those before it are complete.
+    """
+    if unknown := options.keys() - {*repeat.defaults, "bias"}:
+        raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(repeat.defaults)}")
+    columns = [_column(x) for x in (a, b, c, out)]
+    lengths = {
+        name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in (list, tuple)
+    }
+    if not lengths:
+        raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
+    if out is not None and "out" not in lengths:
+        raise TypeError("out must be an iterable of arrays, one a product, not one array")
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"as many operands must be given of each, but {lengths}")
+    count, results = next(iter(lengths.values())), list[Any]()
+    values = [options.get(name, default) for name, default in repeat.defaults.items()]
+    key = (*values, *map(type, values[:4])) if "bias" not in options else []
+    with _joined() as batch:
+        while True:
+            batch.extend(key, count, columns, results)
+            number = len(results)
+            if number == count:
+                break
+            x, y, z, target = (column[number] if type(column) in (list, tuple) else column for column in columns)
+            try:
+                results.append(gemm(x, y, z, out=target, **options))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"product {number}: {error}") from error
+        batch.flush()
+    return results
+
+
+def _column(given: Any) -> Any:
+    """A list or tuple of operands, or an operand of all products."""
+    if given is None or hasattr(given, "shape") or type(given) in (list, tuple):
+        return given
+    return tuple(given)

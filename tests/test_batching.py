@@ -1,0 +1,547 @@
+"""Products that wait (gemm.batching, submit, gemm_many): results, order, errors, lifetimes and threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import repeat
+from gemm.pending import Batch
+from gemm.resident import independent, runs
+
+pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    repeat.forget()
+    yield
+    assert repeat.current() is None
+    repeat.forget()
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many products waited, flush by flush."""
+    counts: list[int] = []
+    real = Batch.deliver
+
+    def deliver(self: Batch) -> None:
+        if len(self):
+            counts.append(len(self))
+        real(self)
+
+    monkeypatch.setattr(Batch, "deliver", deliver)
+    return counts
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return (
+        RNG.standard_normal(shape).astype(dtype) if np.dtype(dtype).kind in "fc" else RNG.integers(-9, 9, shape, dtype)
+    )
+
+
+def sets(count: int, m: int, n: int, k: int, dtype: Any = np.float32) -> list[tuple[Any, Any, Any]]:
+    return [(numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype), np.full((m, n), 77, dtype)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int16, np.complex64])
+@pytest.mark.parametrize("size", [(1, 1, 1), (8, 8, 8), (5, 7, 3), (1, 24, 40), (33, 65, 17), (70, 70, 300)])
+def test_same_bits_as_one_by_one(waited, dtype, size):
+    given = sets(40, *size, dtype=dtype)
+    one_by_one = [gemm.gemm(a, b) for a, b, _ in given]
+    with gemm.batching():
+        for a, b, out in given:
+            assert gemm.gemm(a, b, out=out) is out
+    assert all(np.array_equal(out, right) for (_, _, out), right in zip(given, one_by_one, strict=True))
+    assert waited == [39]  # the first of its kind was computed at once
+    waited.clear()
+    many = gemm.gemm_many(*(list(x) for x in list(zip(*given, strict=True))[:2]))
+    assert all(np.array_equal(out, right) for out, right in zip(many, one_by_one, strict=True))
+    assert waited == [40]
+
+
+@pytest.mark.parametrize(
+    "options", [{"trans_a": True}, {"trans_b": "T"}, {"alpha": 0.5}, {"reproducible": True}, {"activation": "relu"},
+                {"precision": "high"}, {"backend": "cpu"}, {"dtype": "float64"}],
+)  # fmt: skip
+def test_options(options):
+    given = sets(20, 6, 6, 6)
+    right = [gemm.gemm(a, b, **options) for a, b, _ in given]
+    with gemm.batching():
+        waiting = [gemm.gemm(a, b, **options) for a, b, _ in given]
+    futures = [gemm.submit(a, b, **options) for a, b, _ in given]
+    many = gemm.gemm_many([a for a, _, _ in given], [b for _, b, _ in given], **options)
+    for found in (waiting, [future.result() for future in futures], many):
+        assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+        assert {x.dtype for x in found} == {right[0].dtype}
+
+
+def test_strides_batches_vectors_and_an_addend():
+    """Every kind that gemm._memo knows, in turn, so that kinds alternate."""
+    kinds: list[Any] = [
+        lambda: (numbers(4, 6).T, numbers(4, 5), None, None),
+        lambda: (numbers(3, 4, 5), numbers(5, 2), None, None),
+        lambda: (numbers(5), numbers(5, 3), None, None),
+        lambda: (numbers(4, 5), numbers(5), None, None),
+        lambda: (numbers(9, 5)[::2], numbers(5, 8)[:, ::-1], None, np.empty((8, 5), np.float32).T),
+        lambda: (numbers(3, 4), numbers(4, 2), numbers(2), None),
+        lambda: (numbers(6, 4), numbers(4, 6), numbers(6, 6), np.empty((6, 6), np.float32)),
+    ]
+    given = [make() for _ in range(30) for make in kinds]
+    right = [gemm.gemm(a, b, c, beta=0.0 if c is None else 2.0) for a, b, c, _ in given]
+    with gemm.batching():
+        found = [gemm.gemm(a, b, c, beta=0.0 if c is None else 2.0, out=out) for a, b, c, out in given]
+    assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+
+
+def test_out_that_is_added_to(waited):
+    a, b, out = numbers(4, 4), numbers(4, 4), np.zeros((4, 4), np.float32)
+    right = out.copy()
+    for _ in range(10):
+        gemm.gemm(a, b, right, beta=1, out=right)
+    with gemm.batching():
+        for _ in range(10):
+            gemm.gemm(a, b, out, beta=1, out=out)
+    np.testing.assert_array_equal(out, right)
+    assert waited == [10]
+
+
+def chains(run: Any) -> list[Any]:
+    """Products that read what others wrote, write what others read, and write the same twice."""
+    rng = np.random.default_rng(3)
+    w = [rng.standard_normal((8, 8)).astype(np.float32) / 4 for _ in range(3)]
+    h = [rng.standard_normal((8, 8)).astype(np.float32) for _ in range(24)]
+    kept = []
+    for step in range(6):
+        for i in range(24):
+            kept.append(run(h[i], w[step % 3], out=np.empty((8, 8), np.float32)))
+            run(kept[-1], w[(step + 1) % 3], out=h[i])  # h[i] was read just now
+            if i % 5 == 0:
+                run(h[i][:4], h[i - 1], out=h[i - 2][2:6])
+    return [*h, *kept, *(run(x, x) for x in kept)]
+
+
+def test_dependent_products_keep_their_order():
+    right = [x.copy() for x in chains(gemm.gemm)]
+    with gemm.batching():
+        found = chains(gemm.gemm)
+    assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+
+
+def test_random_dependences():
+    """Overlapping windows of one buffer, written and read in any order, against the same one after another."""
+    rng = np.random.default_rng(17)
+
+    def run(buffer: Any) -> None:
+        own = np.random.default_rng(5)
+        for _ in range(300):
+            x, y, z = (int(own.integers(0, 60)) * 8 for _ in range(3))
+            a, b, out = (buffer[at : at + 16].reshape(4, 4) for at in (x, y, z))
+            gemm.gemm(a, b, out=out, alpha=0.25)
+
+    start = rng.standard_normal(500).astype(np.float32)
+    right, found = start.copy(), start.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        run(right)
+        with gemm.batching():
+            run(found)
+    np.testing.assert_array_equal(found, right)
+
+
+def test_results_are_there_after_a_flush_and_the_end(waited):
+    given = sets(9, 8, 8, 8)
+    with gemm.batching() as batch:
+        for a, b, out in given[:5]:
+            gemm.gemm(a, b, out=out)
+        assert len(batch) == 4
+        batch.flush()
+        assert len(batch) == 0
+        np.testing.assert_allclose(given[4][2], given[4][0] @ given[4][1], rtol=1e-4, atol=1e-5)
+        for a, b, out in given[5:]:
+            gemm.matmul(a, b, out=out)
+        assert (given[8][2] == 77).all()
+    np.testing.assert_allclose(given[8][2], given[8][0] @ given[8][1], rtol=1e-4, atol=1e-5)
+    assert waited == [4, 4]
+
+
+def test_blocks_nest_and_can_be_entered_again(waited):
+    a, b, _ = sets(1, 8, 8, 8)[0]
+    gemm.gemm(a, b)
+    block = gemm.batching()
+    for _ in range(2):
+        with block as outer:
+            gemm.gemm(a, b)
+            with gemm.batching() as inner:
+                assert inner is outer
+                gemm.gemm(a, b)
+            assert len(outer) == 2
+    assert waited == [2, 2]
+    assert repeat.current() is None
+
+
+def test_an_exception_goes_on_after_the_products_before_it():
+    a, b, out = sets(1, 8, 8, 8)[0]
+    right = gemm.gemm(a, b)
+    gemm.gemm(a, b, out=np.empty_like(out))
+
+    def block() -> None:
+        with gemm.batching():
+            gemm.gemm(a, b, out=out)
+            assert (out == 77).all()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        block()
+    np.testing.assert_array_equal(out, right)
+
+
+def test_wrong_arguments_are_refused_at_the_call():
+    a, b, out = sets(1, 8, 8, 8)[0]
+    with gemm.batching() as batch:
+        gemm.gemm(a, b, out=out)
+        with pytest.raises(ValueError, match="columns of a"):
+            gemm.gemm(a, b[:5])
+        with pytest.raises(TypeError, match="colour"):
+            gemm.gemm(a, b, colour=3)
+        with pytest.raises(ValueError, match="out has shape"):
+            gemm.submit(a, b, out=out[:3])
+        locked = out.copy()
+        locked.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            gemm.gemm(a, b, out=locked)
+        assert len(batch) == 0
+
+
+def test_many_wrong_arguments():
+    a, b, out = (list(x) for x in zip(*sets(4, 4, 4, 4), strict=True))
+    with pytest.raises(ValueError, match=r"product 2: .*columns of a"):
+        gemm.gemm_many(a, [*b[:2], b[2][:3], b[3]], out=out)
+    np.testing.assert_array_equal(out[1], gemm.gemm(a[1], b[1]))
+    assert (out[2] == 77).all()
+    with pytest.raises(ValueError, match="'a': 4, 'b': 3"):
+        gemm.gemm_many(a, b[:3])
+    with pytest.raises(TypeError, match="iterable"):
+        gemm.gemm_many(a[0], b[0])
+    with pytest.raises(TypeError, match="out must be"):
+        gemm.gemm_many(a, b, out=out[0])
+    with pytest.raises(TypeError, match="unexpected colour"):
+        gemm.gemm_many(a, b, colour=1)
+    assert gemm.gemm_many([], []) == []
+
+
+def test_lists_that_become_shorter_meanwhile():
+    """By a callback of a product that waits, say: what is gone is an error, what was asked for is computed."""
+    given = sets(3000, 4, 4, 4)
+    a, b, out = (list(x) for x in zip(*given, strict=True))
+    gemm.gemm(a[0], b[0], out=out[0])
+    gemm.submit(a[0], b[0], out=out[0]).add_done_callback(lambda _: (a.clear(), b.clear()))
+    with pytest.raises(IndexError, match="ends at 1024"):
+        gemm.gemm_many(a, b, out=out)
+    np.testing.assert_array_equal(out[1023], gemm.gemm(*given[1023][:2]))
+
+
+def test_one_operand_for_all_and_any_iterables():
+    a, b, _ = (list(x) for x in zip(*sets(50, 6, 5, 4), strict=True))
+    right = [gemm.gemm(x, b[0], alpha=2, bias=[1, 2, 3, 4, 5]) for x in a]
+    found = gemm.gemm_many((x for x in a), b[0], alpha=2, bias=[1, 2, 3, 4, 5])
+    assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+    stacked = gemm.gemm_many(iter(np.stack(a)), b[0], np.ones(5, np.float32), beta=1)
+    assert all(np.allclose(x, y @ b[0] + 1, atol=1e-5) for x, y in zip(stacked, a, strict=True))
+
+
+def test_more_products_and_kinds_than_wait_at_a_time(waited):
+    given = sets(5000, 2, 2, 2)
+    gemm.gemm(*given[0][:2])
+    with gemm.batching():
+        found = [gemm.gemm(a, b) for a, b, _ in given]
+    assert waited == [1024, 1024, 1024, 1024, 904]
+    assert all(np.allclose(x, a @ b, atol=1e-5) for x, (a, b, _) in zip(found, given, strict=True))
+    several = [(numbers(m, 3), numbers(3, n)) for m in range(1, 8) for n in range(1, 8)]
+    for a, b in several:
+        gemm.gemm(a, b)
+    with gemm.batching():
+        found = [gemm.gemm(a, b) for a, b in several]
+    assert all(np.allclose(x, a @ b, atol=1e-5) for x, (a, b) in zip(found, several, strict=True))
+
+
+def test_a_large_product_is_computed_at_once(waited):
+    small, large = sets(2, 8, 8, 8), numbers(160, 160)
+    gemm.gemm(large, large)
+    gemm.gemm(small[0][0], small[0][1], out=small[0][2])
+    with gemm.batching():
+        gemm.gemm(small[1][0], small[1][1], out=small[1][2])
+        result = gemm.gemm(large, large)
+        np.testing.assert_allclose(result, large @ large, rtol=1e-3, atol=1e-3)
+        assert waited == [1]
+
+
+def test_other_functions_see_pending_results():
+    """einsum, tensordot, gemm.use, plans and prepared operands read what waits."""
+    a, b, _ = sets(1, 6, 6, 6)[0]
+    product = gemm.gemm(a, b)
+    gemm.gemm(a, b, out=np.empty_like(product))
+    plan, ready = gemm.plan(a, b), gemm.prepare(b)
+    plan(a, b)
+    gemm.gemm(a, ready)
+
+    def used(function: Any) -> Any:
+        def call(x: Any) -> Any:
+            with gemm.use():
+                return function(x, b)
+
+        return call
+
+    readers: list[Any] = [
+        lambda x: gemm.einsum("ij,jk->ik", x, b), lambda x: gemm.einsum("ij->i", x),
+        lambda x: gemm.tensordot(x, b, 1), lambda x: gemm.vecdot(x, b), lambda x: plan(x, b),
+        lambda x: gemm.plan(a, b, bias=[0] * 6)(x, b, bias=[1] * 6),
+        lambda x: gemm.gemm(x, ready),
+        lambda x: gemm.gemm(a, gemm.prepare(x)), lambda x: gemm.array(x) @ b,
+        *(used(f) for f in (np.dot, np.inner, np.vdot, np.tensordot)), used(lambda x, y: np.dot(x, 2.0)),
+        used(lambda x, y: np.matmul(x, y)), used(lambda x, y: np.einsum("ij,jk->i", x, y)),
+    ]  # fmt: skip
+    for read in readers:
+        right = np.array(read(product))
+        out = np.full_like(product, 77)
+        with gemm.batching():
+            gemm.gemm(a, b, out=out)
+            found = np.array(read(out))
+        np.testing.assert_array_equal(found, right)
+
+
+def test_futures(waited):
+    a, b, out = sets(1, 8, 8, 8)[0]
+    right = gemm.gemm(a, b)
+    gemm.gemm(a, b, out=out.copy())
+    called: list[Any] = []
+    first, second = gemm.submit(a, b, out=out), gemm.submit(a, b)
+    first.add_done_callback(called.append)
+    assert not first.done()
+    assert not second.running()
+    assert not second.cancel()
+    assert not second.cancelled()
+    assert (out == 77).all()
+    assert second.exception() is None  # computes both
+    assert first.done()
+    assert called == [first]
+    assert first.result() is out
+    np.testing.assert_array_equal(out, right)
+    np.testing.assert_array_equal(second.result(timeout=1), right)
+    first.add_done_callback(called.append)
+    assert called == [first, first]
+    assert waited == [2]
+    gemm.gemm(a, b)  # and the thread waits for nothing any more
+
+
+def test_submitted_products_are_computed_before_others_read_them():
+    a, b, out = sets(1, 8, 8, 8)[0]
+    right = gemm.gemm(gemm.gemm(a, b), b)
+    gemm.gemm(a, b, out=out.copy())
+    future = gemm.submit(a, b, out=out)
+    np.testing.assert_array_equal(gemm.gemm(out, b), right)
+    assert future.done()
+
+
+def test_a_callback_that_raises_is_logged(caplog):
+    a, b, _ = sets(1, 8, 8, 8)[0]
+    gemm.submit(a, b)
+    future = gemm.submit(a, b)
+    assert not future.done()
+    future.add_done_callback(lambda _: 1 / 0)
+    future.result()
+    assert "a callback of a product raised" in caplog.text
+
+
+def test_a_result_is_asked_for_in_another_thread():
+    given = sets(300, 8, 8, 8)
+    right = [gemm.gemm(a, b) for a, b, _ in given]
+    futures = [gemm.submit(a, b) for a, b, _ in given]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda future: future.result(), futures))
+    assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+    assert all(future.done() for future in futures)
+    gemm.gemm(*given[0][:2])
+
+
+def test_threads_are_independent():
+    barrier, failures = threading.Barrier(4), []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        barrier.wait()
+        for _ in range(20):
+            given = [tuple(rng.standard_normal((8, 8)) for _ in range(3)) for _ in range(50)]
+            with gemm.batching() as batch:
+                for a, b, out in given:
+                    gemm.gemm(a, b, out=out)
+                if batch is not repeat.current():
+                    failures.append("another thread's")
+            if not all(np.allclose(out, a @ b) for a, b, out in given):
+                failures.append("wrong")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    outside = numbers(8, 8)
+    for _ in range(200):
+        np.testing.assert_allclose(gemm.gemm(outside, outside), outside @ outside, rtol=1e-4, atol=1e-4)
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_operands_live_as_long_as_they_wait():
+    a, b, _ = sets(1, 8, 8, 8)[0]
+    right = gemm.gemm(a, b)
+    with gemm.batching() as batch:
+        copy = a.copy()
+        kept = weakref.ref(copy)
+        result = gemm.gemm(copy, b)
+        del copy
+        assert kept() is not None
+        batch.flush()
+        assert kept() is None
+    np.testing.assert_array_equal(result, right)
+
+
+def test_a_thread_that_ends_takes_its_batch_with_it():
+    a, b, _ = sets(1, 8, 8, 8)[0]
+    gemm.gemm(a, b)
+    found: list[Any] = []
+
+    def work() -> None:
+        gemm.submit(a, b)
+        found.append(weakref.ref(repeat.current()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert found[0]() is None
+
+
+def test_an_error_at_the_flush_names_its_product(monkeypatch):
+    """Of those that the engine has no memory for: others are complete, and futures tell of their own."""
+    given = sets(6, 4, 4, 4)
+    gemm.gemm(*given[0][:2], activation="relu")
+    gemm.gemm(*given[0][:2], out=given[0][2].copy(), activation="relu")
+    import gemm.pending as pending
+
+    real = pending.at_once
+
+    def failing(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+        if a.ndim > 2 or a is given[3][0]:
+            raise MemoryError("none left")
+        return real(a, b, *rest, **options)
+
+    monkeypatch.setattr(pending, "at_once", failing)
+
+    def block() -> None:
+        with gemm.batching():
+            for a, b, out in given:
+                gemm.gemm(a, b, out=out, activation="relu")
+
+    with pytest.raises(MemoryError, match=r"product 3 of those that were pending: none left"):
+        block()
+    for i, (a, b, out) in enumerate(given):
+        assert (out == 77).all() if i == 3 else np.allclose(out, np.maximum(a @ b, 0), atol=1e-5)
+    futures = [gemm.submit(a, b, activation="relu") for a, b, _ in given]
+    assert isinstance(futures[3].exception(), MemoryError)
+    with pytest.raises(MemoryError, match="none left"):
+        futures[3].result()
+    np.testing.assert_allclose(futures[5].result(), np.maximum(given[5][0] @ given[5][1], 0), atol=1e-5)
+
+
+def test_options_are_forgotten_while_products_wait():
+    a, b, out = sets(1, 8, 8, 8)[0]
+    right = gemm.gemm(a, b)
+    gemm.gemm(a, b, out=out)
+    out[...] = 77
+    with gemm.batching():
+        gemm.gemm(a, b, out=out)
+        repeat.forget()
+        gc.collect()
+    np.testing.assert_array_equal(out, right)
+
+
+def test_host_arrays_for_a_device_are_one_stack(monkeypatch):
+    if gemm.backends()["opencl"]:
+        pytest.skip(gemm.backends()["opencl"])
+    import gemm.pending as pending
+
+    stacks: list[tuple[int, ...]] = []
+    real = pending.at_once
+
+    def seen(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+        stacks.append(a.shape)
+        return real(a, b, *rest, **options)
+
+    monkeypatch.setattr(pending, "at_once", seen)
+    given = [(numbers(8, 8), numbers(8, 8), numbers(8), np.empty((8, 8), np.float32)) for _ in range(30)]
+    with gemm.batching():
+        for a, b, c, out in given:
+            gemm.gemm(a, b, c, beta=1, out=out, backend="opencl")
+    assert stacks == [(29, 8, 8)]
+    assert all(np.allclose(out, a @ b + c, atol=1e-4) for a, b, c, out in given)
+    w = numbers(8, 8)
+    found = gemm.gemm_many([x[0] for x in given], w, backend="opencl")
+    assert all(np.allclose(x, a @ w, atol=1e-4) for x, (a, *_) in zip(found, given, strict=True))
+
+
+def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
+    """And go there: a device is chosen for all of them that none of them is worth."""
+    if gemm.backends()["opencl"]:
+        pytest.skip(gemm.backends()["opencl"])
+    given = [(numbers(100, 100), numbers(100, 100), numbers(100)) for _ in range(60)]
+    right = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
+    import gemm.pending as pending
+
+    asked: list[int] = []
+    device = next(x for x in gemm.kernels() if x.backend == "opencl" and x.dtype == "float32" and x.available)
+
+    def choose(problem: Any) -> Any:
+        asked.append(problem.batch)
+        return real(problem, kernel=device.name) if len(asked) > 1 else real(problem, "cpu")
+
+    real = pending.dispatch.choose
+    monkeypatch.setattr(pending.dispatch, "choose", choose)
+    for _ in range(2):
+        with gemm.batching():
+            found = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
+        assert all(np.allclose(x, y, atol=1e-3) for x, y in zip(found, right, strict=True))
+    assert asked == [60, 60]
+
+
+def test_runs():
+    at = np.array([[0, 5], [10, 5], [20, 5], [21, 5], [31, 5], [41, 5], [51, 5], [99, 9]])
+    assert runs(at) == [range(3), range(3, 7), range(7, 8)]
+    assert runs(at[:1]) == [range(1)]
+    assert runs(at[:2]) == [range(2)]
+
+
+def test_independent():
+    def extents(*products: tuple[int, int, int, int]) -> Any:
+        return np.array([[(start, start + 10) for start in product] for product in products])
+
+    yes = np.ones(3, bool)
+    apart = extents((100, 200, 50, 0), (110, 200, 60, 10), (120, 200, 70, 20))
+    assert independent(apart, yes)
+    for operand, start in ((0, 5), (1, 11), (2, 29), (3, 9)):
+        tied = apart.copy()
+        tied[2, operand] = start, start + 10
+        assert not independent(tied, yes)
+    tied = apart.copy()
+    tied[:, 2] = tied[:, 3]  # c is out
+    assert independent(tied, yes)
+    tied[:, 2] = 0  # there is none
+    assert independent(tied, ~yes)
