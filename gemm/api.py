@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import probe, trust
 from gemm.dispatch.plan import Candidate, Plan
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.prepared import Prepared
 from gemm.problem import Device, DeviceView, Problem
 
@@ -117,15 +118,17 @@ class GemmPlan:
         held_by = example.out.device if isinstance(example.out, DeviceView) else None
         self._options, self._backend = options, backend
         self._problem = example.problem
-        dispatch.deliver(example.problem, backend, kernel, held_by, self._take)
+        dispatch.deliver(example.problem, backend, kernel, held_by, lambda chosen: self._take(chosen, example))
         self._memo, self._replays = repeat.new(4), repeat.Replays()
         self._held_by = held_by
-        lies = getattr(self._launch, "lies", None)
-        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
         self._asked = kernel
 
-    def _take(self, chosen: Plan) -> None:
-        self._launch, self._plan = dispatch.launcher(chosen), chosen
+    def _take(self, chosen: Plan, example: Call) -> None:
+        """Make `chosen` the plan, for products like `example`. Raises KernelFailed."""
+        launch = dispatch.launcher(chosen)
+        lies = getattr(launch, "lies", None)
+        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
+        self._launch, self._plan = launch, chosen
 
     kernel = property(lambda self: self._plan.kernel.name)
     device = property(lambda self: self._plan.device.key)
@@ -153,7 +156,8 @@ class GemmPlan:
         if delivered is None:  # there was no room for this one where the next ones may find some
             return call.finish()
         if delivered is not self._plan:
-            self._take(delivered)
+            with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
+                self._take(delivered, call)
         if hasattr(self._launch, "replay"):
             self._replays.learn(self._launch, call, a, b, c, out, bias)
         elif self._memo is not None and bias is None:

@@ -47,17 +47,35 @@ def run_python(code, **env):
 
 
 def test_importing_and_small_products_load_no_device_library_and_start_no_thread():
+    """Not in Python, nor in the process: no driver is mapped, and there are no more threads than NumPy started."""
     done = run_python(
         """
-        import sys, threading
-        import numpy as np, gemm
+        import os, re, sys, threading
+        from pathlib import Path
+        import numpy as np
+        def threads():
+            return len(os.listdir("/proc/self/task")) if sys.platform == "linux" else threading.active_count()
+        before = threads()
+        import gemm
         for n in (1, 8, 64, 128):
             a = np.ones((n, n), np.float32)
-            assert (gemm.gemm(a, a) == n).all()
+            right = np.full((n, n), n)
+            with gemm.use():
+                products = gemm.gemm(a, a), a @ a, np.matmul(a, a), gemm.einsum("ij,jk", a, a), gemm.plan(a, a)(a, a)
+            products += (gemm.gemm(a, gemm.prepare(a)), gemm.gemm([a, a], a)[1], gemm.gemm(a, a, reproducible=True))
+            for product in products:
+                np.testing.assert_array_equal(product, right)
         loaded = [m for m in sys.modules if m.partition(".")[0] in ("pyopencl", "cuda", "torch", "cupy")]
         assert not loaded, loaded
         assert threading.active_count() == 1
-        """
+        assert threads() == before
+        if sys.platform == "linux":
+            mapped = set(re.findall(r"/\\S+", Path("/proc/self/maps").read_text()))
+            drivers = [x for x in mapped if re.search(r"opencl|libcuda|nvrtc|pocl|level_zero|libze_", x, re.IGNORECASE)]
+            assert any("_cpu." in x for x in mapped), mapped
+            assert not drivers, drivers
+        """,
+        GEMM_NUM_THREADS="1",
     )
     assert done.returncode == 0, done.stderr
 

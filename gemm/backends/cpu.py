@@ -175,10 +175,7 @@ class CpuLaunch:
 
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
     """The launch for operands that are not aligned to their elements, such as fields of packed records."""
-    try:
-        a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
-        result = np.empty(out.shape, out.dtype)
-    except MemoryError as error:
-        raise KernelFailed("no memory for aligned copies of the operands", memory=True) from error
+    a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
+    result = np.empty(out.shape, out.dtype)
     launch(a, b, c, result, alpha, beta)
     out[...] = result

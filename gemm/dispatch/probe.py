@@ -113,7 +113,7 @@ def _known(name: str, *, run: bool) -> Facts | None:
             _memory[name] = None
             return None
         found = _probe(verify=name == entry()) if blob is None else Facts(json.loads(blob))
-        if blob is None:
+        if blob is None and found.lines:
             sources.store(name, json.dumps(found.lines).encode())
         _memory[name] = found
     return _memory[name]
@@ -186,13 +186,16 @@ def _probe(*, verify: bool) -> Facts:
             for line in child.ask({"skip": skip, "verify": verify}, timeout()):
                 if line["step"] == "begin":
                     step = line["what"]
-                elif line["step"] == "died":
+                elif line["step"] in ("died", "refused"):
                     cause = line["cause"]
                 elif line not in lines:
                     lines.append(line)
                     if line["step"] == "kernel":
                         skip.append(f"{line['kernel']} on {line['device']}")
-            if cause is None or step is None:
+            if cause is None:
+                break
+            if step is None:
+                log.warning("gemm does without devices for now: the probe %s", cause)
                 break
             skip.append(step)
             log.warning("gemm does without %s: the probe %s there", step, cause)
@@ -212,24 +215,24 @@ def answer(request: Line) -> Iterator[Line]:
 
 def _check(name: str, key: str) -> Iterator[Line]:
     from gemm.dispatch import registry
-    from gemm.errors import BackendUnavailable, KernelFailed
-    from gemm.verify import Mismatch, quick
+    from gemm.verify import quick
 
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
     try:
         quick(backend, kernel, next(device for device in backend.devices() if device.key == key))
-    except (BackendUnavailable, KernelFailed, Mismatch, StopIteration) as failure:
-        error = str(failure) or f"there is no {key}"
+    except StopIteration:
+        error = f"there is no {key}"
+    except Exception as failure:  # whatever it is, the kernel is not to be trusted
+        error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
 
 
 def explore(request: Line) -> Iterator[Line]:
     """Every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
-    from gemm.errors import BackendUnavailable, KernelFailed
     from gemm.measure import measure
-    from gemm.verify import Mismatch, quick
+    from gemm.verify import quick
 
     skip = request["skip"]
     for name in BACKENDS:
@@ -239,8 +242,8 @@ def explore(request: Line) -> Iterator[Line]:
         try:
             backend = registry.backend(name)
             devices = backend.devices()
-        except BackendUnavailable as error:
-            yield {"step": "unavailable", "backend": name, "cause": str(error)}
+        except Exception as error:  # BackendUnavailable, or a driver's library that is broken in its own way
+            yield {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
             continue
         for device in devices:
             yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
@@ -254,8 +257,8 @@ def explore(request: Line) -> Iterator[Line]:
                 try:
                     quick(backend, kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
-                except (KernelFailed, Mismatch) as error:
-                    yield {**record, "error": str(error)}
+                except Exception as error:  # whatever it is, the kernel is not to be trusted
+                    yield {**record, "error": str(error) or repr(error)}
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
