@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -166,6 +165,8 @@ class GemmPlan:
 
     def _repr_html_(self) -> str:
         """For notebooks: the candidates, as `explain` prints them."""
+        import html
+
         return f"<pre>{html.escape(describe(self))}</pre>"
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -152,23 +153,36 @@ def entry(kind: str = "probe") -> str:
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
     folders = [os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors", "/vendor/lib64", "/system/vendor/lib64"]
-    folders += [str(Path(p, "pyopencl")) for p in sys.path if Path(p, "pyopencl").is_dir()]
-    files = [Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dri"), Path("/dev/kgsl-3d0")]
-    files += sorted(tuning.SHIPPED.glob("*.json"))
-    files += [lib for p in sys.path for lib in sorted(Path(p, "nvidia").glob("*/lib/libnvrtc.so*"))]  # packages of CUDA
+    folders += [folder for p in sys.path if os.path.isdir(folder := os.path.join(p, "pyopencl"))]
+    files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dri", "/dev/kgsl-3d0"]
+    files += _listed(str(tuning.SHIPPED), "", ".json")
+    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # CUDA's
+        files += _listed(os.path.join(package, "lib"), "libnvrtc.so")
     for folder in folders:
-        files += sorted(Path(folder).glob("*.icd")) or sorted(Path(folder).glob("libOpenCL*")) or [Path(folder)]
+        files += _listed(folder, "", ".icd") or _listed(folder, "libOpenCL") or [folder]
     for file in files:
         try:
-            status = file.stat()
+            status = os.stat(file)
         except OSError:
             continue
-        text = file.read_text(errors="replace") if file.suffix == ".icd" or "nvidia/version" in str(file) else ""
-        found.append((str(file), status.st_mtime_ns if file.is_file() else 0, text))
-        library = Path(text.strip())
-        if file.suffix == ".icd" and library.is_file():
-            found.append((library.stat().st_size, library.stat().st_mtime_ns))
+        text = Path(file).read_text(errors="replace") if file.endswith((".icd", "nvidia/version")) else ""
+        found.append((file, status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0, text))
+        library = text.strip()
+        if file.endswith(".icd") and os.path.isfile(library):
+            found.append((os.stat(library).st_size, os.stat(library).st_mtime_ns))
     return f"{kind}-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+
+
+def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
+    """The paths in `folder` whose names start and end so, sorted; none where there is no such folder.
+
+    (Path.glob takes ten times as long, which the first small product of a process would wait for.)
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith(start) and name.endswith(end)]
 
 
 def _probe(*, verify: bool) -> Facts:
