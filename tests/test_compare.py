@@ -21,12 +21,12 @@ import pytest
 
 import gemm
 from gemm.cli import main, plot
-from gemm.cli.contest import Shape
 from gemm.compare import SCHEMA, Comparison, comparison, energy, families, field, regress, sweep, tables
 from gemm.compare.peers import DevicePeer
 from gemm.compare.peers.base import Unable
 from gemm.compare.threshold import Threshold, quartiles, ratios, threshold, verdict
 from gemm.problem import Device
+from gemm.timing.contest import Shape
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = ["bench", "--compare", "--quick", "--backends", "cpu,numpy", "--peers", "none"]

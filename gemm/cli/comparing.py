@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gemm import report
+from gemm import phrases, report
 from gemm.cli import plot, text
 from gemm.cli.arguments import Mistake, save_csv, save_json, save_text, select
 from gemm.cli.bench import look_for_devices
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"Report: {args.html}")
     if args.plots:
         _plots(found, args.plots)
-    print(f"It took {text.seconds(time.monotonic() - start)}.")
+    print(f"It took {phrases.seconds(time.monotonic() - start)}.")
     return 1 if slower or found.failures() else 0
 
 
@@ -77,7 +77,7 @@ def _plots(found: Comparison, folder: Path) -> None:
         written = charts.save(found.document, folder)
     except OSError as error:
         raise Mistake(f"cannot write to {folder}: {error.strerror}") from None
-    print(f"{text.counted(len(written), 'chart')} in {folder}")
+    print(f"{phrases.counted(len(written), 'chart')} in {folder}")
 
 
 def show(found: Comparison) -> None:
@@ -89,7 +89,7 @@ def show(found: Comparison) -> None:
         print(f"  without {name}: {why.removeprefix(f'{name}: ')}")
     for family in document["families"]:
         head, lines = tables.family(document, family)
-        rates = [[name, shape, *(text.number(row and row["gflops"]) for row in rows)] for name, shape, *rows in lines]
+        rates = [[name, what, *(phrases.number(row and row["gflops"]) for row in rows)] for name, what, *rows in lines]
         print()
         text.table(head, rates, numbers=range(2, len(head)), title=f"{family}, {document['dtype']}, GFLOP/s")
         for line in _curves(found, family):
@@ -139,11 +139,11 @@ def _regressions(old: Comparison, found: Comparison, options: dict[str, Any]) ->
     if slower:
         lines = [
             [each.row["name"], each.row["contestant"], each.row["mode"], str(each.row["products"]),
-             text.seconds(each.before), text.seconds(each.row["seconds"]), f"{each.ratio:.2f}"]
+             phrases.seconds(each.before), phrases.seconds(each.row["seconds"]), f"{each.ratio:.2f}"]
             for each in slower
         ]  # fmt: skip
         head = ["product", "contestant", "mode", "products", "then", "now", "then ÷ now"]
         text.table(head, lines, numbers=range(3, 7), title=f"Slower than on {old.document['date'][:10]}, twice")
-    print(f"{text.counted(len(slower), 'time')} of {sum(each.ours for each in changes)} slower, {faster} faster; "
+    print(f"{phrases.counted(len(slower), 'time')} of {sum(each.ours for each in changes)} slower, {faster} faster; "
           f"of other libraries' {sum(not each.ours for each in changes)}, {len(others)} slower.")  # fmt: skip
     return slower

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gemm.cli.contest import OWN
 from gemm.compare.comparison import Comparison
 from gemm.compare.sweep import Row, find
 from gemm.compare.threshold import quartiles
+from gemm.timing.contest import OWN
 
 TOLERANCE = 0.05
 """Share by which a median may differ whatever the samples say: another process has other pages and other clocks."""
