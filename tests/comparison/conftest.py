@@ -16,7 +16,7 @@ from gemm.compare import Comparison, comparison, families, field, sweep
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a run on the CPU and NumPy."""
     file = tmp_path_factory.mktemp("compare") / "host.json"
-    assert main([*HOST, "--sizes", "16,24", "--json", str(file)]) == 0
+    assert main([*HOST, "--sizes", "128,192", "--json", str(file)]) == 0
     return file
 
 

@@ -64,7 +64,7 @@ def test_schema(recorded: Path) -> None:
 
 def test_round_trip(recorded: Path, tmp_path: Path) -> None:
     found = Comparison.load(recorded)
-    assert [case.shape for case in found.cases()] == [Shape(16, 16, 16), Shape(24, 24, 24)]
+    assert [case.shape for case in found.cases()] == [Shape(128, 128, 128), Shape(192, 192, 192)]
     (tmp_path / "again.json").write_text(json.dumps(found.document), encoding="utf-8")
     assert Comparison.load(tmp_path / "again.json") == found
 
