@@ -43,7 +43,7 @@ from cublas.contestants import UNABLE, Contestant, ours, peers
 from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, label, operands, products, worst_error
 
 import gemm
-from gemm import report
+from gemm import phrases, report
 from gemm.backends.cuda_arrays import DeviceArray
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
@@ -189,7 +189,7 @@ def _show(family: Family, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["seconds"]))
     lines = [
         [label((row["batch"], row["m"], row["n"], row["k"])), row["kernel"]]
-        + [text.number(row["tflops"].get(name)) for name in names]
+        + [phrases.number(row["tflops"].get(name)) for name in names]
         + [f"{row['ratio']:.2f}" if row["ratio"] else "–", f"{row['goal']:.2f}" if row["goal"] else "",
            "" if _right(row) else "WRONG"]
         for row in rows

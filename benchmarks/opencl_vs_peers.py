@@ -41,7 +41,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gemm
-from gemm import report
+from gemm import phrases, report
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
 from gemm.compare.peers.base import Absent
@@ -224,7 +224,7 @@ def _means(results: list[dict[str, Any]]) -> dict[str, float]:
 def _show(results: list[dict[str, Any]], small: list[dict[str, Any]], means: dict[str, float]) -> None:
     names = list(dict.fromkeys(name for r in results for name in r["seconds"]))
     lines = [
-        [f"{r['m']} × {r['n']} × {r['k']}", r["kernel"], *(text.number(r["gflops"].get(name)) for name in names)]
+        [f"{r['m']} × {r['n']} × {r['k']}", r["kernel"], *(phrases.number(r["gflops"].get(name)) for name in names)]
         + [f"{r['ratios'][name]:.2f}" if name in r["ratios"] else "–" for name in names if name != "gemm"]
         for r in results
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import probe, trust
 from gemm.dispatch.plan import Candidate, Plan, Split
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.prepared import Prepared
 from gemm.problem import Device, DeviceView, Problem
 
@@ -126,15 +126,17 @@ class GemmPlan:
         held_by = example.out.device if isinstance(example.out, DeviceView) else None
         self._options, self._backend = options, backend
         self._problem = example.problem
-        dispatch.deliver(example.problem, backend, kernel, held_by, self._take)
+        dispatch.deliver(example.problem, backend, kernel, held_by, lambda chosen: self._take(chosen, example))
         self._memo, self._replays = repeat.new(4), repeat.Replays()
         self._held_by = held_by
-        lies = getattr(self._launch, "lies", None)
-        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
         self._asked = kernel
 
-    def _take(self, chosen: Plan) -> None:
-        self._launch, self._plan = dispatch.launcher(chosen), chosen
+    def _take(self, chosen: Plan, example: Call) -> None:
+        """Make `chosen` the plan, for products like `example`. Raises KernelFailed."""
+        launch = dispatch.launcher(chosen)
+        lies = getattr(launch, "lies", None)
+        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
+        self._launch, self._plan = launch, chosen
         self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 
     kernel = property(lambda self: " + ".join(side.kernel.name for side in self._sides))
@@ -164,7 +166,8 @@ class GemmPlan:
         if delivered is None:  # the next one may be given to another
             return call.finish()
         if delivered is not self._plan:
-            self._take(delivered)
+            with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
+                self._take(delivered, call)
         if hasattr(self._launch, "replay"):
             self._replays.learn(self._launch, call, a, b, c, out, bias)
         elif self._memo is not None and bias is None:
@@ -173,6 +176,8 @@ class GemmPlan:
 
     def _repr_html_(self) -> str:
         """For notebooks: the candidates, as `explain` prints them."""
+        import html
+
         return f"<pre>{html.escape(describe(self))}</pre>"
 
     def __repr__(self) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.base import Launch
-from gemm.errors import KernelFailed
 from gemm.problem import NARROW, Problem
 
 _BLOCK = 1 << 13
@@ -24,11 +23,8 @@ def finishing(launch: Launch, problem: Problem) -> Launch:
     def finished(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any) -> None:
         wide = out
         if problem.dtype in NARROW:
-            try:
-                wide = np.empty(out.shape, np.float32)
-                c = None if c is None else c.astype(np.float32)
-            except MemoryError as error:
-                raise KernelFailed(f"no memory for the {problem.dtype} result as float32", memory=True) from error
+            wide = np.empty(out.shape, np.float32)
+            c = None if c is None else c.astype(np.float32)
         launch(a, b, c, wide, alpha, beta)
         with np.errstate(all="ignore"):  # NaN and Inf are results, not events
             if bias is not None:

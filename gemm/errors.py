@@ -24,7 +24,7 @@ class BackendUnavailable(RuntimeError):
 
 
 class KernelFailed(RuntimeError):
-    """A kernel did not build, launch or finish on its device.
+    """A kernel did not build, launch or finish on its device; backends turn the errors of their drivers into it.
 
     Attributes:
         memory: there was no room. Only this call is retried elsewhere: the next, smaller product may fit. Any other
@@ -37,6 +37,11 @@ class KernelFailed(RuntimeError):
         self.memory, self.lost, self.spoilt = memory, lost, spoilt
         super().__init__(message)
 
+    @classmethod
+    def of(cls, error: KernelFailed | MemoryError) -> KernelFailed:
+        """What a launch may raise, as one class."""
+        return error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
+
 
 @contextmanager
 def delivering(name: str) -> Iterator[None]:
@@ -44,4 +49,6 @@ def delivering(name: str) -> Iterator[None]:
     try:
         yield
     except KernelFailed as error:
+        if error.spoilt:
+            raise RuntimeError(str(error)) from error
         raise MemoryError(str(error)) if error.memory else BackendUnavailable(name, str(error)) from error

@@ -7,7 +7,8 @@ same as cblas_?gemm_pack.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +52,7 @@ class Prepared:
             self._packed = pack(plan.kernel, b)
         else:
             backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
-            with delivering(plan.kernel.name):
-                self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
+            self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
             self._packed = self._kept.owner.memory
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), b.dtype), b.shape)
@@ -123,7 +123,8 @@ class Prepared:
                 self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
             return call.finish()
         native = CpuLaunch(engine(), row, call.problem, self._packed)
-        _complete(native, call, call.b)
+        with self._demoting():
+            _complete(native, call, call.b)
         if call.problem.fused:
             return call.finish()
         if known is not None and (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
@@ -139,15 +140,21 @@ class Prepared:
         if cause := trust.failed(made.kernel, made.device):
             raise BackendUnavailable(made.kernel.name, cause)
         problem = replace(call.problem.unfused, reproducible=made.problem.reproducible)
+        with self._demoting():
+            launch = dispatch.launcher(replace(made, problem=problem))
+            _complete(launch, call, operands.broadcast(self._kept, call.b.shape))
+        return launch
+
+    @contextmanager
+    def _demoting(self) -> Iterator[None]:
+        """For a launch by the only kernel that can read what was packed: a failure demotes it, and is the caller's."""
+        made = self._plan
         with delivering(made.kernel.name):
             try:
-                launch = dispatch.launcher(replace(made, problem=problem))
-                b = operands.broadcast(self._kept, call.b.shape)
-                _complete(launch, call, b)
+                yield
             except KernelFailed as error:
                 trust.demote(made.kernel, made.device, error)
                 raise
-        return launch
 
     def _memo(self, known: object, new: Callable[[], Any]) -> Any:
         """What repeats products with the options `known`."""
@@ -203,10 +210,15 @@ def prepare(
     asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
     # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
-    plan = dispatch.choose(problem, asked, kernel, held_by)
-    if plan.kernel.backend == "numpy":
-        raise TypeError(f"{plan.kernel.name}, the kernel for {call.problem.dtype}, takes no prepared b")
     right = call.b
     if isinstance(right, np.ndarray):
         right = right.astype(problem.dtype, copy=False)
-    return Prepared(right, plan)
+    made: list[Prepared] = []
+
+    def attempt(plan: dispatch.Plan) -> None:
+        if plan.kernel.backend == "numpy":
+            raise TypeError(f"{plan.kernel.name}, the kernel for {call.problem.dtype}, takes no prepared b")
+        made.append(Prepared(right, plan))
+
+    dispatch.deliver(problem, asked, kernel, held_by, attempt)
+    return made[0]

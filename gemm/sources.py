@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import stat
-import tempfile
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -46,14 +46,24 @@ def version() -> str:
     return __version__
 
 
+def _usual_folder() -> str:
+    """The platform's folder for caches, and gemm's in it.
+
+    On Linux as platformdirs has it, but without that: importing it takes longer than a process's first small product.
+    """
+    if sys.platform == "linux" and "ANDROID_DATA" not in os.environ:
+        return os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "gemm")
+    import platformdirs
+
+    return platformdirs.user_cache_dir("gemm", appauthor=False)
+
+
 @lru_cache(maxsize=1)
 def cache_dir() -> Path | None:
     """The private cache folder, made on first use: $GEMM_CACHE_DIR or the platform's; None if unsafe or unwritable."""
     chosen = os.environ.get("GEMM_CACHE_DIR")
     if not chosen:
-        import platformdirs
-
-        chosen = platformdirs.user_cache_dir("gemm", appauthor=False)
+        chosen = _usual_folder()
     folder = Path(chosen)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,6 +107,8 @@ def store(name: str, data: bytes) -> None:
     folder = cache_dir()
     if folder is None:
         return
+    import tempfile
+
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
         try:

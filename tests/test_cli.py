@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,15 +16,16 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import dispatch, report
+from gemm import dispatch, phrases, report
 from gemm import verify as suite
 from gemm.backends.cpu import CpuBackend
 from gemm.catalog import KERNELS
-from gemm.cli import COMMANDS, contest, info, main, standings, text
-from gemm.cli import peak as peaks
+from gemm.cli import COMMANDS, info, main, standings, text
 from gemm.dispatch import registry
 from gemm.errors import KernelFailed
 from gemm.problem import Device
+from gemm.timing import contest
+from gemm.timing import peak as peaks
 
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
 
@@ -32,6 +34,14 @@ def result_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str,
     status = main(argv)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
+
+
+def test_nothing_else_of_the_package_imports_the_command_line() -> None:
+    package = Path(gemm.__file__).parent
+    others = [path for path in package.rglob("*.py") if path.parent != package / "cli" and path.name != "__main__.py"]
+    importing = re.compile(r"^\s*(from gemm\.cli|import gemm\.cli|from gemm import .*\bcli\b)", re.MULTILINE)
+    assert len(others) > 50
+    assert not [path.name for path in others if importing.search(path.read_text(encoding="utf-8"))]
 
 
 @pytest.fixture
@@ -354,15 +364,15 @@ class TestExplain:
 
 class TestText:
     def test_plurals(self) -> None:
-        assert text.counted(1, "kernel") == "1 kernel"
-        assert text.counted(0, "kernel") == "0 kernels"
-        assert text.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
+        assert phrases.counted(1, "kernel") == "1 kernel"
+        assert phrases.counted(0, "kernel") == "0 kernels"
+        assert phrases.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
 
     @pytest.mark.parametrize(
         ("value", "shown"), [(None, "–"), (2.5, "2.5 s"), (0.0125, "12.5 ms"), (3e-6, "3 µs"), (4e-8, "0.04 µs")]
     )
     def test_seconds(self, value: float | None, shown: str) -> None:
-        assert text.seconds(value) == shown
+        assert phrases.seconds(value) == shown
 
     def test_plain_table(self, capsys: pytest.CaptureFixture[str]) -> None:
         text.table(("a", "number"), [("x", "1"), ("long", "23")], numbers=[1])

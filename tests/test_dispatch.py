@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import gemm
+from gemm import sources
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, cost, entrants, probe, registry, trust
+from gemm.dispatch import child, cost, entrants, late, probe, registry, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
 from gemm.measure import measure
@@ -47,17 +48,35 @@ def run_python(code, **env):
 
 
 def test_importing_and_small_products_load_no_device_library_and_start_no_thread():
+    """Not in Python, nor in the process: no driver is mapped, and there are no more threads than NumPy started."""
     done = run_python(
         """
-        import sys, threading
-        import numpy as np, gemm
+        import os, re, sys, threading
+        from pathlib import Path
+        import numpy as np
+        def threads():
+            return len(os.listdir("/proc/self/task")) if sys.platform == "linux" else threading.active_count()
+        before = threads()
+        import gemm
         for n in (1, 8, 64, 128):
             a = np.ones((n, n), np.float32)
-            assert (gemm.gemm(a, a) == n).all()
+            right = np.full((n, n), n)
+            with gemm.use():
+                products = gemm.gemm(a, a), a @ a, np.matmul(a, a), gemm.einsum("ij,jk", a, a), gemm.plan(a, a)(a, a)
+            products += (gemm.gemm(a, gemm.prepare(a)), gemm.gemm([a, a], a)[1], gemm.gemm(a, a, reproducible=True))
+            for product in products:
+                np.testing.assert_array_equal(product, right)
         loaded = [m for m in sys.modules if m.partition(".")[0] in ("pyopencl", "cuda", "torch", "cupy")]
         assert not loaded, loaded
         assert threading.active_count() == 1
-        """
+        assert threads() == before
+        if sys.platform == "linux":
+            mapped = set(re.findall(r"/\\S+", Path("/proc/self/maps").read_text()))
+            drivers = [x for x in mapped if re.search(r"opencl|libcuda|nvrtc|pocl|level_zero|libze_", x, re.IGNORECASE)]
+            assert any("_cpu." in x for x in mapped), mapped
+            assert not drivers, drivers
+        """,
+        GEMM_NUM_THREADS="1",
     )
     assert done.returncode == 0, done.stderr
 
@@ -292,11 +311,13 @@ class Evil(Backend):
         if fault == "exit": os._exit(0)
         if fault == "hang": time.sleep(600)
         if fault == "noise": print("driver banner", flush=True)
+        if fault == "broken": raise AttributeError("module 'driver' has no attribute 'devices'")
         return (Device("evil", "evil:0", "an evil device"),)
     def launcher(self, kernel, device, problem):
         fault = os.environ["EVIL"]
         if fault == "crash": os.abort()
         def launch(a, b, c, out, alpha, beta):
+            if fault == "raises": raise TypeError("not what this version takes")
             out[...] = a @ b * (1 if fault == "good" else 1.001)
         return launch
 """
@@ -312,6 +333,7 @@ for name in ("opencl", "cuda"):
 
 def probed(tmp_path, fault):
     """The facts that a probe finds when a backend of the fault joins."""
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "evil.py").write_text(EVIL)
     (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
     done = run_python(
@@ -334,6 +356,31 @@ def test_a_backend_that_kills_or_hangs_the_probe_is_done_without(tmp_path, fault
     assert "evil" in facts.unavailable
     assert "gemm does without evil" in log
     assert any(record["ok"] for (name, _), record in facts.kernels.items() if BY_NAME[name].backend == "cpu")
+
+
+def test_what_a_library_raises_of_its_own_is_told(tmp_path):
+    """And costs no child: errors of another class than the package's are as good."""
+    facts, log = probed(tmp_path, "broken")
+    assert "has no attribute 'devices'" in facts.unavailable["evil"]
+    facts, more = probed(tmp_path / "other", "raises")
+    assert "not what this version takes" in facts.kernels["sgemm_evil_1x1", "evil:0"]["error"]
+    assert "does without" not in log + more
+
+
+def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    stored = []
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(sources, "load", lambda _: None)
+    monkeypatch.setattr(sources, "store", lambda *entry: stored.append(entry))
+    monkeypatch.setattr(sources, "update", lambda *entry: stored.append(entry))
+    monkeypatch.setattr(probe, "_memory", {})
+    assert probe.facts(run=True).lines == []
+    assert not late.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
+    assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
+    assert stored == []
 
 
 @pytest.mark.parametrize("fault", ["crash", "garbage", "noise"])

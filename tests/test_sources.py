@@ -5,6 +5,7 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from gemm import sources
@@ -140,3 +141,12 @@ def test_catalog_parameters_and_ifndef_defaults_agree(source):
     for params in rows:
         assert params.keys() <= defaults.keys()
     assert any(params.items() <= defaults.items() for params in rows)
+
+
+@pytest.mark.parametrize("chosen", [None, "", "  ", "/var/tmp/caches"])
+def test_the_usual_folder_is_that_of_platformdirs(monkeypatch, chosen):
+    """Also where sources does without it, lest the first product of a process waits for its import."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", chosen)
+    assert sources._usual_folder() == platformdirs.user_cache_dir("gemm", appauthor=False)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gemm.cli.rest import settle
 from gemm.compare.comparison import all_devices
 from gemm.compare.families import FAMILIES, Case, cases
 from gemm.compare.field import PEERS, Field
 from gemm.compare.peers.base import Unable
 from gemm.errors import BackendUnavailable
+from gemm.timing.rest import settle
 
 FIELD = Field.of(all_devices()[0], PEERS)
 

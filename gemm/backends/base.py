@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gemm.catalog import Kernel
-from gemm.errors import KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
@@ -32,7 +31,8 @@ a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n); c is None exact
 kernel's dtype, any strides (negative and zero ones too; out never has zero strides over axes longer than 1),
 m, n and batch ≥ 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or the very same elements.
 Host operands (ndarray) are complete in out when it returns; with device operands the work is enqueued in
-order on the operands' queue. Raises KernelFailed, leaving out undefined but the inputs untouched.
+order on the operands' queue. Raises KernelFailed, or MemoryError where the host has no room, leaving out undefined but
+the inputs untouched. What else is raised, by a signal handler say, is no failure of the kernel: it reaches the caller.
 
 Of a `problem.fused`, which only rows that fuse are given: launch(a, b, c, out, alpha, beta, bias) adds the bias, an
 operand of the result's type, (1, n) or (m, 1), or None where problem.bias is false, and applies problem.activation:
@@ -44,11 +44,7 @@ def converting(launch: Launch, dtype: str) -> Launch:
     """`launch` for a and b of narrower types than its `dtype`."""
 
     def converted(a: Any, b: Any, *rest: Any) -> None:
-        try:
-            a, b = converted_once(a, dtype), converted_once(b, dtype)
-        except MemoryError as error:
-            raise KernelFailed(f"no memory for the operands as {dtype}", memory=True) from error
-        launch(a, b, *rest)
+        launch(converted_once(a, dtype), converted_once(b, dtype), *rest)
 
     return converted
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,12 +42,12 @@ def _features() -> frozenset[str]:
 
 def _cpu_name() -> str:
     """The CPU's model as the system tells it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    model = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    return model[1].strip() if model else platform.processor() or platform.machine()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:  # of the first of many CPUs, most often
+            name, _, model = line.partition(":")
+            if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
+                return model.strip()
+    return platform.processor() or platform.machine()
 
 
 class CpuBackend(Backend):
@@ -175,10 +174,7 @@ class CpuLaunch:
 
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
     """The launch for operands that are not aligned to their elements, such as fields of packed records."""
-    try:
-        a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
-        result = np.empty(out.shape, out.dtype)
-    except MemoryError as error:
-        raise KernelFailed("no memory for aligned copies of the operands", memory=True) from error
+    a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
+    result = np.empty(out.shape, out.dtype)
     launch(a, b, c, result, alpha, beta)
     out[...] = result

@@ -44,7 +44,10 @@ def locked(nbytes: int) -> np.ndarray:
     except KernelFailed as error:
         if not error.memory:
             raise
-        return aligned(nbytes)
+        try:
+            return aligned(nbytes)
+        except MemoryError:
+            raise error from None
     return np.asarray(_Locked(address, nbytes))
 
 

@@ -90,7 +90,7 @@ class Handle:
 
     @contextmanager
     def reported(self, what: str) -> Iterator[None]:
-        """Turns OpenCL's errors inside the block into KernelFailed("what: ...")."""
+        """Turns pyopencl's errors inside the block into KernelFailed("what: ...")."""
         import pyopencl as cl
 
         try:
@@ -105,6 +105,8 @@ class Handle:
             raise KernelFailed(f"{what}: {error}", memory=error.code in full and not lost, lost=lost) from error
         except MemoryError as error:
             raise KernelFailed(f"{what}: out of host memory", memory=True) from error
+        except UnicodeError as error:  # what a driver said of its failure, in an encoding of its own
+            raise KernelFailed(f"{what}: {error}") from error
 
     def _works(self) -> bool:
         """Whether the device can still copy a byte.

@@ -28,9 +28,9 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from gemm import report
+from gemm import phrases, report
 from gemm.backends.base import Backend
-from gemm.cli import compare, contest, standings, text
+from gemm.cli import compare, standings, text
 from gemm.cli.arguments import (
     Mistake,
     add_selection,
@@ -45,11 +45,12 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.cli.contest import Contestant, Shape
-from gemm.cli.peak import Peak, peak
 from gemm.dispatch import probe
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
+from gemm.timing import contest
+from gemm.timing.contest import Contestant, Shape
+from gemm.timing.peak import Peak, peak
 
 HELP = "time products on every backend, CPU against GPU"
 EXAMPLES = """examples:
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         named = [row.name for row in rows if row.backend == backend.name]
         entries += [(backend, device, name) for name in named or (None,)]
     peaks = {device.key: known for _, device in found if (known := peak(device, args.dtype))}
-    print(f"{args.dtype}, {text.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
+    print(f"{args.dtype}, {phrases.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
     _introduce([device for _, device in found], missing)
     if not rows and any(device.kind == "gpu" or backend.name == "opencl" for backend, device in found):
         look_for_devices()
@@ -146,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
 def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
     for device in devices:
         origin = ", ".join(part for part in (device.platform, device.driver) if part)
-        threads = f", {text.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
+        threads = f", {phrases.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
         print(f"  {device.key:9} {device.name}{f' ({origin})' if origin else ''}{threads}")
     for why in missing.values():
         print(f"  without {why}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gemm import report
+from gemm import phrases, report
 from gemm.cli import plot, text
 from gemm.cli.arguments import Mistake, save_csv, save_json, save_text, select
 from gemm.cli.bench import look_for_devices
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"Report: {args.html}")
     if args.plots:
         _plots(found, args.plots)
-    print(f"It took {text.seconds(time.monotonic() - start)}.")
+    print(f"It took {phrases.seconds(time.monotonic() - start)}.")
     return 1 if slower or found.failures() else 0
 
 
@@ -77,7 +77,7 @@ def _plots(found: Comparison, folder: Path) -> None:
         written = charts.save(found.document, folder)
     except OSError as error:
         raise Mistake(f"cannot write to {folder}: {error.strerror}") from None
-    print(f"{text.counted(len(written), 'chart')} in {folder}")
+    print(f"{phrases.counted(len(written), 'chart')} in {folder}")
 
 
 def show(found: Comparison) -> None:
@@ -89,7 +89,7 @@ def show(found: Comparison) -> None:
         print(f"  without {name}: {why.removeprefix(f'{name}: ')}")
     for family in document["families"]:
         head, lines = tables.family(document, family)
-        rates = [[name, shape, *(text.number(row and row["gflops"]) for row in rows)] for name, shape, *rows in lines]
+        rates = [[name, what, *(phrases.number(row and row["gflops"]) for row in rows)] for name, what, *rows in lines]
         print()
         text.table(head, rates, numbers=range(2, len(head)), title=f"{family}, {document['dtype']}, GFLOP/s")
         for line in _curves(found, family):
@@ -124,26 +124,31 @@ def _curves(found: Comparison, family: str) -> list[str]:
 
 
 def _regressions(old: Comparison, found: Comparison, options: dict[str, Any]) -> list[regress.Change]:
-    """Print what changed since `old`; what is slower is measured again, and counts if it is slower twice."""
-    changes = regress.changes(old.rows, found.rows)
+    """Print what changed since `old`; what is slower is measured again, and counts if it is slower each time."""
+    noise = regress.noise(old.rows, found.rows)
+    changes = regress.changes(old.rows, found.rows, noise)
     slower = regress.regressions(changes)
-    if slower:
+    for _ in range(regress.AGAIN):
+        if not slower:
+            break
         suspects = {(each.row["family"], each.row["name"]) for each in slower}
         again = [case for case in old.cases() if (case.family, case.name) in suspects]
         with text.Progress(len(again)) as bar:
-            second = compare(products=again, step=bar.step, **options)
-        slower = regress.confirmed(slower, regress.regressions(regress.changes(old.rows, second.rows)))
-    others = [each for each in changes if not each.ours and each.verdict == "slower"]
+            rows = compare(products=again, step=bar.step, **options).rows
+        noise = max(noise, regress.noise(old.rows, rows))
+        slower = regress.confirmed(slower, regress.regressions(regress.changes(old.rows, rows, noise)))
     faster = sum(each.ours and each.verdict == "faster" for each in changes)
     print()
     if slower:
         lines = [
             [each.row["name"], each.row["contestant"], each.row["mode"], str(each.row["products"]),
-             text.seconds(each.before), text.seconds(each.row["seconds"]), f"{each.ratio:.2f}"]
+             phrases.seconds(each.before), phrases.seconds(each.row["seconds"]), f"{each.ratio:.2f}"]
             for each in slower
         ]  # fmt: skip
         head = ["product", "contestant", "mode", "products", "then", "now", "then ÷ now"]
-        text.table(head, lines, numbers=range(3, 7), title=f"Slower than on {old.document['date'][:10]}, twice")
-    print(f"{text.counted(len(slower), 'time')} of {sum(each.ours for each in changes)} slower, {faster} faster; "
-          f"of other libraries' {sum(not each.ours for each in changes)}, {len(others)} slower.")  # fmt: skip
+        title = f"Slower than on {old.document['date'][:10]}, measured {1 + regress.AGAIN} times"
+        text.table(head, lines, numbers=range(3, 7), title=title)
+    loud = ", for other libraries' times changed as well" if noise > regress.TOLERANCE else ""
+    print(f"{phrases.counted(len(slower), 'time')} of {sum(each.ours for each in changes)} slower, {faster} faster, "
+          f"by more than {noise:.0%}{loud}.")  # fmt: skip
     return slower

@@ -7,10 +7,11 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
+from gemm import phrases
 from gemm.cli import text
-from gemm.cli.contest import Contestant, Shape
-from gemm.cli.peak import Peak
 from gemm.problem import Device
+from gemm.timing.contest import Contestant, Shape
+from gemm.timing.peak import Peak
 
 COLUMNS = (
     "m", "n", "k", "batch", "trans", "backend", "device", "kernel", "cold_s", "host_s", "host_best_s", "host_gflops",
@@ -73,10 +74,10 @@ def show(shape: Shape, rows: list[dict[str, Any]]) -> None:
     for result in rows:
         peak = result["percent_of_peak"]
         hosted = result["resident_samples_s"] is result["host_samples_s"]
-        cells = [result["device"], result["kernel"], text.seconds(result["cold_s"]), text.seconds(result["host_s"]),
-                 text.number(result["host_gflops"]),
-                 "=" if hosted else text.seconds(result["resident_s"]),
-                 "=" if hosted else text.number(result["resident_gflops"]),
+        cells = [result["device"], result["kernel"], phrases.seconds(result["cold_s"]),
+                 phrases.seconds(result["host_s"]), phrases.number(result["host_gflops"]),
+                 "=" if hosted else phrases.seconds(result["resident_s"]),
+                 "=" if hosted else phrases.number(result["resident_gflops"]),
                  "–" if peak is None else f"{peak:.0f} %"]  # fmt: skip
         verdict = {None: "–", True: "ok", False: "WRONG"}[result["valid"]]
         lines.append([*cells, *([verdict] if validated else [])])
@@ -93,7 +94,7 @@ def show(shape: Shape, rows: list[dict[str, Any]]) -> None:
     checked = [result for result in rows if result["valid"] is not None]
     if checked and all(result["valid"] for result in checked):
         worst = max(result["worst_error"] for result in checked)
-        what = text.counted(len(checked), "result")
+        what = phrases.counted(len(checked), "result")
         print(f"Checked {checked[0]['checked']} of {what}: largest error {worst:.2g} of the bound.")
 
 
@@ -110,12 +111,12 @@ def compare(entered: list[Contestant], ratios: list[dict[str, Any]], *, reproduc
         reference = cpu or entered[0]
         ranked = sorted(((_ratio(reference, one.host), one) for one in entered), key=lambda pair: -pair[0])
         (best, first), (second, _) = ranked[:2]
-        print(f"Fastest host-to-host: {first.kernel} on {first.device.key}, {text.faster(best / second)} the next.")
+        print(f"Fastest host-to-host: {first.kernel} on {first.device.key}, {phrases.faster(best / second)} the next.")
     ordered = [one for one in entered if one.device.backend != "numpy"]
     if reproducible and len(ordered) > 1:
         same = len({one.sha256 for one in ordered}) == 1
         how = f"have the same bits, sha256 {ordered[0].sha256[:16]}" if same else "DIFFER"
-        print(f"The reproducible results of {text.counted(len(ordered), 'contestant')} {how}.")
+        print(f"The reproducible results of {phrases.counted(len(ordered), 'contestant')} {how}.")
 
 
 def _title(one: Contestant) -> str:
@@ -134,5 +135,5 @@ def _name(one: Contestant) -> str:
 def _against(ratio: float, one: Contestant) -> str:
     """Who of the two is how many times as fast."""
     if ratio >= 1:
-        return f"{_name(one)} is {text.faster(ratio)} the cpu backend"
-    return f"the cpu backend is {text.faster(1 / ratio)} {_name(one)}"
+        return f"{_name(one)} is {phrases.faster(ratio)} the cpu backend"
+    return f"the cpu backend is {phrases.faster(1 / ratio)} {_name(one)}"

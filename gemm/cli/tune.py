@@ -9,7 +9,7 @@ import statistics
 import time
 from pathlib import Path
 
-from gemm import dispatch, sources
+from gemm import dispatch, phrases, sources
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
 from gemm.cli.arguments import (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             count = tuning.imported(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise Mistake(f"cannot import {file}: {error}") from None
-        print(f"{text.counted(count, 'record')} imported from {file}")
+        print(f"{phrases.counted(count, 'record')} imported from {file}")
     status = 0
     usual = "model" if args.quick else "off" if args.merge else "full" if args.kernel or args.shapes else "model"
     level = args.level or usual
@@ -124,8 +124,8 @@ def _fit(devices: list[Device], budget: float) -> None:
         for each in fit.fit(devices, start + budget):
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
-    took = text.seconds(time.monotonic() - start)
-    print(f"{text.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
+    took = phrases.seconds(time.monotonic() - start)
+    print(f"{phrases.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
     for device in devices:
         for where, own in (("host", False), ("resident", True)):
             errors = sorted(x.error for x in found if x.device == device and (x.problem.device != "host") == own)
@@ -178,9 +178,9 @@ def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
                 print(f"  {_outcome(step)}", flush=True)
             worked = worked or any(step.record.seconds for step in last.values())
     text.bullets("Failed, and not tried again with this driver:", failures)
-    took = text.seconds(time.monotonic() - start)
+    took = phrases.seconds(time.monotonic() - start)
     finished = "all is tried" if time.monotonic() < clock.until and not fast else "run it again to go on"
-    print(f"{text.counted(clock.tried, 'candidate')} in {took}; {finished}.")
+    print(f"{phrases.counted(clock.tried, 'candidate')} in {took}; {finished}.")
     return 0 if worked else 1
 
 
@@ -206,7 +206,7 @@ class _Clock:
     def left(self) -> str:
         now = time.monotonic()
         share = (self._before + self.done) / max(1, self._before + sum(self.sizes))
-        return f"{text.seconds(max(0.0, min(self.until - now, (now - self.start) * (1 / share - 1))))} left"
+        return f"{phrases.seconds(max(0.0, min(self.until - now, (now - self.start) * (1 / share - 1))))} left"
 
 
 def _title(shape: tuple[int, int, int, int], layout: str) -> str:
@@ -217,7 +217,7 @@ def _title(shape: tuple[int, int, int, int], layout: str) -> str:
 
 def _outcome(step: tuner.Step) -> str:
     record = step.record
-    tried = text.counted(len(record.trials), "candidate")
+    tried = phrases.counted(len(record.trials), "candidate")
     failed = sum(isinstance(trial, str) for trial in record.trials.values())
     notes = tried + (f", {failed} failed" if failed else "")
     if record.seconds is None or record.params is None:
@@ -225,5 +225,5 @@ def _outcome(step: tuner.Step) -> str:
     rate = 2 * math.prod(record.shape) / record.seconds / 1e9
     chosen = " ".join(f"{name}={value}" for name, value in record.params.items())
     if record.gain is not None and record.gain > 1:
-        chosen += f", {text.faster(record.gain)} the default"
-    return f"{step.row.name:34} {text.number(rate):>6} GFLOP/s  {chosen}{' ' * bool(chosen)}({notes})"
+        chosen += f", {phrases.faster(record.gain)} the default"
+    return f"{step.row.name:34} {phrases.number(rate):>6} GFLOP/s  {chosen}{' ' * bool(chosen)}({notes})"

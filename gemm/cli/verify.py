@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gemm import dispatch, report
+from gemm import dispatch, phrases, report
 from gemm import verify as suite
 from gemm.backends.base import Backend
 from gemm.catalog import KERNELS, Kernel
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print("Nothing was checked.")
         return 1
     what = "right bits" if args.hashes else "passed"
-    tested = text.counted(len(outcomes), "pair of kernel and device", "pairs of kernel and device")
+    tested = phrases.counted(len(outcomes), "pair of kernel and device", "pairs of kernel and device")
     print(f"{len(outcomes) - len(failures)} of {tested}: {what}.")
     return 1 if failures or differing else 0
 
@@ -139,11 +139,11 @@ def _print(outcomes: list[Outcome], *, hashes: bool) -> None:
     lines: list[tuple[str, ...]]
     if hashes:
         head = ("kernel", "device", "dtype", "sha256", "time")
-        lines = [(o.kernel, o.device, o.dtype, (o.sha256 or "–")[:16], text.seconds(o.seconds)) for o in outcomes]
+        lines = [(o.kernel, o.device, o.dtype, (o.sha256 or "–")[:16], phrases.seconds(o.seconds)) for o in outcomes]
     else:
         head = ("kernel", "device", "dtype", "cases", "ordered bits", "time")
         lines = [
-            (o.kernel, o.device, o.dtype, f"{o.passed}/{o.total}", _ordered(o), text.seconds(o.seconds))
+            (o.kernel, o.device, o.dtype, f"{o.passed}/{o.total}", _ordered(o), phrases.seconds(o.seconds))
             for o in outcomes
         ]
     if outcomes:

@@ -12,7 +12,6 @@ from typing import Any
 from gemm import report
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS
-from gemm.cli.contest import Contestant, Shape
 from gemm.compare import energy, sweep, tables, threshold
 from gemm.compare.choices import choices
 from gemm.compare.families import FAMILIES, Case, cases
@@ -23,6 +22,7 @@ from gemm.compare.sweep import PACES, Row, find
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
+from gemm.timing.contest import Contestant, Shape
 
 SCHEMA = "gemm-compare/1"
 METHOD = (

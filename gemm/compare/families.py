@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gemm.cli.contest import Shape
+from gemm.timing.contest import Shape
 
 
 @dataclass(frozen=True)

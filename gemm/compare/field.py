@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: this package's backends, NumPy and the peers, as contestants of gemm.cli.contest."""
+"""Who takes part in a comparison: this package's backends, NumPy and the peers, as gemm.timing's contestants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import partial
 import numpy as np
 
 from gemm.backends.base import Backend
-from gemm.cli import contest
-from gemm.cli.contest import Contestant, Shape, timed
 from gemm.compare.peers import Absent, DevicePeer, NumPy, Peer, load, load_on
 from gemm.compare.peers.base import Unable
 from gemm.problem import Device
 from gemm.threads import granted
+from gemm.timing import contest
+from gemm.timing.contest import Contestant, Shape, timed
 
 PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
 """Beside NumPy, which is a backend."""

@@ -8,7 +8,7 @@ from importlib import resources
 from string import Template
 from typing import Any, NamedTuple
 
-from gemm.cli import text
+from gemm import phrases
 from gemm.compare import charts, tables
 from gemm.compare.families import FAMILIES
 
@@ -52,7 +52,7 @@ def _section(name: str, title: str, content: str) -> str:
 def _machine(document: dict[str, Any]) -> str:
     machine, versions = document["machine"], document["versions"]
     facts = {
-        "machine": f"{machine['cpu']}, {text.counted(machine['cpus'], 'hardware thread')}; {machine['system']}",
+        "machine": f"{machine['cpu']}, {phrases.counted(machine['cpus'], 'hardware thread')}; {machine['system']}",
         "made": f"{document['date']}, commit {document['commit'] or 'unknown'}, {document['dtype']}, "
         f"at most {document['rounds']} rounds{', quick' if document['quick'] else ''}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -94,9 +94,9 @@ def _family(document: dict[str, Any], family: str) -> str:
 def _rate(row: Mapping[str, Any] | None, most: float | None) -> Cell:
     if row is None:
         return Cell("–", "number")
-    spread = f"{text.seconds(row['seconds'])}, quartiles {100 * row['spread']:.0f} % apart"
+    spread = f"{phrases.seconds(row['seconds'])}, quartiles {100 * row['spread']:.0f} % apart"
     percent = "" if row["percent_of_peak"] is None else f", {row['percent_of_peak']:.0f} % of peak"
-    return Cell(text.number(row["gflops"]), "number best" if row["gflops"] == most else "number",
+    return Cell(phrases.number(row["gflops"]), "number best" if row["gflops"] == most else "number",
                 f"{spread}{percent}, {row['kernel']}")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What bounds a device: its arithmetic (gemm.cli.peak) and the rate of its memory, measured or as its driver tells."""
+"""What bounds a device: its arithmetic (gemm.timing) and the rate of its memory, measured or as its driver tells."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gemm.cli.peak import peak
 from gemm.problem import Device
 from gemm.threads import granted
+from gemm.timing.peak import peak
 
 _BYTES = 128 << 20
 """Of the array that is copied: more than caches hold."""

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
-from gemm.cli import contest
-from gemm.cli.contest import OWN, Contestant, timed
-from gemm.cli.rest import WAKING
 from gemm.compare.families import Case
 from gemm.compare.field import Field
 from gemm.compare.peers.base import Unable
 from gemm.compare.threshold import quartiles
 from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.timing import contest
+from gemm.timing.contest import OWN, Contestant, timed
+from gemm.timing.rest import WAKING
 
 REPEATS = (1, 8, 64)
 """Products for which operands are sent once."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemm.cli import text
-from gemm.cli.contest import Shape
+from gemm import phrases
 from gemm.compare.sweep import REPEATS, Row, find
+from gemm.timing.contest import Shape
 
 THRESHOLDS = (
     "The smallest size from which a device stays ahead of the cpu backend; in brackets the next smaller one, at which "
@@ -16,7 +16,7 @@ THRESHOLDS = (
 NO_DEVICE = "There are no thresholds: they take the cpu backend and a device with a memory of its own."
 NO_METER = "This platform tells nothing of energy."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
-         **{("once", n): text.counted(n, "product") for n in REPEATS}}  # fmt: skip
+         **{("once", n): phrases.counted(n, "product") for n in REPEATS}}  # fmt: skip
 
 
 def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -53,7 +53,7 @@ def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[A
 def energy(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and lines: contestant, way, joules a product, GFLOP/s a watt."""
     lines = [
-        [row["contestant"], _WAYS[row["mode"], 1], f"{row['joules']:.3g} J", text.number(row["gflops_per_watt"])]
+        [row["contestant"], _WAYS[row["mode"], 1], f"{row['joules']:.3g} J", phrases.number(row["gflops_per_watt"])]
         for row in document["energy"]["rows"]
     ]
     return ["contestant", f"of {document['energy']['product']}", "a product", "GFLOP/s a watt"], lines
@@ -69,8 +69,8 @@ def roofs(document: dict[str, Any]) -> dict[str, str]:
 
 def _roof(roof: Mapping[str, Any]) -> str:
     peak, rate = roof["gflops"], roof["memory_gbs"]
-    arithmetic = f"{text.number(peak)} GFLOP/s, {roof['gflops_basis']}" if peak else "peak not known"
-    memory = f"memory {text.number(rate)} GB/s, {roof['memory_basis']}" if rate else "rate of its memory not known"
+    arithmetic = f"{phrases.number(peak)} GFLOP/s, {roof['gflops_basis']}" if peak else "peak not known"
+    memory = f"memory {phrases.number(rate)} GB/s, {roof['memory_basis']}" if rate else "rate of its memory not known"
     return f"{arithmetic}; {memory}"
 
 

@@ -53,10 +53,15 @@ class Child(contextlib.AbstractContextManager["Child"]):
     def ask(self, request: Any, limit: float) -> Iterator[Line]:
         """The lines of the answer to `request`.
 
-        A child that ends, or is silent for `limit` seconds, makes {"step": "died", "cause": ...} the last one.
+        A child that ends, or is silent for `limit` seconds, makes {"step": "died", "cause": ...} the last one; so does
+        one that the system refuses to start, with "step": "refused".
         """
         patience = limit if self._process else max(limit, STARTING)
-        process = self._process = self._process or self._start()
+        try:
+            process = self._process = self._process or self._start()
+        except (OSError, RuntimeError) as error:  # no process, or no thread, can be had
+            yield {"step": "refused", "cause": f"did not start: {error}"}
+            return
         lines, finished = self._lines, False
         assert process.stdin is not None
         try:

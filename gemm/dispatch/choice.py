@@ -229,28 +229,33 @@ def deliver(
     """Try `attempt` with `plan`, if given, and the best candidates until one does not fail; what fails is demoted.
 
     Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered if the next product
-    like this one will be given to it, too. Raises MemoryError or BackendUnavailable when no candidate is left, and
-    RuntimeError when an operand is no longer what it was.
+    like this one will be given to it, too. When no candidate is left it raises MemoryError, if one lacked memory, or
+    BackendUnavailable, with what each has failed of; and RuntimeError when an operand is no longer what it was.
     """
     without: frozenset[tuple[str, str]] = frozenset()
-    failure: KernelFailed | None = None
+    failures: list[KernelFailed] = []
     if plan is not None and (isinstance(plan, Split) or trust.failed(plan.kernel, plan.device)):
         plan = None
     while True:
         try:
             plan = plan or choose(problem, backend, kernel, held_by, without)
         except BackendUnavailable as error:
-            if failure is not None and failure.memory:
-                raise MemoryError(str(failure)) from failure
-            raise error from failure
+            if not failures:
+                raise
+            causes = dict.fromkeys(map(str, failures))
+            if any(failure.memory for failure in failures):
+                raise MemoryError("; ".join(causes)) from failures[-1]
+            others = [cause for cause in causes if cause not in error.cause]
+            raise BackendUnavailable(error.backend, "; ".join([*others, error.cause])) from failures[-1]
         try:
             attempt(plan)
-            return plan if failure is None or not failure.memory else None
-        except KernelFailed as error:
-            trust.demote(plan.kernel, plan.device, error)
-            if error.spoilt:
-                raise RuntimeError(str(error)) from error
-            failure, without, plan = error, without | {(plan.kernel.name, plan.device.key)}, None
+            return None if any(failure.memory for failure in failures) else plan
+        except (KernelFailed, MemoryError) as error:
+            failures.append(failure := KernelFailed.of(error))
+            trust.demote(plan.kernel, plan.device, failure)
+            if failure.spoilt:
+                raise RuntimeError(str(failure)) from error
+            without, plan = without | {(plan.kernel.name, plan.device.key)}, None
 
 
 def run(
@@ -272,11 +277,11 @@ def run(
         start = time.perf_counter()
         try:
             launch(*operands)
-        except KernelFailed as error:
-            if error.memory:
+        except (KernelFailed, MemoryError) as error:
+            if isinstance(error, MemoryError) or error.memory:
                 given = {"a": a, "b": b, "c": c, "out": out}
                 sizes = [f"{name} has {x.size * x.dtype.itemsize}" for name, x in given.items() if x is not None]
-                error.args = (f"{error} (bytes: {', '.join(sizes)})",)
+                error.args = (f"{KernelFailed.of(error)} (bytes: {', '.join(sizes)})",)
             raise
         if doubtful:
             correction.learn(plan, time.perf_counter() - start)

@@ -43,8 +43,8 @@ def _verify(kernel: Kernel, device: Device) -> Line:
         for line in child.ask({"kernel": kernel.name, "device": device.key}, timeout()):
             if line["step"] == "kernel":
                 found = line
-            elif line["step"] == "died":
-                found = {"ok": False, "error": f"a child process that checked it {line['cause']}"}
+            elif line["step"] in ("died", "refused"):
+                found = line | {"ok": False, "error": f"a child process that checked it {line['cause']}"}
     if not found["ok"]:
         log.warning("gemm does without %s on %s: %s", kernel.label, device.name, found["error"])
     place = f"{device.name} with {device.driver}"
@@ -61,7 +61,8 @@ def _verify(kernel: Kernel, device: Device) -> Line:
     name = probe.entry("verified")
     here = probe.recall(name)
     probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
-    sources.update(name, change)
+    if found.get("step") != "refused":  # which says nothing of the kernel: the next process tries again
+        sources.update(name, change)
     return known
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -113,7 +114,7 @@ def _known(name: str, *, run: bool) -> Facts | None:
             _memory[name] = None
             return None
         found = _probe(verify=name == entry()) if blob is None else Facts(json.loads(blob))
-        if blob is None:
+        if blob is None and found.lines:
             sources.store(name, json.dumps(found.lines).encode())
         _memory[name] = found
     return _memory[name]
@@ -152,23 +153,36 @@ def entry(kind: str = "probe") -> str:
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
     folders = [os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors", "/vendor/lib64", "/system/vendor/lib64"]
-    folders += [str(Path(p, "pyopencl")) for p in sys.path if Path(p, "pyopencl").is_dir()]
-    files = [Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dri"), Path("/dev/kgsl-3d0")]
-    files += sorted(tuning.SHIPPED.glob("*.json"))
-    files += [lib for p in sys.path for lib in sorted(Path(p, "nvidia").glob("*/lib/libnvrtc.so*"))]  # packages of CUDA
+    folders += [folder for p in sys.path if os.path.isdir(folder := os.path.join(p, "pyopencl"))]
+    files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dri", "/dev/kgsl-3d0"]
+    files += _listed(str(tuning.SHIPPED), "", ".json")
+    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # CUDA's
+        files += _listed(os.path.join(package, "lib"), "libnvrtc.so")
     for folder in folders:
-        files += sorted(Path(folder).glob("*.icd")) or sorted(Path(folder).glob("libOpenCL*")) or [Path(folder)]
+        files += _listed(folder, "", ".icd") or _listed(folder, "libOpenCL") or [folder]
     for file in files:
         try:
-            status = file.stat()
+            status = os.stat(file)
         except OSError:
             continue
-        text = file.read_text(errors="replace") if file.suffix == ".icd" or "nvidia/version" in str(file) else ""
-        found.append((str(file), status.st_mtime_ns if file.is_file() else 0, text))
-        library = Path(text.strip())
-        if file.suffix == ".icd" and library.is_file():
-            found.append((library.stat().st_size, library.stat().st_mtime_ns))
+        text = Path(file).read_text(errors="replace") if file.endswith((".icd", "nvidia/version")) else ""
+        found.append((file, status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0, text))
+        library = text.strip()
+        if file.endswith(".icd") and os.path.isfile(library):
+            found.append((os.stat(library).st_size, os.stat(library).st_mtime_ns))
     return f"{kind}-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+
+
+def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
+    """The paths in `folder` whose names start and end so, sorted; none where there is no such folder.
+
+    (Path.glob takes ten times as long, which the first small product of a process would wait for.)
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith(start) and name.endswith(end)]
 
 
 def _probe(*, verify: bool) -> Facts:
@@ -186,13 +200,16 @@ def _probe(*, verify: bool) -> Facts:
             for line in child.ask({"skip": skip, "verify": verify}, timeout()):
                 if line["step"] == "begin":
                     step = line["what"]
-                elif line["step"] == "died":
+                elif line["step"] in ("died", "refused"):
                     cause = line["cause"]
                 elif line not in lines:
                     lines.append(line)
                     if line["step"] == "kernel":
                         skip.append(f"{line['kernel']} on {line['device']}")
-            if cause is None or step is None:
+            if cause is None:
+                break
+            if step is None:
+                log.warning("gemm does without devices for now: the probe %s", cause)
                 break
             skip.append(step)
             log.warning("gemm does without %s: the probe %s there", step, cause)
@@ -212,24 +229,24 @@ def answer(request: Line) -> Iterator[Line]:
 
 def _check(name: str, key: str) -> Iterator[Line]:
     from gemm.dispatch import registry
-    from gemm.errors import BackendUnavailable, KernelFailed
-    from gemm.verify import Mismatch, quick
+    from gemm.verify import quick
 
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
     try:
         quick(backend, kernel, next(device for device in backend.devices() if device.key == key))
-    except (BackendUnavailable, KernelFailed, Mismatch, StopIteration) as failure:
-        error = str(failure) or f"there is no {key}"
+    except StopIteration:
+        error = f"there is no {key}"
+    except Exception as failure:  # whatever it is, the kernel is not to be trusted
+        error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
 
 
 def explore(request: Line) -> Iterator[Line]:
     """Every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
-    from gemm.errors import BackendUnavailable, KernelFailed
     from gemm.measure import measure
-    from gemm.verify import Mismatch, quick
+    from gemm.verify import quick
 
     skip = request["skip"]
     for name in BACKENDS:
@@ -239,8 +256,8 @@ def explore(request: Line) -> Iterator[Line]:
         try:
             backend = registry.backend(name)
             devices = backend.devices()
-        except BackendUnavailable as error:
-            yield {"step": "unavailable", "backend": name, "cause": str(error)}
+        except Exception as error:  # BackendUnavailable, or a driver's library that is broken in its own way
+            yield {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
             continue
         for device in devices:
             yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
@@ -254,8 +271,8 @@ def explore(request: Line) -> Iterator[Line]:
                 try:
                     quick(backend, kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
-                except (KernelFailed, Mismatch) as error:
-                    yield {**record, "error": str(error)}
+                except Exception as error:  # whatever it is, the kernel is not to be trusted
+                    yield {**record, "error": str(error) or repr(error)}
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:

@@ -7,6 +7,7 @@ the rest of it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from gemm.catalog import Kernel
@@ -17,6 +18,7 @@ from gemm.problem import Device
 
 log = logging.getLogger("gemm")
 
+_lock = threading.Lock()  # products of several threads fail at once
 _failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
 _lost: dict[str, str] = {}  # device → why
 
@@ -35,16 +37,15 @@ def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:
 
     A want of memory demotes nothing: the next, smaller product may fit.
     """
-    if error.lost:
-        if device.key not in _lost:
-            log.warning("gemm does without %s (%s): %s", device.name, device.key, error)
-        _lost[device.key] = f"{device.name} was lost in this process: {error}"
-    elif error.memory:
+    if error.memory and not error.lost:
         return
-    else:
-        if (kernel.name, device.key) not in _failed:
+    with _lock:
+        if error.lost and device.key not in _lost:
+            _lost[device.key] = f"{device.name} was lost in this process: {error}"
+            log.warning("gemm does without %s (%s): %s", device.name, device.key, error)
+        elif not failed(kernel, device):
+            _failed[kernel.name, device.key] = f"failed in this process: {error}"
             log.warning("gemm does without %s on %s: %s", kernel.name, device.name, error)
-        _failed[kernel.name, device.key] = f"failed in this process: {error}"
     forget_choices()
 
 

@@ -179,6 +179,8 @@ class _Search:
                 stage = line["what"]
             else:
                 answer = line
+        if answer["step"] == "refused":  # by the system: nothing is learnt of the kernel
+            return None
         if answer["step"] == "died":
             hung = answer["cause"] == "hung"
             if hung and patience < timeout():

@@ -14,10 +14,10 @@ from gemm import api, dispatch
 from gemm.backends.base import Backend
 from gemm.call import normalise
 from gemm.catalog import BACKENDS
-from gemm.cli.rest import LONG, settle, warm
 from gemm.dispatch import registry
 from gemm.plain import matmul
 from gemm.problem import Device, DeviceView
+from gemm.timing.rest import LONG, settle, warm
 
 OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads rest soon after a product; those of other libraries go on spinning at the next one's cost."""

@@ -1,0 +1,28 @@
+"""Numbers in words, for people: counts, ratios, rates and times."""
+
+from __future__ import annotations
+
+
+def counted(count: int, thing: str, plural: str = "") -> str:
+    """1 kernel, 3 kernels."""
+    return f"{count} {thing if count == 1 else plural or thing + 's'}"
+
+
+def faster(ratio: float) -> str:
+    """2.5 times as fast as; "as fast as" within 2 %. Ratios below 1 are for the caller to turn round."""
+    return "as fast as" if ratio < 1.02 else f"{ratio:.3g} times as fast as"
+
+
+def number(value: float | None) -> str:
+    """A rate with four digits; "–" for none."""
+    return "–" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it; "–" for none."""
+    if value is None:
+        return "–"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"

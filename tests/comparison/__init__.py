@@ -1,0 +1,1 @@
+"""Tests of gemm.compare, by subject; `runs` has what they compare."""

@@ -1,0 +1,91 @@
+"""The report is one well-formed page that loads nothing; what a browser makes of it, ci/check_report.py sees."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from comparison.runs import HOST, result_of
+from gemm.compare import Comparison, tables
+
+
+class Elements(HTMLParser):
+    """Checks that elements are closed in order, and collects names and attributes."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(autouse=True)
+def matplotlib() -> None:
+    pytest.importorskip("matplotlib", reason="it draws the charts")
+
+
+def test_page(with_device: dict[str, Any]) -> None:
+    rows = [{"contestant": "cpu:0", "mode": "host", "joules": 0.5, "meters": {"package-0": 0.5},
+             "gflops_per_watt": 1.25}]  # fmt: skip
+    spent = {"energy": with_device["energy"] | {"rows": rows}, "absent": {"torch": "<b>&"}}
+    text = Comparison(with_device | spent).page()
+    elements = Elements()
+    elements.feed(text)
+    assert elements.open == []
+    assert {at["id"] for tag, at in elements.seen if tag == "section"} == {
+        "machine", "thresholds", "chart-crossover", "chart-contestants", "chart-peak", "chart-roofline",
+        "chart-choice", "chart-energy", "family-squares", "family-batched", "energy", "method",
+    }  # fmt: skip
+    names = [at["id"] for _, at in elements.seen if at.get("id")]
+    assert len(set(names)) == len(names)
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 6
+    assert "0.5 J" in text
+    assert "&lt;b&gt;&amp;" in text
+    assert "There is no GPU" not in text
+    for _, at in elements.seen:  # nothing is loaded, nothing runs
+        assert not at.keys() & {"src", "srcset", "data", "action", "onload", "onclick"}
+        assert all((value or "").startswith("#") for name, value in at.items() if name.endswith("href"))
+    assert not {"script", "link", "iframe", "img", "object"} & {tag for tag, _ in elements.seen}
+    assert "http" not in text
+    assert "@import" not in text
+
+
+def test_without_a_device(recorded: Path) -> None:
+    text = Comparison.load(recorded)._repr_html_()  # a page's body, for notebooks
+    assert tables.NO_DEVICE in text
+    assert "There is no GPU on this machine." in text
+    assert 'class="gemm-compare"' in text
+    assert "<html" not in text
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, plots = tmp_path / "x.html", tmp_path / "plots"
+    argv = [*HOST, "--sizes", "8,16", "--html", str(page), "--plots", str(plots)]
+    status, out, _ = result_of(capsys, *argv)
+    assert status == 0
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert {file.stem for file in plots.glob("*.svg")} == {file.stem for file in plots.glob("*.png")}
+    assert "charts in" in out
+
+
+def test_plans_in_notebooks() -> None:
+    shown = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")._repr_html_()
+    assert shown.startswith("<pre>")
+    assert "chosen: " in shown
