@@ -17,9 +17,12 @@ STEP = 8
 """Corrections are powers of 2 ** (1 / STEP), so that few cuts are made of one product: each has plans of its own."""
 RECENT = 5
 """Products of which the middle one counts, or the lesser of two: the first ones load kernels and lock memory."""
-SPLIT, ALONE, AGAIN = 6, 2, 256
-"""Products of a kind: split at first; then computed by the better side, to know what splitting gains; then by whatever
-is soonest; and after so many all is forgotten, for the machine may have other work by then."""
+SPLIT, ALONE, AGAIN = 6, 4, 256
+"""Products of a kind: split at first; then computed by each side alone, to know what splitting gains, for beside the
+other one a side is slower; then by whatever is soonest; and after so many all is forgotten, for the machine may have
+other work by then."""
+CLOSE = 4.0
+"""Times the better side's prediction up to which the other one is tried alone, too."""
 _KINDS = 256
 
 
@@ -60,9 +63,13 @@ class Lately:
                 return float(2 ** (round(STEP * math.log2(middle)) / STEP))
         return 1.0
 
+    def alone(self, side: str) -> int:
+        """How many products the side has computed alone."""
+        return len(self._ratios.get((side, False), ()))
+
     @property
     def tries_alone(self) -> bool:
-        """Whether the next product is for the better side alone."""
+        """Whether the next product is for one side alone."""
         return SPLIT <= self.count < SPLIT + ALONE
 
 

@@ -50,9 +50,18 @@ def choose(problem: Problem) -> Plan:
     found = _cut(there, here, together, apart)
     if known.count and (known.tries_alone or not isinstance(found, Split)):
         seconds, best = _sooner(there, here, apart)
+        other, scale = (here, apart[1]) if best is there else (there, apart[0])
+        fewer = known.alone(name_of(other)) < known.alone(name_of(best))
+        if known.tries_alone and fewer and scale * other.seconds <= balance.CLOSE * seconds:
+            seconds, best = scale * other.seconds, other
         # A Split still: its time is seen, and the next product may be cut again.
         return _split(problem, (best,), seconds, "one side alone, by measured times")
     return found
+
+
+def name_of(side: Plan) -> str:
+    """Of a side, for those who compute it and for what is known of it."""
+    return CPU if side.kernel.backend in HOST_BACKENDS else side.device.key
 
 
 def shares_cores(device: Device) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 
 from gemm import engine, operands
 from gemm.dispatch import balance, choice, correction
-from gemm.dispatch.entrants import HOST_BACKENDS
-from gemm.dispatch.hybrid import CPU
+from gemm.dispatch.hybrid import CPU, name_of
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
@@ -117,7 +116,7 @@ class _Part:
 
     def __init__(self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any]) -> None:
         self.plan, self.views = plan, views
-        self.name = CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
+        self.name = name_of(plan)
         self.failure: BaseException | None = None
         self.seconds = 0.0
         self._problem, self._scalars = problem, scalars
