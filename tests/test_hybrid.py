@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import cuda_machine
@@ -38,7 +39,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         _forget_cuda()
-    registry.backend.cache_clear()
+        monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))  # others keep theirs
     backend = registry.backend(request.param)
     try:
         found = backend.devices()[0]
@@ -60,7 +61,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     choice.forget()
     yield found
     choice.forget()
-    registry.backend.cache_clear()
     _forget_cuda()
 
 
