@@ -73,8 +73,7 @@ def gemm(
         alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
         alpha.__class__, beta.__class__, trans_a.__class__, trans_b.__class__,  # 1 is not 1+0j, nor True
     )  # fmt: skip
-    if (batch := repeat.current()) is not None and (result := batch.take(options, a, b, c, out, bias)) is not None:
-        return result
+    repeat.settle()
     if repeat.replays and (result := repeat.again(options, a, b, c, out, bias)) is not None:
         return result
     if b.__class__ is Prepared:

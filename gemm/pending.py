@@ -2,7 +2,8 @@
 
 A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
 GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
-alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device.
+alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Those
+of device arrays do not wait: to read three of them takes longer than to launch one more product.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from gemm import dispatch, repeat
 from gemm.api import at_once, gemm
 from gemm.call import normalise
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
-from gemm.resident import Resident, stack
 
 log = logging.getLogger("gemm")
 
@@ -92,9 +94,8 @@ class Batch:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # whose result is asked for elsewhere is computed there
         self._pending = repeat.pending(self)
-        self._resident = Resident()
-        self._futures: list[tuple[tuple[str, int], Future]] = []
-        self._failed: dict[tuple[str, int], BaseException] = {}  # of the products being computed
+        self._futures: list[tuple[int, Future]] = []
+        self._failed: dict[int, BaseException] = {}  # of the products being computed, by their numbers
         self._failures: list[BaseException] = []  # of those before, which nobody was told of
         self._depth = 0
 
@@ -105,7 +106,7 @@ class Batch:
 
     def __len__(self) -> int:
         """How many products wait."""
-        return len(self._resident) + (self._pending.pending() if self._pending is not None else 0)
+        return int(self._pending.pending()) if self._pending is not None else 0
 
     def __enter__(self) -> Batch:
         if self._depth == 0 and self._pending is not None:
@@ -145,31 +146,19 @@ class Batch:
             try:
                 if self._pending is not None:
                     self._pending.run(self._goes, self._send, self._retry)
-                self._resident.run(self._failed)
             finally:
                 repeat.exchange(before)
                 failed, self._failed = self._failed, {}
             if self._depth == 0 and self._pending is not None and before is self._pending:
                 self._pending.leave()
-            for key, future in futures:
-                future.settle(failed.pop(key, None))
-            self._failures += [_named(error, number) for (_, number), error in failed.items()]
+            for number, future in futures:
+                future.settle(failed.pop(number, None))
+            self._failures += [_named(error, number) for number, error in failed.items()]
 
     def _raise(self) -> None:
         failures, self._failures = self._failures, []
         if failures:
             raise failures[0]
-
-    def take(self, options: Any, a: Any, b: Any, c: Any, out: Any, bias: Any) -> Any:
-        """The result of a product that can wait, of operands that gemm._memo does not know; None after a flush."""
-        if self._depth and bias is None:
-            if len(self._resident) == Resident.MOST:
-                self.deliver()
-            result = self._resident.take(options, a, b, c, out)
-            if result is not None:
-                return result
-        self.deliver()
-        return None
 
     def submit(self, operands: tuple[Any, ...], options: dict[str, Any]) -> Future:
         """The future of a product; of one that cannot wait it is done."""
@@ -181,11 +170,11 @@ class Batch:
                 result, number = self._pending.ask(gemm, operands, options)
             finally:
                 self._depth -= 1
-            if number < 0 and self._resident.last() is not result:
+            if number < 0:
+                self.deliver()
                 return Future(None, result)
             future = Future(self, result)
-            key = ("host", number) if number >= 0 else ("device", len(self._resident) - 1)
-            self._futures.append((key, future))
+            self._futures.append((number, future))
             return future
 
     def extend(self, key: object, count: int, columns: Sequence[Any], results: list[Any]) -> None:
@@ -205,7 +194,7 @@ class Batch:
         if asked["backend"] != "auto" or asked["kernel"] is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
-        many = [None if x is None else stack([x] * count, axes) for x in (a, b, c)]  # of its shape, without a copy
+        many = [None if x is None else _stack([x] * count, axes) for x in (a, b, c)]  # of its shape, without a copy
         try:
             call = normalise(*many, out=None, **{name: asked[name] for name in _CHECKED})
             return dispatch.choose(call.problem).device.backend not in HOST_BACKENDS
@@ -220,8 +209,8 @@ class Batch:
         try:
             a, b, c, out = zip(*products, strict=True)
             axes = max(a[0].ndim, b[0].ndim)
-            operand_c = None if c[0] is None else stack(c, axes)
-            results = at_once(stack(a, axes), stack(b, axes), operand_c, **repeat.named(options))
+            operand_c = None if c[0] is None else _stack(c, axes)
+            results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **repeat.named(options))
         except Exception as error:  # of one of them, or it was too much at once
             log.debug("a stack of %d products failed, which are computed one by one: %s", len(products), error)
             self._retry(options, numbers, products)
@@ -235,7 +224,19 @@ class Batch:
             try:
                 at_once(a, b, c, out=out, **repeat.named(options))
             except Exception as error:
-                self._failed["host", number] = error
+                self._failed[number] = error
+
+
+def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
+    """Arrays of one shape and dtype as one with a new first axis, and ones until each has `axes`.
+
+    A view where all are the same.
+    """
+    first = arrays[0]
+    ones = (1,) * (axes - first.ndim)
+    if all(x is first for x in arrays):
+        return np.broadcast_to(first.reshape(*ones, *first.shape), (len(arrays), *ones, *first.shape))
+    return np.concatenate(arrays).reshape(len(arrays), *ones, *first.shape)
 
 
 def _named(error: BaseException, number: int) -> BaseException:
@@ -265,9 +266,9 @@ def batching() -> Batch:
     is called; its bits on the CPU are those that it has without the block.
 
     The first product of a kind, one so large that others beside it gain nothing, and one that cannot wait (with a bias,
-    say) are computed at once, after all before them. So are those of einsum, tensordot, `gemm.use`, plans and prepared
-    operands. Some thousands wait at most: then they are computed, as at the end. A block within a block is a part of
-    the outer one; other threads are not concerned.
+    say, or of device arrays) are computed at once, after all before them. So are those of einsum, tensordot,
+    `gemm.use`, plans and prepared operands. Some thousands wait at most: then they are computed, as at the end. A block
+    within a block is a part of the outer one; other threads are not concerned.
 
     An exception that leaves the block goes on, after the products that were asked for are computed. An error that
     computing them meets is raised at the end (or by flush) and names the product; all others are complete.

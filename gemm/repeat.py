@@ -73,11 +73,6 @@ class Replays(threading.local):
         replay = self._known.get(self._signature(a, b, c, out, *more))
         return None if replay is None else replay(a, b, c, out, *more)
 
-    def find(self, a: Any, b: Any, c: Any, out: Any) -> Any:
-        """What `run` would repeat the product by; None: nothing."""
-        kinds = {x.__class__ for x in (a, b, c, out) if x is not None}
-        return self._known.get(self._signature(a, b, c, out)) if kinds == {self._array} else None
-
     def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
         """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
@@ -113,15 +108,6 @@ def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -
     except TypeError:  # an option without a hash
         return None
     return None if known is None else known.run(a, b, c, out, bias)
-
-
-def replay(options: object, a: Any, b: Any, c: Any, out: Any) -> Any:
-    """What `again` would repeat the product by, or None."""
-    try:
-        known = replays.get(options)
-    except TypeError:  # an option without a hash
-        return None
-    return None if known is None else known.find(a, b, c, out)
 
 
 @cache
@@ -194,7 +180,7 @@ exchange: Callable[[Any], Any] = _nothing if _found is None else _found[0].excha
 
 def settle() -> None:
     """Compute what waits in this thread, before somebody reads it."""
-    if (batch := current()) is not None:
+    if (batch := current()) is not None and len(batch):
         batch.deliver()
 
 

@@ -14,7 +14,6 @@ import pytest
 import gemm
 from gemm import repeat
 from gemm.pending import Batch
-from gemm.resident import independent, runs
 
 pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
 
@@ -520,28 +519,3 @@ def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
             found = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
         assert all(np.allclose(x, y, atol=1e-3) for x, y in zip(found, right, strict=True))
     assert asked == [60, 60]
-
-
-def test_runs():
-    at = np.array([[0, 5], [10, 5], [20, 5], [21, 5], [31, 5], [41, 5], [51, 5], [99, 9]])
-    assert runs(at) == [range(3), range(3, 7), range(7, 8)]
-    assert runs(at[:1]) == [range(1)]
-    assert runs(at[:2]) == [range(2)]
-
-
-def test_independent():
-    def extents(*products: tuple[int, int, int, int]) -> Any:
-        return np.array([[(start, start + 10) for start in product] for product in products])
-
-    yes = np.ones(3, bool)
-    apart = extents((100, 200, 50, 0), (110, 200, 60, 10), (120, 200, 70, 20))
-    assert independent(apart, yes)
-    for operand, start in ((0, 5), (1, 11), (2, 29), (3, 9)):
-        tied = apart.copy()
-        tied[2, operand] = start, start + 10
-        assert not independent(tied, yes)
-    tied = apart.copy()
-    tied[:, 2] = tied[:, 3]  # c is out
-    assert independent(tied, yes)
-    tied[:, 2] = 0  # there is none
-    assert independent(tied, ~yes)

@@ -7,7 +7,6 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -125,7 +124,6 @@ class Replay:
         shapes = ((*matrices, m, layout.k), (*matrices, layout.k, n), layout.shape, layout.shape)
         sizes = [16 if x is None else _itemsize(x) for x in arrays[:4]]
         self._spans = [_span(*each) for each in zip(shapes, layout.strides, sizes, strict=True)]
-        self.work = math.prod(layout.shape) * layout.k
         if layout.bias is not None:
             size = _itemsize(arrays[4])
             self._spans.append(_span((m, n), tuple(size * step for step in layout.bias), size))
@@ -165,19 +163,6 @@ class Replay:
                 return None
             memo.learn(*lesson)
         return memo
-
-    def place(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, tuple[Any, Any, Any, Any], tuple[int, ...]]:
-        """The stream of a product that is to be launched later; its arrays, a new out if it is None; their addresses,
-        0 for a c that is not read."""
-        if out is None:
-            out = self._empty()
-        read = c if self._reads_c else None
-        at = (0 if x is None else self._address(x) for x in (a, b, read, out))
-        return self._stream(out), (a, b, read, out), tuple(at)
-
-    def span(self, operand: int) -> tuple[int, int]:
-        """The bytes that a, b, c or out takes, from its first element."""
-        return self._spans[operand]
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, bias: Any = None) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
