@@ -57,7 +57,7 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
 
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """What a prediction for `problem` is to be multiplied by."""
-    if problem.places:  # in memory that a device shares: no such thing was measured
+    if problem.places or not (_learned or fitted()):  # in memory that a device shares no such thing was measured
         return 1.0
     return _factor(subject(kernel, device, problem), problem.octaves, not problem.reproducible)
 

@@ -58,7 +58,8 @@ def predict(
         basis = "measured for such products"
     transfer = 0.0
     if rates.upload and rates.download and problem.device == "host":
-        bytes_in, bytes_out = problem.traffic(_stay(kernel, device, problem, rates))
+        stays = problem.places and _stay(kernel, device, problem, rates)
+        bytes_in, bytes_out = problem.traffic(stays) if stays else problem.moved
         transfer = bytes_in / rates.upload + bytes_out / rates.download
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
@@ -94,12 +95,12 @@ class Soonest:
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
-    """Of a, b, c and out, in host memory: whether the device takes them from where they lie."""
+    """Of a, b, c and out, whose places in host memory are known: whether the device takes them from where they lie."""
     fits = _in_place(kernel, problem)  # c and out do always
     return [
         place == device.key
         or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))
-        for at, place in enumerate(problem.places or ("",) * 4)
+        for at, place in enumerate(problem.places)
     ]
 
 
