@@ -97,7 +97,8 @@ def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int =
     about = "register tiles fed by cp.async" + (f", {groups} groups of threads a tile" if groups > 1 else "")
     return _cuda(
         op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1,
-        startup=startup, BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=workers * groups,
+        startup=startup, unaligned=1.1,
+        BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=workers * groups,
         RESIDENT=resident, vector=16, parts=8, shared=shared, legal=_FITS, **rest,
     )  # fmt: skip
 
@@ -250,7 +251,8 @@ def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
     """A row of gemm_cuda_dmma: warps of tm x 32 outputs, four a block."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
-        ordered=False, gflops=gflops, startup=startup, BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128,
+        ordered=False, gflops=gflops, startup=startup, unaligned=2.2,
+        BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128,
         BLOCKS=2, vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
     )  # fmt: skip
 
@@ -267,7 +269,7 @@ def _gemv(op: str, bn: int, bk: int) -> Kernel:
     size, one = {"s": 4, "d": 8}.get(op, 2), bn == 1
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
-        gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n",
+        gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n", unaligned=1.1,
         BM=64, BN=bn, BK=bk, THREADS=256,
         a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
     )  # fmt: skip
@@ -288,7 +290,7 @@ def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, 
     """A row of gemm_cuda_small: `stack` products a block."""
     form = f"small_{bm}x{bn}" + f"x{bk}" * (bk > bm)
     return _cuda(
-        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops,
+        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops, unaligned=1.7,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STACK=stack, THREADS=stack * bm * bn // (tm * tn), RESIDENT=resident,
         a_lies=7, b_lies=7, vector=16,
     )  # fmt: skip
@@ -303,9 +305,11 @@ SMALL: tuple[Kernel, ...] = (
 )
 """Batches of small products: a warp or a block each."""
 
+_TILE = {"c": 2600, "i32": 2000}
+"""GFLOP/s of tiles, where they are known to be fewer."""
 TILE: tuple[Kernel, ...] = tuple(
     _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread",
-          gflops=6000, startup=2, BM=32, BN=32, BK=32, a_lies=7, b_lies=7)
+          gflops=_TILE.get(op, 6000), startup=2, BM=32, BN=32, BK=32, a_lies=7, b_lies=7)
     for op in ("s", "d", "h", "b", "c", "z", "i8", "i16", "i32", "i64", "s8s32", "u8s32", "h32", "b32", *_FP8)
 )  # fmt: skip
 """The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""

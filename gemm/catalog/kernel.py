@@ -37,6 +37,7 @@ class Kernel:
         ordered_needs: features that it needs for that.
         gflops: what one device (a CPU row: one core) may reach, a guess until it is measured. A CUDA row: an H200.
         startup: microseconds that a product takes before and after its main loop, of a CUDA row on an H200.
+        unaligned: times the time of a CUDA row where an operand's rows are not aligned to its vectors.
         about: one line for tables.
         precision: the strictest that it offers; see `gemm.gemm`.
         auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
@@ -63,6 +64,7 @@ class Kernel:
     ordered_needs: tuple[str, ...] = ()
     gflops: float = 1.0
     startup: float = 0.0
+    unaligned: float = 1.4
     about: str = ""
     inputs: tuple[str, ...] = ()
     precision: str = "highest"

@@ -24,7 +24,6 @@ STREAMED, SHARED = 0.88, 0.66
 """Of the memory's rate: what kernels reach that read an operand once from end to end, and others."""
 FEW = 8
 """Rows or columns of a tile of kernels that stream."""
-_MISALIGNED = 1.4  # times the time of wide accesses, where elements come one by one
 _SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
 _TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
@@ -53,7 +52,7 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
             launch += LAUNCH
             packing += moved * extent * k * problem.batch / (rate * STREAMED)
         elif aligned % (kernel.params.get(f"{which}_vector") or kernel.params.get("vector") or size):
-            slower = _MISALIGNED
+            slower = kernel.unaligned
     groups = blocks.groups(kernel, m, n, problem.batch)
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, limits["sm_count"])
     compute = blocks.seconds(kernel, groups, k, limits["sm_count"], cut, problem.reproducible)
