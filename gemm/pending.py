@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ from gemm.api import at_once, gemm
 from gemm.call import normalise
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
+from gemm.future import Future
 
 log = logging.getLogger("gemm")
 
@@ -28,64 +29,6 @@ _CHECKED = {"precision", "reproducible", "alpha", "beta", "trans_a", "trans_b", 
 
 Product = tuple[Any, Any, Any, Any]
 """The caller's a, b, c (or None) and out."""
-
-
-class Future:
-    """The result of a product that `submit` was given: its methods are those of concurrent.futures.Future.
-
-    Asking for it, from any thread, computes what is pending.
-    """
-
-    __slots__ = ("_batch", "_calls", "_done", "_error", "_result")
-
-    def __init__(self, batch: Batch | None, result: Any) -> None:
-        self._batch, self._result = batch, result
-        self._done = batch is None
-        self._error: BaseException | None = None
-        self._calls: list[Callable[[Future], Any]] | None = None
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The array, complete. Raises what the product raised. `timeout` is there for the interface: nothing waits."""
-        if error := self.exception():
-            raise error
-        return self._result
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the product raised, or None."""
-        if not self._done and self._batch is not None:
-            self._batch.deliver()
-        return self._error
-
-    def done(self) -> bool:
-        """Whether the result is there without waiting."""
-        return self._done
-
-    def running(self) -> bool:
-        return False
-
-    def cancel(self) -> bool:
-        """False: a product that was asked for is computed."""
-        return False
-
-    def cancelled(self) -> bool:
-        return False
-
-    def add_done_callback(self, call: Callable[[Future], Any]) -> None:
-        """Call `call(self)` when the product is done, or now; in the thread that computes it."""
-        if self._done:
-            call(self)
-        else:
-            self._calls = [*(self._calls or ()), call]
-
-    def settle(self, error: BaseException | None) -> None:
-        """The product is done."""
-        self._error, self._batch, self._done = error, None, True
-        calls, self._calls = self._calls, None
-        for call in calls or ():
-            try:
-                call(self)
-            except Exception:
-                log.exception("a callback of a product raised")
 
 
 class Batch:
@@ -173,7 +116,7 @@ class Batch:
             if number < 0:
                 self.deliver()
                 return Future(None, result)
-            future = Future(self, result)
+            future = Future(self.deliver, result)
             self._futures.append((number, future))
             return future
 
