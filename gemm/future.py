@@ -64,5 +64,5 @@ class Future:
         for call in calls or ():
             try:
                 call(self)
-            except Exception:
+            except Exception:  # the caller's code may raise anything, and other callbacks are to be called
                 log.exception("a callback of a product raised")

@@ -166,7 +166,7 @@ class Batch:
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
                 at_once(a, b, c, out=out, **repeat.named(options))
-            except Exception as error:
+            except Exception as error:  # whatever it is, it is this product's, and told of it; the others are computed
                 self._failed[number] = error
 
 
