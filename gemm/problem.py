@@ -199,12 +199,16 @@ class Problem:
             return plain
         return replace(plain, dtype="float32", inputs=self.inputs or (self.dtype, self.dtype))
 
-    @cached_property
+    def __hash__(self) -> int:
+        # Of those fields in which most differ: of all, it would take longer than most of what is looked up by it.
+        return hash((self.m, self.n, self.k, self.batch, self.dtype, self.layout, self.device))
+
+    @property
     def flops(self) -> float:
         """Multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
-    @cached_property
+    @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Bytes of a, b, c and out; c has none where beta = 0."""
         a, b = map(_itemsize, self.inputs or (self.dtype, self.dtype))
@@ -216,10 +220,11 @@ class Problem:
         """Logarithms to base 2 of batch, m, n and k, rounded: products that are alike in time have them alike."""
         return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
 
-    @cached_property
+    @property
     def moved(self) -> tuple[int, int]:
         """Bytes (in, out) of all operands."""
-        return self.traffic((False,) * 4)
+        a, b, c, out = self.sizes
+        return a + b + c, out
 
     def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
         """Bytes (in, out) that a device must be sent and send back, but for those of a, b, c and out that `stay`."""

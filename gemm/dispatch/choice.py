@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
-from gemm.catalog import BACKENDS, BY_NAME, TARGETS
 from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
-from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
+from gemm.dispatch.entrants import Entrant, Lineup, admitted, check_names, types, unfit
 from gemm.dispatch.plan import HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -67,17 +66,6 @@ def _choose(
     return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival)
 
 
-def check_names(backend: str, kernel: str | None) -> None:
-    """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
-    family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
-    named = family in BACKENDS and (backend == family or number.isdigit())
-    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID) or backend in TARGETS))):
-        names = ", ".join(("auto", *BACKENDS, HYBRID, *sorted(TARGETS - set(BACKENDS))))
-        raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
-    if kernel is not None and kernel not in BY_NAME:
-        raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
-
-
 class _Queue:
     """Entrants for a problem, the soonest first. They are weighed when by their bounds they may be the soonest.
 
@@ -95,8 +83,8 @@ class _Queue:
 
     def add(self, more: Lineup) -> None:
         first = len(self._all)
-        for place, entrant in more.able:
-            heappush(self._waiting, (entrant.last_resort, entrant.bound(self._problem), first + place, False))
+        self._waiting += [(last, bound, first + place, False) for last, bound, place in more.bounds(self._problem)]
+        heapify(self._waiting)
         self._all += more.all
 
     def peek(self) -> Candidate | None:
@@ -133,10 +121,7 @@ class _Queue:
 
 def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> _Queue:
     """Those that the names admit; devices are looked for if they are named or worth it."""
-    check_names(backend, kernel)
     rows = admitted(backend, kernel)
-    if kernel is not None and not rows:
-        raise ValueError(f"kernel={kernel!r} does not belong to backend={backend!r}")
     kind, queue = entrants.example(problem), _Queue(problem)
     if held_by is not None:
         here = [row for row in rows if row.backend == held_by.backend]

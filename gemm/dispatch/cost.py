@@ -86,12 +86,16 @@ class Soonest:
             1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download")
         )
 
-    def seconds(self, problem: Problem, *, flops: bool = True) -> float:
-        """Seconds that no prediction for `problem` is less than; without `flops`: at whatever rate."""
-        bytes_in, bytes_out = problem.moved
-        compute = problem.flops * self._flop if flops else 0.0
+    def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
+        """Seconds that no prediction for `problem` is less than.
+
+        Args:
+            flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
+        """
+        bytes_in, bytes_out = moved
+        compute, memory = flops * self._flop, (bytes_in + bytes_out) * self._byte
         transfer = 0.0 if problem.places else bytes_in * self._up + bytes_out * self._down
-        return self._launch + transfer + max(compute, (bytes_in + bytes_out) * self._byte)
+        return self._launch + transfer + (compute if compute > memory else memory)
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:

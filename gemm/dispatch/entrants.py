@@ -11,7 +11,7 @@ import platform
 from collections.abc import Iterable
 from functools import lru_cache
 
-from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import HYBRID, Candidate, Rates
 from gemm.errors import BackendUnavailable
@@ -47,9 +47,10 @@ class Entrant:
             self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
             self._least = correction.least(device)
 
-    def bound(self, problem: Problem) -> float:
-        """Seconds, quickly found, that are no more than what `weigh` will say."""
-        return self._least * self._soonest.seconds(problem, flops=not tuning.timed(self.row, self.device))
+    def bound(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
+        """Seconds, quickly found, that are no more than what `weigh` will say; of the problem's flops and bytes."""
+        timed = self.row.space and tuning.timed(self.row, self.device)
+        return self._least * self._soonest.seconds(problem, 0.0 if timed else flops, moved)
 
     def weigh(self, problem: Problem) -> Candidate:
         """The row with its parameters for `problem` and the time that they are predicted to take."""
@@ -93,6 +94,11 @@ class Lineup:
     def __init__(self, all: Iterable[Entrant]) -> None:
         self.all = tuple(all)
         self.able = tuple((place, entrant) for place, entrant in enumerate(self.all) if not entrant.why_not)
+
+    def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
+        """Of each that is able: whether it is a last resort, its bound, and its place."""
+        flops, moved = problem.flops, problem.moved
+        return [(x.last_resort, x.bound(problem, flops, moved), place) for place, x in self.able]
 
 
 @lru_cache(maxsize=256)
@@ -141,16 +147,31 @@ def example(problem: Problem) -> Problem:
                  problem.activation)  # fmt: skip
 
 
+def check_names(backend: str, kernel: str | None) -> None:
+    """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
+    family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
+    named = family in BACKENDS and (backend == family or number.isdigit())
+    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID) or backend in TARGETS))):
+        names = ", ".join(("auto", *BACKENDS, HYBRID, *sorted(TARGETS - set(BACKENDS))))
+        raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
+    if kernel is not None and kernel not in BY_NAME:
+        raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
+
+
 @lru_cache(maxsize=256)
 def admitted(backend: str, kernel: str | None) -> tuple[Kernel, ...]:
-    """The catalog's rows that the names admit."""
+    """The catalog's rows that the names admit. Raises ValueError for names that `check_names` refuses."""
+    check_names(backend, kernel)
 
     def fits(row: Kernel) -> bool:
         family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
         family |= backend == HYBRID and kernel is None  # a kernel by name is one side's
         return family and kernel in (None, row.name)
 
-    return tuple(row for row in KERNELS if fits(row))
+    rows = tuple(row for row in KERNELS if fits(row))
+    if kernel is not None and not rows:
+        raise ValueError(f"kernel={kernel!r} does not belong to backend={backend!r}")
+    return rows
 
 
 @lru_cache(maxsize=256)

@@ -57,7 +57,7 @@ def class_of(problem: Problem) -> Class:
 @lru_cache(maxsize=4096)
 def known(row: Kernel, device: Device) -> bool:
     """Whether there are other parameters for `row` on `device` than the catalog's."""
-    return timed(row, device) or bool(row.space and next(shipped(row.name, device), None))
+    return timed(row, device) or next(shipped(row.name, device), None) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -68,7 +68,7 @@ def timed(row: Kernel, device: Device) -> bool:
 
 def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
     """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
-    return _tuned(row, device, problem) if known(row, device) else iter((_default(row),))
+    return _tuned(row, device, problem) if row.space and known(row, device) else iter((_default(row),))
 
 
 @lru_cache(maxsize=1024)
