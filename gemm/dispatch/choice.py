@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
 from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
-from gemm.dispatch.entrants import Entrant, Lineup, admitted, check_names, types, unfit
+from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
