@@ -1,7 +1,7 @@
 # The conformance suite of the AMX kernels, their instructions in C: tests/amx/emulated.h. Compilers' own are in every
 # other build, and run where there is such a CPU.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-apt_install gcc libc6-dev python3-dev python3-venv
+apt_install gcc ccache libc6-dev python3-dev python3-venv
 mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
 copy_source "$CI_WORK/amx"
 cd "$CI_WORK/amx"

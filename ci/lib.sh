@@ -9,7 +9,10 @@ mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
 
 export DEBIAN_FRONTEND=noninteractive
 export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
-export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm # compiled kernels never outlive a run
+# Compiled kernels never outlive a run, and what jobs know of drivers is their own.
+export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm-$(basename "$0" .sh)
+# Jobs compile the same engine in copies of the same checkout; what is compiled never outlives a run either.
+export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$CI_WORK/ccache CCACHE_NOHASHDIR=1
 
 say() { printf -- '--- %s\n' "$*"; }
 
@@ -28,7 +31,19 @@ retry() { # COMMAND...: up to three times; registries have bad moments
     return 1
 }
 
+alone() { # COMMAND...: while no other job does anything by this
+    local lock
+    exec {lock}>"$CI_WORK/lock"
+    flock "$lock"
+    "$@"
+    exec {lock}>&-
+}
+
 apt_install() { # PACKAGE...: those that are missing
+    alone apt_install_missing "$@"
+}
+
+apt_install_missing() {
     local package missing=()
     for package; do
         [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
@@ -76,8 +91,13 @@ readme() { # TAG: the command in README.md's block marked "sh TAG"
 
 conformance_venv() { # the editable install that the OpenCL jobs share: $SOURCE, $PYTHON; no OpenCL runtime in it
     SOURCE=$CI_WORK/conformance/source PYTHON=$CI_WORK/conformance/venv/bin/python
-    [[ -e $CI_WORK/conformance/done ]] && return
-    apt_install gcc libc6-dev python3-dev python3-venv
+    apt_install gcc ccache libc6-dev python3-dev python3-venv
+    alone make_conformance_venv
+}
+
+make_conformance_venv() {
+    local tools
+    [[ ! -e $CI_WORK/conformance/done ]] || return 0
     mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
     copy_source "$SOURCE"
     venv "${PYTHON%/bin/python}" -e "$SOURCE" "${tools[@]}"

@@ -1,6 +1,6 @@
 # sdist → wheel → a fresh environment outside the checkout, where the kernels must work.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-apt_install gcc libc6-dev python3-dev python3-venv
+apt_install gcc ccache libc6-dev python3-dev python3-venv
 work=$CI_WORK/package
 copy_source "$work/source"
 venv "$work/build" build

@@ -1,6 +1,6 @@
 # The report of `gemm bench --compare` as Debian's Chromium shows it; the screenshot and the numbers stay in $CI_REPORTS.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-apt_install gcc libc6-dev python3-dev python3-venv chromium
+apt_install gcc ccache libc6-dev python3-dev python3-venv chromium
 copy_source "$CI_WORK/report/source"
 venv "$CI_WORK/report/venv" -e "$CI_WORK/report/source[bench,opencl-cpu]"
 

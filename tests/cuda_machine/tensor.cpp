@@ -128,6 +128,14 @@ void plain_dots(double *acc, const double *a, const double (*b)[WIDE], int depth
         for (int k = 0; k < depth; ++k) acc[c] += a[k] * b[k][c];
 }
 
+// `kept` bits remain of a float after its leading one; no product of such types leaves a subnormal sum.
+void cut(float &value, int kept) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    bits &= ~0u << (23 - kept);
+    memcpy(&value, &bits, 4);
+}
+
 // d[row][column] += a[row][k] * b[column][k]
 template <class Sum>
 void multiply_add(const Operand &a, const Operand &b, int rows, int columns, int depth, int kept, Sum sum) {
@@ -141,7 +149,10 @@ void multiply_add(const Operand &a, const Operand &b, int rows, int columns, int
         }
         for (int row = 0; row < rows; ++row) {
             const bool nothing = (zero && a.finite[row]) || (finite && a.zero[row]);
-            if (nothing && kept >= 24) continue; // else zeros, too, have the accumulator cut
+            if (nothing) { // but zeros, too, have the accumulator cut
+                for (int c = 0; c < WIDE && kept < 24 && truncates(); ++c) cut(sum(row, first + c), kept);
+                continue;
+            }
             double x[32], acc[WIDE];
             bool all = finite && a.finite[row];
             for (int k = 0; k < depth; ++k) x[k] = a.at[row][k];
@@ -223,7 +234,8 @@ void multiply(const Product &product, Block &block, unsigned number) {
             for (int column = 0; column < n; ++column) memset(place(row, column), 0, 4);
     if (w.a_type == S8 || w.a_type == U8) {
         for (int row = 0; row < 16; ++row)
-            for (int column = 0; column < n; ++column) {
+            for (int column = 0; column < n && !a.zero[row]; ++column) {
+                if (b.zero[column]) continue;
                 float sum = 0; // exact: 32 products of 8 bits
                 for (int k = 0; k < depth; ++k) sum += a.at[row][k] * b.at[column][k];
                 *(unsigned *)place(row, column) += (unsigned)(int)sum;
