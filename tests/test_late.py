@@ -51,17 +51,30 @@ print(json.dumps([os.getpid(), first.kernel, second.kernel, untrusted]))
 """
 
 
+VERIFY = """
+import math, time
+from gemm.catalog import BY_NAME
+from gemm.dispatch import late, probe, registry
+probe.facts(run=True)
+kernels = [BY_NAME[f"sgemm_late_{form}"] for form in ("slow", "fast", "slow")]
+device, = registry.backend("late").devices()
+late.verify(kernels, device, -math.inf)
+assert not any(late.record(kernel, device) for kernel in kernels)
+late.verify(kernels, device, math.inf)
+"""
+
+
 @pytest.fixture
 def product(tmp_path):
     """Runs PRODUCT: (kernel chosen, {kernel: (how often launched here, how often in a child)}, untrusted ones, log)."""
     (tmp_path / "late.py").write_text(BACKEND)
     (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
 
-    def run(**environment):
+    def run(before="", **environment):
         log = tmp_path / "launches"
         log.write_text("")
         done = run_python(
-            PRODUCT, PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), LAUNCHES=str(log),
+            before + PRODUCT, PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), LAUNCHES=str(log),
             GEMM_PROBE_TIMEOUT="5", **environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -113,3 +126,16 @@ def test_a_kernel_that_is_named_runs_at_once(product):
     kernel, launched, _, _ = product(OPTIONS=json.dumps({"kernel": "sgemm_late_slow"}))
     assert kernel == "sgemm_late_slow"
     assert launched == {"sgemm_late_slow": (1, 0)}
+
+
+@pytest.mark.parametrize("fault", ["", "garbage", "crash", "hang"])
+def test_several_are_verified_side_by_side_and_each_has_its_own_fate(product, fault):
+    kernel, launched, untrusted, log = product(before=VERIFY, FAULT=fault)
+    assert kernel == ("sgemm_late_slow" if fault else "sgemm_late_fast")
+    assert log.count("gemm does without") == bool(fault)
+    assert list(untrusted) == (["sgemm_late_fast"] if fault else [])
+    assert launched["sgemm_late_slow"][1] > 1
+    assert launched["sgemm_late_fast"][1] >= 1
+    again, launched, _, _ = product()
+    assert again == kernel
+    assert launched == {kernel: (1, 0)}  # all is known

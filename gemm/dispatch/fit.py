@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,9 @@ TYPES = ("float32", "float64", "float16", "int8")
 """Of operands; int8 ones give int32."""
 SHARE = 0.01
 """Of the time there is, what a product of one class may take; it is computed some five times."""
-VERIFYING = 8.0
-"""Seconds that must be left for a kernel to be verified that nothing has chosen before: that takes some of them."""
+VERIFYING, VERIFIED = 8.0, 0.3
+"""Seconds that there must be for kernels to be verified that nothing has chosen before, and the share of them in which
+that may begin."""
 NEAR = 1.5
 """Resident operands: kernels that are predicted to take up to so many times the least are timed, `MOST` at most."""
 MOST = 3
@@ -57,37 +59,45 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
     """
     table: correction.Table = {whose: dict(known) for whose, known in correction.fitted().items()}
     correction.forget()
-    patience = SHARE * (until - time.monotonic())
+    start = time.monotonic()
+    patience = SHARE * (until - start)
+    cases = list(product(TYPES, (False, True), SHAPES, devices))
     try:
-        for dtype in TYPES:
-            for resident in (False, True):
-                for shape in SHAPES:
-                    for device in devices:
-                        left = until - time.monotonic()
-                        if left <= 0:
-                            return
-                        for found, at in _fitted(device, dtype, shape, resident, patience, left > VERIFYING):
-                            table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
-                            yield found
+        if until - start > VERIFYING:
+            for device in devices:
+                problems = (_problem(device, *case) for case in product(TYPES, (False, True), SHAPES))
+                soonest = [able[0].kernel for able in (_able(device, each) for each in problems) if able]
+                late.verify((kernel for kernel in soonest if kernel.late), device, start + VERIFIED * (until - start))
+        for dtype, resident, shape, device in cases:
+            if time.monotonic() >= until:
+                return
+            for found, at in _fitted(device, _problem(device, dtype, resident, shape), patience):
+                table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
+                yield found
     finally:
         correction.keep(table)
 
 
-def _fitted(
-    device: Device, dtype: str, shape: tuple[int, int, int, int], resident: bool, patience: float, verifying: bool
-) -> Iterator[tuple[Fit, correction.Subject]]:
+def _problem(device: Device, dtype: str, resident: bool, shape: tuple[int, int, int, int]) -> Problem:
     batch, m, n, k = shape
     result = "int32" if dtype == "int8" else dtype
     inputs = (dtype, dtype) if result != dtype else ()
-    place = device.key if resident else "host"
-    problem = Problem(result, m, n, k, batch, inputs=inputs, device=place)
+    return Problem(result, m, n, k, batch, inputs=inputs, device=device.key if resident else "host")
+
+
+def _able(device: Device, problem: Problem) -> list[Candidate]:
+    """What can compute it, the soonest first."""
+    held_by = device if problem.device != "host" else None
     try:
-        field = choice.candidates(problem, device.key, held_by=device if resident else None)
+        field = choice.candidates(problem, device.key, held_by=held_by)
     except (BackendUnavailable, TypeError, ValueError):
-        return
-    able = sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
-    if verifying and able and able[0].kernel.late:
-        late.verified(able[0].kernel, device)
+        return []
+    return sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
+
+
+def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple[Fit, correction.Subject]]:
+    resident = problem.device != "host"
+    able = _able(device, problem)
     able = [c for c in able if not c.kernel.late or (late.record(c.kernel, device) or {}).get("ok")]
     near = [c for c in able if (c.seconds or 0.0) <= NEAR * (able[0].seconds or 0.0)][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gemm import sources
@@ -19,7 +24,11 @@ from gemm.problem import Device
 
 log = logging.getLogger("gemm")
 
+SIDE_BY_SIDE = 8
+"""Children at most that verify at a time; each takes memory of the device."""
+
 _lock = threading.Lock()
+_records = threading.Lock()
 
 
 def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
@@ -32,19 +41,45 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
 def verified(kernel: Kernel, device: Device) -> bool:
     """Whether `kernel` is right on `device`; finds out if that is not known."""
     with _lock:  # products of other threads want it, too, as often as not
-        found = record(kernel, device) or _verify(kernel, device)
+        found = record(kernel, device)
+        if found is None:
+            with Child("gemm.dispatch.probe") as child:
+                found = _verify(kernel, device, child)
     return bool(found["ok"])
 
 
-def _verify(kernel: Kernel, device: Device) -> Line:
+def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
+    """Find out about those of `kernels` that are not known, in that order and in several children at a time.
+
+    Args:
+        until: when to begin with no more of them, by time.monotonic().
+    """
+    with _lock:
+        waiting = deque(kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None)
+
+        def work() -> None:
+            with Child("gemm.dispatch.probe") as child:
+                while waiting and time.monotonic() < until:
+                    try:
+                        kernel = waiting.popleft()
+                    except IndexError:  # another one was faster
+                        return
+                    _verify(kernel, device, child)
+
+        count = min(len(waiting), SIDE_BY_SIDE, os.cpu_count() or 1)
+        with ThreadPoolExecutor(max(1, count)) as pool:
+            for each in [pool.submit(work) for _ in range(count)]:
+                each.result()
+
+
+def _verify(kernel: Kernel, device: Device, child: Child) -> Line:
     log.info("gemm verifies %s on %s, once for its driver", kernel.label, device.name)
     found: Line = {"ok": False, "error": "the child process found no such device"}
-    with Child("gemm.dispatch.probe") as child:
-        for line in child.ask({"kernel": kernel.name, "device": device.key}, timeout()):
-            if line["step"] == "kernel":
-                found = line
-            elif line["step"] in ("died", "refused"):
-                found = line | {"ok": False, "error": f"a child process that checked it {line['cause']}"}
+    for line in child.ask({"kernel": kernel.name, "device": device.key}, timeout()):
+        if line["step"] == "kernel":
+            found = line
+        elif line["step"] in ("died", "refused"):
+            found = line | {"ok": False, "error": f"a child process that checked it {line['cause']}"}
     if not found["ok"]:
         log.warning("gemm does without %s on %s: %s", kernel.label, device.name, found["error"])
     place = f"{device.name} with {device.driver}"
@@ -59,10 +94,11 @@ def _verify(kernel: Kernel, device: Device) -> Line:
         return json.dumps(_merged(lines, about, known)).encode()
 
     name = probe.entry("verified")
-    here = probe.recall(name)
-    probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
-    if found.get("step") != "refused":  # which says nothing of the kernel: the next process tries again
-        sources.update(name, change)
+    with _records:
+        here = probe.recall(name)
+        probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
+        if found.get("step") != "refused":  # which says nothing of the kernel: the next process tries again
+            sources.update(name, change)
     return known
 
 
