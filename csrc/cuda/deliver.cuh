@@ -2,8 +2,8 @@
 //
 // A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i; or
 // of row 2(l/4) + h, if PAIRED.
-// They pass through shared memory, from where lanes read runs of 16 bytes of out: along its rows, or down its columns
-// where out is contiguous so. No warp waits for another, but where parts of k are joined (exchange.cuh).
+// They pass through shared memory, from where lanes read runs of 16 bytes of out, or elements where runs are not aligned:
+// along its rows, or down its columns where out is contiguous so. No warp waits for another, but where parts of k are joined (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 
@@ -98,6 +98,17 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
     const int lane = threadIdx.x % 32;
+    if (!output.vectors) { // neighbouring lanes store neighbours: of runs each access would touch every sector
+        const Output<1> single(g, z);
+#pragma unroll 2
+        for (int at = lane; at < 16 * WIDE; at += 32) {
+            const int row = down ? at % 16 : at / WIDE, col = down ? at / 16 : at % WIDE;
+            if (col >= here) continue;
+            const SUM sum[1] = {(SUM)adjust(from[row * PITCH + col], top + row, left + col)};
+            single.put(down ? left + col : top + row, down ? top + row : left + col, sum);
+        }
+        return;
+    }
 #pragma unroll 1
     for (int run = lane; run < 16 * WIDE / STRETCH; run += 32) {
         const int row = down ? run % (16 / STRETCH) * STRETCH : run / (WIDE / STRETCH);
