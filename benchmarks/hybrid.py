@@ -40,15 +40,15 @@ from gemm import dispatch, report
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.compare.peers.base import Loop, Peer
 from gemm.compare.quiet import Watch
-from gemm.dispatch import balance, probe, registry
+from gemm.dispatch import correction, probe, registry
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import Split
 from gemm.problem import Problem
 
 SIZES = (1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64")
-WARM = balance.SPLIT + balance.ALONE + 2
-"""Products after which the cut follows what was measured."""
+WARM = 3 * (1 + correction.TIMES)
+"""Products after which hybrid has settled on what was measured."""
 
 
 class Side(Peer):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm import engine, operands
-from gemm.dispatch import balance, choice, correction
+from gemm.dispatch import choice, hybrid
 from gemm.dispatch.hybrid import CPU, name_of
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
@@ -52,11 +52,8 @@ class SplitLaunch:
         failed = [part for part in parts if part.failure is not None]
         for part in failed:
             self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
-        if correction.adapts() and not failed:
-            known = balance.lately(problem)
-            known.count += 1
-            for part in parts:
-                known.note(part.name, part.seconds / part.plan.seconds, together=len(parts) > 1)
+        if not failed and len(parts) == len(self._plan.sides):
+            hybrid.learn(self._plan, [part.seconds for part in parts])
 
     def _make_up(self, part: _Part, others: list[str]) -> None:
         """Compute a part whose side has failed by the first of `others` that can."""
