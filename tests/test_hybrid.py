@@ -357,7 +357,7 @@ def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeyp
     monkeypatch.setattr(together._Part, "run", run)
     before = gemm.get_num_threads()
     try:
-        for limit, left in ((8, 2), (4, 1), (3, 0), (1, 0)):
+        for limit, left in ((16, 4), (8, 2), (4, 1), (3, 0), (1, 0)):
             gemm.set_num_threads(limit)
             gemm.gemm(rand(M, K), rand(K, N), backend="hybrid")
             assert found == {device.key: limit, "cpu": limit - left}

@@ -18,9 +18,10 @@ from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
 
-DRIVING = 2
-"""Threads of the host that a device keeps busy: one drives it, often spinning, and one copies. Their CPUs are left to
-them, where there are many, or the device would wait for its operands while they wait for a CPU."""
+DRIVING = 4
+"""Threads of the host that a device keeps busy: one drives it, often spinning, and the others copy (gemm_copy takes
+what a product leaves). Their CPUs are left to them, where there are many, or the device would wait for its operands
+while they wait for a CPU."""
 
 
 class SplitLaunch:
@@ -165,7 +166,7 @@ def _at_once(parts: list[_Part]) -> None:
     native = others and own.plan.kernel.backend == CPU
     try:
         with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
-            # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
+            # Not before: the CPU's part needs Python the shortest, and a device's copies see what threads it leaves.
             go.set()
             own.compute(begun)
     finally:
