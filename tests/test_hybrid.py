@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -255,8 +256,34 @@ def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch) -
     def refused(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(together, "_idle", [])
     monkeypatch.setattr(together.threading.Thread, "start", refused)
     CALLS["plain"]()
+
+
+def test_a_thread_is_kept_for_the_next_product(device: Device) -> None:
+    CALLS["plain"]()
+    kept, count = list(together._idle), threading.active_count()
+    assert kept
+    CALLS["plain"]()
+    assert together._idle == kept
+    assert threading.active_count() <= count
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.parametrize("device", ["opencl"], indirect=True)
+def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = rand(M, K), rand(K, N)
+    right = gemm.gemm(a, b, backend="hybrid", reproducible=True)
+    assert together._idle
+    real = together._Part.run
+    monkeypatch.setattr(together._Part, "run", lambda part, name: real(part, "cpu"))  # drivers do not outlive a fork
+    if (pid := os.fork()) == 0:
+        try:
+            os._exit(not np.array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right))
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def teach(monkeypatch: pytest.MonkeyPatch) -> None:
