@@ -28,8 +28,8 @@ START = 1e-4
 """Seconds that a second thread and two launches cost."""
 GAIN = 0.95
 """A cut that takes more than this share of the better side's time is not made."""
-CLOSE = 1.25
-"""Times the soonest way's up to which one that was measured once is measured again."""
+CLOSE = 1.5
+"""Times the soonest way's up to which one that was measured once is measured again: others may have disturbed it."""
 FINEST = 16
 """The tiles of a device are halved until a product has so many."""
 
