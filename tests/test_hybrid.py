@@ -19,7 +19,7 @@ import gemm
 from gemm import engine
 from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.base import Backend
-from gemm.dispatch import choice, correction, hybrid, late, probe, registry, together, trust
+from gemm.dispatch import balance, choice, correction, hybrid, late, probe, registry, together, trust
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
@@ -56,7 +56,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(trust, "_failed", {})
     monkeypatch.setattr(trust, "_lost", {})
     monkeypatch.setattr(hybrid, "shares_cores", lambda device: False)
-    monkeypatch.setattr(hybrid, "START", 0.0)
+    monkeypatch.setattr(balance, "START", 0.0)
     monkeypatch.setattr(hybrid, "GAIN", 2.0)  # whatever a cut gains
     monkeypatch.setenv("GEMM_ADAPT", "0")
     choice.forget()
@@ -518,7 +518,7 @@ def test_both_sides_end_as_soon_as_any_cut_lets_them(grain: int, total: int, rat
     def end(items: int) -> float:
         return max(first(items) if items else 0.0, second(total - items) if items < total else 0.0)
 
-    items = hybrid.balanced(total, grain, first, second)
+    items = balance.balanced(total, grain, first, second)
     assert items % grain == 0
     assert end(items) == min(end(at) for at in range(0, total + 1, grain))
 
@@ -527,7 +527,7 @@ def test_a_device_in_steps_is_given_whole_ones() -> None:
     def waves(items: int) -> float:
         return 1e-3 * -(-items // 256)
 
-    items = hybrid.balanced(4096, 64, waves, linear(0.0, 1e-6))
+    items = balance.balanced(4096, 64, waves, linear(0.0, 1e-6))
     assert (
         max(waves(items), 1e-6 * (4096 - items))
         <= min(max(waves(x), 1e-6 * (4096 - x)) for x in range(0, 4097, 64)) * 1.3

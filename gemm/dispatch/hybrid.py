@@ -10,29 +10,24 @@ measured). Beside the other side, a side is slower than alone: so the cut follow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from gemm.catalog import BACKENDS
-from gemm.dispatch import choice, correction, probe, trust
+from gemm.dispatch import balance, choice, correction, probe, trust
+from gemm.dispatch.balance import CPU
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
 
-CPU = "cpu"
-START = 1e-4
-"""Seconds that a second thread and two launches cost."""
 GAIN = 0.95
 """A cut that takes more than this share of the better side's time is not made."""
 CLOSE = 1.5
 """Times the soonest way's up to which one that was measured once is measured again: others may have disturbed it."""
-FINEST = 16
-"""The tiles of a device are halved until a product has so many."""
-
 ALONE, TOGETHER, SHARE = "alone", "together", "share"
 """What is learned: how late a side is alone, how late both are at once, the first side's share when they were quickest;
 and how late a side was beside the other one, by its name."""
@@ -66,13 +61,13 @@ def choose(problem: Problem) -> Plan:
     ways = [known.alone(there), known.alone(here)]
     least = min(ways, key=_seconds)
     if (cut := known.cut(GAIN * least.seconds)) is not None:
-        told = f"{cut.plan.reason}; {least.plan.device.key} alone would take {_ms(least.seconds)}"
+        told = f"{cut.plan.reason}; {least.plan.device.key} alone would take {balance.ms(least.seconds)}"
         ways.append(cut._replace(plan=replace(cut.plan, reason=told)))
     way = _next(ways) if known.learns else min(ways, key=_seconds)
     if isinstance(way.plan, Split):
         return way.plan
     if known.learns and not way.certain:  # a Split, so that it is timed and the next product is chosen anew
-        return _split(problem, (way.plan,), way.seconds, "alone, to see what both at once would gain")
+        return balance.split(problem, (way.plan,), way.seconds, "alone, to see what both at once would gain")
     return replace(way.plan, reason=f"{way.plan.reason}; a second side would not gain enough")
 
 
@@ -132,7 +127,7 @@ class _Known:
         certain = tries > correction.TIMES and late is not None
         there, here = (self._scale(x, self._pair(name_of(x)), self._subject(ALONE, x)) for x in self._sides)
         share = self._told(self._pair(SHARE)) if certain else None
-        found = _cut(*self._sides, (there, here), share, most if late is None else math.inf)
+        found = balance.cut(*self._sides, (there, here), share, most if late is None else math.inf)
         if found is None:
             return None
         seconds = found.seconds
@@ -209,95 +204,4 @@ def _best(problem: Problem, *names: str) -> Plan | None:
     return min(found, key=lambda plan: plan.seconds, default=None)
 
 
-@lru_cache(maxsize=4096)
-def _cut(
-    there: Plan, here: Plan, scales: tuple[float, float], share: float | None = None, most: float = math.inf
-) -> Split | None:
-    """The cut with which both sides, whose plans for all of a product these are, end soonest; None: one has all.
-
-    Args:
-        scales: by what to multiply the model's times of each. share: the first one's, if the cut is known.
-        most: seconds; a cut that is predicted to take longer is none.
-    """
-    problem, names = here.problem, (there.device.key, CPU)
-    axis = _axis(problem)
-
-    def seconds(items: int, side: int) -> float:
-        return scales[side] * _predicted(_part(problem, axis, items), names[side])
-
-    total = getattr(problem, axis)
-    grain = 1 if axis == "batch" else _tile(there)
-    if share is None:
-        items = balanced(total, grain, lambda n: seconds(n, 0), lambda n: seconds(n, 1))
-    else:
-        items = round(share * total / grain) * grain
-    if not 0 < items < total:
-        return None
-    taken = seconds(items, 0), seconds(total - items, 1)
-    if max(taken) + START > most or math.isinf(max(taken)):
-        return None
-    parts = zip((items, total - items), names, strict=True)
-    sides = tuple(choice.choose(_part(problem, axis, count), name) for count, name in parts)
-    what = "matrices" if axis == "batch" else "rows"
-    bounds = ((0, items), (items, total))
-    told = ", ".join(
-        f"{what} {start} to {stop - 1} on {side.device.key} in {_ms(time)}"
-        for (start, stop), side, time in zip(bounds, sides, taken, strict=True)
-    )
-    return _split(problem, sides, max(taken) + START, told)
-
-
-def balanced(total: int, grain: int, first: Callable[[int], float], second: Callable[[int], float]) -> int:
-    """Items for the first of two sides, a multiple of `grain`, so that the later side ends soonest.
-
-    Args:
-        first, second: seconds that each takes for so many items; they grow with them, if in steps.
-    """
-
-    def end(items: int) -> float:
-        return max(first(items) if items else 0.0, second(total - items) if items < total else 0.0)
-
-    low, high = 0, total // grain  # in grains: at `low` the second side ends later, at `high` the first may
-    while high - low > 1:
-        middle = (low + high) // 2
-        if first(middle * grain) < second(total - middle * grain):
-            low = middle
-        else:
-            high = middle
-    return min((low, high), key=lambda at: end(at * grain)) * grain
-
-
-def _ms(seconds: float) -> str:
-    return f"about {1e3 * seconds:.3g} ms"
-
-
-def _split(problem: Problem, sides: tuple[Plan, ...], seconds: float, reason: str) -> Split:
-    first, axis = sides[0], _axis(problem)
-    return Split(problem, first.kernel, first.device, seconds, reason, axis=axis, sides=sides)
-
-
-def _part(problem: Problem, axis: str, items: int) -> Problem:
-    return replace(problem, batch=items) if axis == "batch" else replace(problem, m=items)
-
-
-def _axis(problem: Problem) -> str:
-    return "batch" if problem.batch > problem.m else "m"
-
-
-@lru_cache(maxsize=4096)
-def _predicted(problem: Problem, backend: str) -> float:
-    """Seconds, not corrected."""
-    found = choice.soonest(problem, backend)
-    return math.inf if found is None or found.seconds is None else found.seconds / found.factor
-
-
-def _tile(plan: Plan) -> int:
-    """Rows of the result that the device computes at a time; fewer where the product has but few such tiles."""
-    problem, (rows, columns) = plan.problem, plan.kernel.group
-    tile = columns if plan.kernel.swaps(problem.m, problem.n, problem.layout) else rows
-    while tile > 1 and tile * FINEST > problem.m:
-        tile //= 2
-    return tile
-
-
-trust.forgetful += [_elsewhere.cache_clear, _best.cache_clear, _cut.cache_clear, _predicted.cache_clear]
+trust.forgetful += [_elsewhere.cache_clear, _best.cache_clear]

@@ -15,7 +15,8 @@ import numpy as np
 
 from gemm import engine, operands
 from gemm.dispatch import choice, hybrid
-from gemm.dispatch.hybrid import CPU, name_of
+from gemm.dispatch.balance import CPU
+from gemm.dispatch.hybrid import name_of
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
