@@ -1,27 +1,33 @@
 """What backend="hybrid" gains: the time of the better side alone ÷ that of both at once, for squares of host arrays.
 
-    python benchmarks/hybrid.py [--limit 90] [--rounds 5] [--sample 0.02] [--sizes 1024,…] [--dtypes float32,float64]
+    python benchmarks/hybrid.py [--limit 90] [--rounds 5] [--sample 0.02] [--sizes 1024,…] [--dtypes float32,…]
                                 [--json FILE]
 
 Three contestants multiply the same n × n matrices: the CPU, the other device that would do so soonest (CUDA or OpenCL),
-and both as backend="hybrid" cuts them, after so many products that its cut has followed measured times. All in one
-process, interleaved, in rotating order; times are medians, and the hybrid result is compared with the CPU's.
+and both as backend="hybrid" computes them, after so many products that it has settled. All in one process, interleaved,
+in rotating order; times are medians, and the hybrid result is compared with the CPU's, of integers bit by bit.
 
-    gain = least median time of the two alone ÷ hybrid's; where hybrid chose one of them, it is near 1
+    ratio = the CPU's median time ÷ the device's; a product is marked where they are within 10 times of each other
+    gain  = least median time of the two alone ÷ hybrid's; where hybrid chose one of them, it is near 1
 
-Products that would not be done within --limit seconds, by their predicted times, are left out, and named. A device that
-computes on the CPU's own cores has nothing to gain; then hybrid is the better one alone. The JSON document
-("gemm-hybrid/1", seconds) holds
+First come products that are predicted to be within these 10 times, the quick ones first: beside a fast GPU the CPU is
+so where operands travel longer than they are multiplied, and by its own units for small types (AMX: int8, and bfloat16
+with precision="high"). Those that would not be done within --limit seconds, by their predicted times, are left out, and
+named. A device that computes on the CPU's own cores has nothing to gain; then hybrid is the better one alone. A type is
+a name, or name:precision. The JSON document ("gemm-hybrid/2", seconds) holds
 
-    date, command, commit, versions, machine, devices, rounds, sample_s, limit_s
-    results     [{n, dtype, device, times {cpu, device, hybrid}, spread, rows {device key: rows of the result}, gain}]
-    left_out    [{n, dtype}]
+    date, command, commit, versions, machine, devices, rounds, sample_s, limit_s, within (10)
+    results     [{n, dtype, precision, device, times {cpu, device, hybrid}, spread, rows {device key: rows of the
+                  result}, ratio, within (whether it is), gain}]
+    left_out    [{n, dtype, precision, why}]
     quiet       what others did on the machine meanwhile
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import sys
 import time
 from functools import partial
@@ -33,22 +39,26 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peers.duel import Entry, compete, spread
-from peers.shapes import Shape, operands
+from peers.exact import unit_roundoff
+from peers.shapes import DTYPES as TYPES
+from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm import dispatch, report
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.compare.peers.base import Loop, Peer
 from gemm.compare.quiet import Watch
-from gemm.dispatch import balance, probe, registry
+from gemm.dispatch import correction, probe, registry
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import Split
 from gemm.problem import Problem
 
-SIZES = (1024, 1536, 2048, 3072, 4096, 6144, 8192)
-DTYPES = ("float32", "float64")
-WARM = balance.SPLIT + balance.ALONE + 2
-"""Products after which the cut follows what was measured."""
+SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
+WITHIN = 10.0
+"""Times the one side's time up to which the other one's help may pay."""
+WARM = 3 * (1 + correction.TIMES)
+"""Products after which hybrid has settled on what was measured."""
 
 
 class Side(Peer):
@@ -56,14 +66,15 @@ class Side(Peer):
 
     about = "gemm with backend= one name"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, precision: str) -> None:
+        self.name, self._precision = name, precision
 
     def set_threads(self, count: int) -> None:
         gemm.set_num_threads(count)
 
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        call = partial(gemm.gemm, a, b, out=out, backend=self.name)
+        options: dict[str, Any] = {} if out.dtype == a.dtype == b.dtype else {"dtype": out.dtype}
+        call = partial(gemm.gemm, a, b, out=out, backend=self.name, precision=self._precision, **options)
 
         def loop(times: int) -> None:
             for _ in range(times):
@@ -72,42 +83,85 @@ class Side(Peer):
         return loop
 
 
-def fastest(problem: Problem) -> str | None:
-    """The key of the device, other than the CPU, that would compute `problem` soonest; None: there is none."""
-    able = [c for c in dispatch.candidates(problem, "hybrid") if c.seconds and c.kernel.backend not in HOST_BACKENDS]
-    return min(able, key=lambda c: c.seconds or 0.0).device.key if able else None
+class Product:
+    """One to be measured.
+
+    Attributes:
+        device: the key of that which, other than the CPU, would compute it soonest. ratio: predicted time of the CPU ÷
+        that of the device. needed: seconds that the contest may take, by predicted times. why_not: why there is none,
+        or "".
+    """
+
+    def __init__(self, n: int, name: str, options: argparse.Namespace) -> None:
+        self.n, (self.dtype, _, precision) = n, name.partition(":")
+        self.precision = precision or "highest"
+        self.device, self.ratio, self.needed, self.why_not = "", math.inf, 0.0, ""
+        a, b, result = TYPES[self.dtype]
+        try:
+            for each in (a, b, result):
+                dtype_of(each)
+        except ImportError as error:
+            self.why_not = str(error)
+            return
+        inputs = () if a == b == result else (a, b)
+        self.problem = Problem(result, n, n, n, precision=self.precision, inputs=inputs)
+        weighed = [each for each in dispatch.candidates(self.problem, "hybrid") if each.seconds]
+        cpu = min((each.seconds or 0.0 for each in weighed if each.kernel.backend == "cpu"), default=math.inf)
+        others = [each for each in weighed if each.kernel.backend not in HOST_BACKENDS]
+        if not others:
+            self.why_not = f"there is no device beside the CPU for {self.dtype}"
+            return
+        best = min(others, key=lambda each: each.seconds or 0.0)
+        self.device, other = best.device.key, best.seconds or 0.0
+        self.ratio = cpu / other
+        times = options.rounds + 3 + WARM // 3  # of each; then operands are made and compared
+        self.needed = times * (cpu + other + min(cpu, other)) + 1e-7 * n * n + 1.0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it is, in the document."""
+        return {"n": self.n, "dtype": self.dtype, "precision": self.precision}
+
+    def contest(self, options: argparse.Namespace) -> dict[str, Any]:
+        """Its result, a row of the document."""
+        a, b, out = operands(Shape(self.n, self.n, self.n), self.dtype)
+        entries = []
+        for key, name in (("cpu", "cpu"), ("device", self.device), ("hybrid", "hybrid")):
+            peer, own = Side(name, self.precision), out.copy()
+            entry = Entry(key, peer, peer.prepare(a, b, own), own, gemm.get_num_threads(), 0.0)
+            entry.loop(WARM if key == "hybrid" else 1)
+            entry.first = entry.timed()
+            entries.append(entry)
+        compete(entries, options.rounds, options.sample)
+        cpu, _, both = entries
+        if not agree(both.out, cpu.out, self.n):
+            raise SystemExit(f"hybrid computes {self.n} × {self.n} × {self.n} {label(self.facts)} wrongly")
+        times = {entry.key: entry.median for entry in entries}
+        chosen = dispatch.choose(self.problem, "hybrid")
+        sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
+        ratio = times["cpu"] / times["device"]
+        return {
+            **self.facts, "device": self.device, "times": times,
+            "spread": {entry.key: spread(entry.seconds) for entry in entries},
+            "rows": {side.device.key: side.problem.m for side in sides},
+            "ratio": ratio, "within": within(ratio), "gain": min(times["cpu"], times["device"]) / times["hybrid"],
+        }  # fmt: skip
 
 
-def contest(n: int, dtype: str, device: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The result of one product, a row of the document."""
-    a, b, out = operands(Shape(n, n, n), dtype)
-    entries = []
-    for key, name in (("cpu", "cpu"), ("device", device), ("hybrid", "hybrid")):
-        peer, own = Side(name), out.copy()
-        entry = Entry(key, peer, peer.prepare(a, b, own), own, gemm.get_num_threads(), 0.0)
-        entry.loop(WARM if key == "hybrid" else 1)
-        entry.first = entry.timed()
-        entries.append(entry)
-    compete(entries, options.rounds, options.sample)
-    cpu, _, both = entries
-    tolerance = 4 * n * float(np.finfo(out.dtype).eps)
-    if not np.allclose(both.out, cpu.out, rtol=tolerance, atol=tolerance * n):
-        raise SystemExit(f"hybrid computes {n} × {n} × {n} {dtype} wrongly")
-    times = {entry.key: entry.median for entry in entries}
-    chosen = dispatch.choose(Problem(dtype, n, n, n), "hybrid")
-    sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
-    return {
-        "n": n, "dtype": dtype, "device": device, "times": times,
-        "spread": {entry.key: spread(entry.seconds) for entry in entries},
-        "rows": {side.device.key: side.problem.m for side in sides},
-        "gain": min(times["cpu"], times["device"]) / times["hybrid"],
-    }  # fmt: skip
+def agree(found: np.ndarray, right: np.ndarray, k: int) -> bool:
+    """Whether two products are as alike as sums of k terms of about 1, in any order; integers: the same."""
+    if found.dtype.kind in "iu":
+        return np.array_equal(found, right)
+    unit, sums = unit_roundoff(found.dtype), found.dtype
+    if found.dtype.name == "bfloat16":
+        sums = np.dtype(np.float32)
+        found, right = found.astype(sums), right.astype(sums)
+    return np.allclose(found, right, rtol=4 * unit, atol=8 * k * unit_roundoff(sums))
 
 
-def needed(problem: Problem, device: str, options: argparse.Namespace) -> float:
-    """Seconds that the product's contest may take, by predicted times."""
-    cpu, other = (dispatch.choose(problem, name).seconds for name in ("cpu", device))
-    return (options.rounds + 3) * (cpu + other) + (WARM + options.rounds + 3) * min(cpu, other) + 1.0
+def within(ratio: float) -> bool:
+    """Whether two times of that ratio are near enough for both sides to help."""
+    return 1 / WITHIN <= ratio <= WITHIN
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -128,37 +182,49 @@ def main() -> int:
     end += options.limit
     probe.facts(run=True)  # as after any first large product
     watch, results, left_out, keys = Watch(), [], [], set()
-    print(f"{'product':>16} {'device':9} {'cpu, ms':>9} {'device':>9} {'hybrid':>9} {'gain':>6}  rows")
-    for n, dtype in ((positive(size), dtype) for size in options.sizes for dtype in options.dtypes):
-        problem = Problem(dtype, n, n, n)
-        device = fastest(problem)
-        if device is None:
-            raise SystemExit(f"there is no device beside the CPU for {dtype}; see: gemm info")
-        keys.add(device)
-        if time.monotonic() + needed(problem, device, options) > end:
-            left_out.append({"n": n, "dtype": dtype})
+    products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
+    if all(product.why_not for product in products):
+        raise SystemExit("; ".join(dict.fromkeys(product.why_not for product in products)) + "; see: gemm info")
+    heads = f"{'cpu, ms':>9} {'device':>9} {'hybrid':>9} {'cpu ÷ dev':>10} {'gain':>6}  rows"
+    print(f"{'product':>20} {'device':9} {heads}")
+    for product in sorted(products, key=lambda product: (not within(product.ratio), product.needed)):
+        why_not = product.why_not
+        if not why_not and time.monotonic() + product.needed > end:
+            why_not = "it would end beyond --limit"
+        if why_not:
+            left_out.append({**product.facts, "why": why_not})
             continue
-        results.append(contest(n, dtype, device, options))
+        keys.add(product.device)
+        results.append(product.contest(options))
         show(results[-1])
-    if left_out:
-        names = ", ".join(f"{row['n']} {row['dtype']}" for row in left_out)
-        print(f"left out, as they would end beyond --limit: {names}")
+    if near := [row["gain"] for row in results if row["within"]]:
+        gains = f"{min(near):.2f} to {max(near):.2f}, {statistics.median(near):.2f} in the middle"
+        print(f"* within {WITHIN:g} times of each other: {len(near)} of {len(results)} products, gain {gains}")
+    for why in dict.fromkeys(row["why"] for row in left_out):
+        names = ", ".join(f"{row['n']} {label(row)}" for row in left_out if row["why"] == why)
+        print(f"left out, as {why}: {names}")
     if options.json:
         devices = [device for key in sorted(keys) for device in registry.backend(key.partition(":")[0]).devices()]
         save_json(options.json, {
-            "schema": "gemm-hybrid/1", **report.head(), "rounds": options.rounds, "sample_s": options.sample,
-            "limit_s": options.limit, "devices": [report.device_facts(x) for x in devices if x.key in keys],
-            "results": results, "left_out": left_out,
-            "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
+            "schema": "gemm-hybrid/2", **report.head(), "rounds": options.rounds, "sample_s": options.sample,
+            "limit_s": options.limit, "within": WITHIN,
+            "devices": [report.device_facts(x) for x in devices if x.key in keys], "results": results,
+            "left_out": left_out, "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
         })  # fmt: skip
     return 0
+
+
+def label(row: dict[str, Any]) -> str:
+    """The type as --dtypes names it."""
+    return str(row["dtype"]) if row["precision"] == "highest" else f"{row['dtype']}:{row['precision']}"
 
 
 def show(row: dict[str, Any]) -> None:
     """A line of the table."""
     times = " ".join(f"{1e3 * row['times'][key]:9.2f}" for key in ("cpu", "device", "hybrid"))
     rows = ", ".join(f"{count} on {key}" for key, count in row["rows"].items())
-    print(f"{row['n']:>6} {row['dtype']:>9} {row['device']:9} {times} {row['gain']:6.2f}  {rows}", flush=True)
+    ratio = f"{row['ratio']:9.2f}{'*' if row['within'] else ' '}"
+    print(f"{row['n']:>6} {label(row):>13} {row['device']:9} {times} {ratio} {row['gain']:6.2f}  {rows}", flush=True)
 
 
 if __name__ == "__main__":

@@ -121,9 +121,10 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
 int64_t gemm_prepared_bytes(const gemm_plan *plan);
 void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
 
-/* Copies elements of `size` bytes between arrays of one shape, disjoint, by as many threads as pay; strides in bytes, at
- * most 64 axes, outermost first: innermost are best those whose elements are adjacent. With `stream` they are stored
- * past the caches, where the CPU has that: for what is large, and not read again soon. */
+/* Copies elements of `size` bytes between arrays of one shape, disjoint, by as many threads as pay, which are not those
+ * of products: while one runs, of gemm_get_num_threads what it leaves. Strides in bytes, at most 64 axes, outermost
+ * first: innermost are best those whose elements are adjacent. With `stream` they are stored past the caches, where the
+ * CPU has that: for what is large, and not read again soon. */
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
                const int64_t *from_strides, int64_t size, int32_t stream);
 

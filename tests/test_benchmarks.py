@@ -333,21 +333,26 @@ def test_intel_table_is_that_of_the_record() -> None:
 def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
     file = tmp_path / "hybrid.json"
     options = "--sizes", "64,128,20000", "--rounds", "3", "--sample", "0.0005", "--limit", "60"
+    options += "--dtypes", "float32,float64,complex128"  # the last one: no OpenCL device multiplies it
     done = run("benchmarks/hybrid.py", *options, "--json", str(file))
     if "no device beside the CPU" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    assert document["schema"] == "gemm-hybrid/1"
+    assert document["schema"] == "gemm-hybrid/2"
     assert {(row["n"], row["dtype"]) for row in document["results"]} == {
         (n, dtype) for n in (64, 128) for dtype in ("float32", "float64")
     }
-    assert [row["n"] for row in document["left_out"]] == [20000, 20000]
+    whys = {(row["n"], row["dtype"]): row["why"] for row in document["left_out"]}
+    assert all("beyond --limit" in whys[20000, dtype] for dtype in ("float32", "float64"))
     for row in document["results"]:
         times = row["times"]
         assert row["gain"] == min(times["cpu"], times["device"]) / times["hybrid"]
+        assert row["ratio"] == times["cpu"] / times["device"]
+        assert row["within"] == (0.1 <= row["ratio"] <= 10)
         assert sum(row["rows"].values()) == row["n"]
     assert "left out" in done.stdout
+    assert any(row["within"] for row in document["results"]) == ("* within 10 times of each other" in done.stdout)
 
 
 def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:

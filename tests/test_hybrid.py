@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,7 @@ import gemm
 from gemm import engine
 from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.base import Backend
-from gemm.dispatch import balance, choice, hybrid, late, probe, registry, together, trust
+from gemm.dispatch import balance, choice, correction, hybrid, late, probe, registry, together, trust
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
@@ -55,7 +56,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(trust, "_failed", {})
     monkeypatch.setattr(trust, "_lost", {})
     monkeypatch.setattr(hybrid, "shares_cores", lambda device: False)
-    monkeypatch.setattr(hybrid, "START", 0.0)
+    monkeypatch.setattr(balance, "START", 0.0)
     monkeypatch.setattr(hybrid, "GAIN", 2.0)  # whatever a cut gains
     monkeypatch.setenv("GEMM_ADAPT", "0")
     choice.forget()
@@ -255,29 +256,95 @@ def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch) -
     def refused(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(together, "_idle", [])
     monkeypatch.setattr(together.threading.Thread, "start", refused)
     CALLS["plain"]()
 
 
-def test_measured_times_move_the_cut_and_leave_the_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_is_kept_for_the_next_product(device: Device) -> None:
+    CALLS["plain"]()
+    kept, count = list(together._idle), threading.active_count()
+    assert kept
+    CALLS["plain"]()
+    assert together._idle == kept
+    assert threading.active_count() <= count
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.parametrize("device", ["opencl"], indirect=True)
+def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = rand(M, K), rand(K, N)
+    right = gemm.gemm(a, b, backend="hybrid", reproducible=True)
+    assert together._idle
+    real = together._Part.run
+    monkeypatch.setattr(together._Part, "run", lambda part, name: real(part, "cpu"))  # drivers do not outlive a fork
+    if (pid := os.fork()) == 0:
+        try:
+            os._exit(not np.array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right))
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def teach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let times count, and splitting only where it gains."""
     monkeypatch.setenv("GEMM_ADAPT", "1")
+    monkeypatch.setattr(hybrid, "GAIN", 0.95)
+    choice.forget()
+
+
+TRIED = 3 * (1 + correction.TIMES)
+"""Products of a class after which nothing is in doubt."""
+
+
+def test_products_settle_on_what_takes_least_time(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach(monkeypatch)
     a, b = rand(M, K), rand(K, N)
     right = gemm.gemm(a, b, backend="cpu", reproducible=True)
-    for _ in range(balance.SPLIT + balance.ALONE + 3):
-        np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right)
-    known = balance.lately(Problem("float32", M, N, K, reproducible=True))
-    assert known.count == balance.SPLIT + balance.ALONE + 3
-    scale = known.scale(device.key, together=True), known.scale("cpu", together=True)
-    assert scale != (1.0, 1.0)
+    taken = {(device.key,): 3e-4, ("cpu",): 2e-4, (device.key, "cpu"): 1.7e-4}
+    done: list[tuple[str, ...]] = []
+    real = together._at_once
 
+    def at_once(parts: list[Any]) -> None:
+        real(parts)
+        done.append(tuple(part.name for part in parts))
+        for part in parts:
+            part.seconds = taken[done[-1]]
 
-def test_gemm_adapt_0_measures_nothing(device: Device) -> None:
-    a, b = rand(M, K), rand(K, N)
-    before = [side.problem for side in sides(a, b)]
-    for _ in range(4):
+    monkeypatch.setattr(together, "_at_once", at_once)
+    plan = gemm.plan(a, b, backend="hybrid")
+    for _ in range(TRIED):
+        np.testing.assert_allclose(plan(a, b), right, rtol=1e-4, atol=1e-4)
+    assert set(done) == set(taken)
+    assert all(done.count(way) <= 1 + correction.TIMES for way in ((device.key,), ("cpu",)))
+    done.clear()
+    for _ in range(3):
         gemm.gemm(a, b, backend="hybrid")
-    assert balance.lately(Problem("float32", M, N, K)).count == 0
-    assert [side.problem for side in sides(a, b)] == before
+    assert done == [(device.key, "cpu")] * 3
+    choice.forget()
+    taken[device.key, "cpu"] = 4e-4
+    for _ in range(TRIED):
+        plan(a, b)
+    done.clear()
+    for _ in range(3):
+        np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), right, rtol=1e-4, atol=1e-4)
+    chosen = choice.choose(plan._problem, "hybrid")
+    assert (done, chosen.device.key, type(chosen)) == ([], "cpu:0", Plan)  # which needs no look any more
+
+
+@pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible"])
+def test_nothing_is_learned(device: Device, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "reproducible":
+        monkeypatch.setenv("GEMM_ADAPT", "1")
+    a, b, reproducible = rand(M, K), rand(K, N), how == "reproducible"
+    right = gemm.gemm(a, b, backend="cpu", reproducible=reproducible)
+    before = [side.problem for side in sides(a, b, reproducible=reproducible)]
+    for _ in range(4):
+        found = gemm.gemm(a, b, backend="hybrid", reproducible=reproducible)
+        (np.testing.assert_array_equal if reproducible else np.testing.assert_allclose)(found, right)
+    assert not correction._learned
+    assert not correction._counts
+    assert [side.problem for side in sides(a, b, reproducible=reproducible)] == before
 
 
 def test_small_products_and_devices_of_shared_cores_are_not_cut(
@@ -317,7 +384,7 @@ def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeyp
     monkeypatch.setattr(together._Part, "run", run)
     before = gemm.get_num_threads()
     try:
-        for limit, left in ((8, 2), (4, 1), (3, 0), (1, 0)):
+        for limit, left in ((16, 4), (8, 2), (4, 1), (3, 0), (1, 0)):
             gemm.set_num_threads(limit)
             gemm.gemm(rand(M, K), rand(K, N), backend="hybrid")
             assert found == {device.key: limit, "cpu": limit - left}
@@ -370,43 +437,75 @@ def test_without_a_device_it_says_so() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def product(problem: Problem, real: dict[tuple[str, bool], float]) -> Plan:
-    """What is chosen, and what would be learnt of it if sides took `real` times the predicted seconds."""
-    plan = choice.choose(problem, "hybrid")
+SQUARE = Problem("float32", 8192, 4096, 4096, layout="NNN")
+Real = dict[tuple[str, bool], float]
+"""{(side, whether beside the other one): what it takes ÷ what is predicted}."""
+
+
+def taken(plan: Plan, real: Real) -> list[float]:
+    """Seconds of the sides of `plan`."""
+    sides = plan.sides if isinstance(plan, Split) else (plan,)
+    return [real[hybrid.name_of(side), len(sides) > 1] * side.seconds / side.factor for side in sides]
+
+
+def product(real: Real) -> Plan:
+    """What is chosen for a product that then takes so long."""
+    plan = choice.choose(SQUARE, "hybrid")
     if isinstance(plan, Split):
-        known, both = balance.lately(problem), len(plan.sides) > 1
-        known.count += 1
-        for side in plan.sides:
-            known.note(name := side.device.key.replace("cpu:0", "cpu"), real[name, both], together=both)
+        hybrid.learn(plan, taken(plan, real))
     return plan
 
 
 def test_a_cut_follows_what_sides_really_take(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_ADAPT", "1")
-    monkeypatch.setattr(hybrid, "GAIN", 0.95)
-    choice.forget()
-    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
-    real = {(device.key, True): 3.0, (device.key, False): 2.9, ("cpu", True): 0.8, ("cpu", False): 0.7}
-    plans = [product(problem, real) for _ in range(balance.SPLIT + balance.ALONE + 2)]
-    cuts = [plan.sides for plan in plans if isinstance(plan, Split)]
-    assert [len(sides) for sides in cuts] == [2] * balance.SPLIT + [1] * balance.ALONE + [2, 2]
+    teach(monkeypatch)
+    real = {(device.key, True): 2.1, (device.key, False): 2.0, ("cpu", True): 0.85, ("cpu", False): 0.8}
+    plans = [product(real) for _ in range(TRIED + 2)]
+    cuts = [plan.sides for plan in plans if isinstance(plan, Split) and len(plan.sides) == 2]
     assert cuts[0][0].problem.m > cuts[-1][0].problem.m
-    there, here = (real[name, True] * side.seconds for name, side in zip((device.key, "cpu"), cuts[-1], strict=True))
+    assert plans[-1] == plans[-2]
+    assert plans[-1].reason.startswith("rows 0 to ")
+    there, here = taken(plans[-1], real)
     assert there == pytest.approx(here, rel=0.2)
 
 
-def test_a_cut_that_gains_nothing_is_given_up_for_a_while(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_ADAPT", "1")
-    monkeypatch.setattr(hybrid, "GAIN", 0.95)
-    choice.forget()
-    problem = Problem("float32", 8192, 4096, 4096, layout="NNN")
-    real = {(device.key, True): 2.0, (device.key, False): 0.9, ("cpu", True): 2.0, ("cpu", False): 0.9}
-    plans = [product(problem, real) for _ in range(balance.AGAIN + 1)]
-    counts = [len(plan.sides) for plan in plans if isinstance(plan, Split)]
-    assert counts == [2] * balance.SPLIT + [1] * (balance.AGAIN - balance.SPLIT) + [2]
+@pytest.mark.parametrize("seed", range(40))
+def test_it_is_no_worse_than_the_better_side(device: Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    teach(monkeypatch)
+    dice = np.random.default_rng(seed)
+    real = {(side, False): 2 ** dice.uniform(-1, 1) for side in (device.key, "cpu")}
+    real |= {(side, True): real[side, False] * 2 ** dice.uniform(0, 1.5) for side in (device.key, "cpu")}
+    plans = [product({at: x * dice.uniform(1, 1.02) for at, x in real.items()}) for _ in range(TRIED)]
+    tried = [max(taken(plan, real)) for plan in plans]
+    settled = choice.choose(SQUARE, "hybrid")
+    assert product(real) == settled
+    alone = [max(taken(plan, real)) for name in ("cpu", device.key) for plan in (choice.choose(SQUARE, name),)]
+    assert max(taken(settled, real)) <= 1.03 * min(alone)
+    assert max(taken(settled, real)) * hybrid.GAIN <= 1.03 * min(tried)
 
 
-def linear(launch: float, item: float) -> balance.Seconds:
+def test_one_disturbed_product_decides_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach(monkeypatch)
+    real = {(device.key, True): 1.2, (device.key, False): 1.0, ("cpu", True): 1.2, ("cpu", False): 1.0}
+    last = [product({at: x * (9 if turn in (2, 9) else 1) for at, x in real.items()}) for turn in range(TRIED)][-1]
+    assert isinstance(last, Split)
+    assert len(last.sides) == 2
+    there, here = taken(last, real)
+    assert there == pytest.approx(here, rel=0.2)
+
+
+def test_classes_are_learned_apart(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach(monkeypatch)
+    slow = {(side, together): 1.0 + together for side in (device.key, "cpu") for together in (True, False)}
+    for _ in range(TRIED):
+        product(slow)
+    assert not isinstance(choice.choose(SQUARE, "hybrid"), Split)
+    assert not isinstance(choice.choose(replace(SQUARE, m=8000, k=4100), "hybrid"), Split)
+    for other in (replace(SQUARE, n=5800), replace(SQUARE, dtype="float64"), replace(SQUARE, precision="high")):
+        if other.dtype == "float32" or "fp64" in device.features:
+            assert isinstance(choice.choose(other, "hybrid"), Split)
+
+
+def linear(launch: float, item: float) -> Callable[[int], float]:
     return lambda items: launch + item * items
 
 
@@ -419,37 +518,18 @@ def test_both_sides_end_as_soon_as_any_cut_lets_them(grain: int, total: int, rat
     def end(items: int) -> float:
         return max(first(items) if items else 0.0, second(total - items) if items < total else 0.0)
 
-    items, seconds = balance.balance(total, grain, first, second)
+    items = balance.balanced(total, grain, first, second)
     assert items % grain == 0
-    assert seconds == end(items) == min(end(at) for at in range(0, total + 1, grain))
+    assert end(items) == min(end(at) for at in range(0, total + 1, grain))
 
 
 def test_a_device_in_steps_is_given_whole_ones() -> None:
     def waves(items: int) -> float:
         return 1e-3 * -(-items // 256)
 
-    items, seconds = balance.balance(4096, 64, waves, linear(0.0, 1e-6))
-    assert seconds <= min(max(waves(x), 1e-6 * (4096 - x)) for x in range(0, 4097, 64)) * 1.3
+    items = balance.balanced(4096, 64, waves, linear(0.0, 1e-6))
+    assert (
+        max(waves(items), 1e-6 * (4096 - items))
+        <= min(max(waves(x), 1e-6 * (4096 - x)) for x in range(0, 4097, 64)) * 1.3
+    )
     assert items % 64 == 0
-
-
-def test_corrections_are_bounded_and_forgotten() -> None:
-    problem = Problem("float32", 1000, 1000, 1000)
-    balance.forget()
-    known = balance.lately(problem)
-    assert balance.lately(replace(problem, m=5000, n=1010)) is known
-    assert balance.lately(replace(problem, dtype="float64")) is not known
-    known.note("cpu", 50.0, together=True)
-    assert known.scale("cpu", together=True) == 1.0  # the first has loaded something
-    known.note("cpu", 1e9, together=True)
-    assert known.scale("cpu", together=True) == balance.MOST
-    for ratio in (1.99, 0.1, 1.99):
-        known.note("cpu", ratio, together=True)
-    assert known.scale("cpu", together=True) == known.scale("cpu", together=False) == 2.0
-    for ratio in (1e-9, 1.0, 1e-9):
-        known.note("cpu", ratio, together=False)
-    assert known.scale("cpu", together=False) == 1 / balance.MOST
-    assert known.scale("cpu", together=True) == 2.0
-    known.count = balance.AGAIN
-    assert balance.lately(problem) is not known
-    balance.forget()

@@ -142,6 +142,72 @@ def test_a_refused_thread_is_asked_for_again():
     """)
 
 
+COPIES = (
+    PRELUDE
+    + """
+from contextlib import nullcontext
+from gemm import engine
+from gemm.backends import cuda_pinned
+source, to = np.random.default_rng(1).standard_normal((1024, 4096)), np.empty((1024, 4096))
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+def copiers():
+    before = tasks()
+    to[...] = 0
+    cuda_pinned.copy(to, source)
+    assert np.array_equal(to, source)
+    return tasks() - before
+"""
+)
+
+
+@linux
+@pytest.mark.parametrize(("limit", "started"), [(6, 4), (3, 1), (2, 1), (1, 0)])
+def test_copies_have_threads_of_their_own(limit, started):
+    python(f"gemm.set_num_threads({limit}); assert (copiers(), copiers(), workers()) == ({started}, 0, {limit - 1})",
+           COPIES)  # fmt: skip
+
+
+@linux
+@pytest.mark.parametrize(("limit", "left", "started"), [(8, 4, 2), (8, 2, 1), (8, 0, 0), (2, 1, 0)])
+def test_copies_go_on_beside_a_product_by_the_threads_that_it_leaves(limit, left, started):
+    python(f"""
+        gemm.set_num_threads({limit})
+        large = np.random.default_rng(0).standard_normal((2000, 2000))
+        done = threading.Event()
+        def multiply():
+            with engine.leaving({left}):
+                for _ in range(3):
+                    gemm.matmul(large, large, backend="cpu")
+            done.set()
+        before = tasks()
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        while {limit} - {left} > 1 and tasks() < before + {limit} - {left}:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        found = copiers()
+        assert not done.is_set()
+        thread.join()
+        assert found == {started} or ({limit} - {left} < 2 and found <= 1), found
+    """, COPIES)  # fmt: skip
+
+
+@linux
+def test_copies_in_the_child_of_a_fork():
+    python(
+        """
+        gemm.set_num_threads(4)
+        assert copiers() == 2
+        if (pid := os.fork()) == 0:
+            os._exit(0 if (copiers(), copiers(), workers()) == (2, 0, 3) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert copiers() == 0
+    """,
+        COPIES,
+    )
+
+
 SIZES = [(1, 5000, 300), (16, 700, 300), (230, 240, 300), (700, 3, 300), (64, 64, 64)]
 
 

@@ -1,4 +1,4 @@
-/* gemm_copy: strided elements from one array to another, by the threads of the pool. */
+/* gemm_copy: strided elements from one array to another, by threads of their own. */
 #include "driver.h"
 #include "pool.h"
 
@@ -108,9 +108,8 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
     all.lines_a_job = line_bytes < JOB_BYTES ? JOB_BYTES / line_bytes : 1;
 
     const int64_t count = ceil_div(all.lines, all.lines_a_job) * all.pieces;
-    const int limit = gemm_get_num_threads();
-    const int most = limit > 2 ? limit - 1 : limit; /* the CPU of who drives a device meanwhile, or waits for it */
-    const gemm_team team = gemm_muster((double)all.lines * (double)line_bytes * ns_per_byte, (int)min64(count, most));
-    gemm_parallel(copy_job, &all, count, team.threads);
+    const double ns = (double)all.lines * (double)line_bytes * ns_per_byte;
+    const gemm_team team = gemm_muster(GEMM_COPIES, ns, (int)min64(count, INT32_MAX));
+    gemm_parallel(team, copy_job, &all, count, team.threads);
     if (team.threads > 1) gemm_dismiss(team); /* alone it tells nothing of how fast products are here */
 }

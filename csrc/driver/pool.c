@@ -1,6 +1,7 @@
-/* The thread pool: started by the first product that is worth it, shared by all, given up by a fork.
+/* Two thread pools, of products and of copies: each started by the first that is worth it, shared by all, given up by a
+ * fork.
  *
- * One call at a time holds the pool; a second concurrent caller finds it busy and works alone, which is right, for the
+ * One call at a time holds a pool; a second concurrent caller finds it busy and works alone, which is right, for the
  * cores are busy too. Jobs are an atomic count: the caller takes part and can do them all, so that it never waits for
  * a worker to start, only, at the end, for jobs that still run. A worker joins by taking a seat; one that wakes too
  * late finds the seats gone. There is no lock that woken workers would queue for.
@@ -8,7 +9,7 @@
  * Sleepers are woken as a tree: the caller wakes two, each of those two more, as many as the call has use for. So the
  * caller starts on its own first job after two wake-ups, however many threads there are.
  *
- * The pool lies on the heap and a fork's child forgets it: whatever state other threads had left it in, the child's
+ * Pools lie on the heap and a fork's child forgets them: whatever state other threads had left them in, the child's
  * next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
@@ -48,8 +49,8 @@ void gemm_leave_threads(int count) {
     (void)count;
 }
 
-gemm_team gemm_muster(double ns, int most) {
-    (void)ns, (void)most;
+gemm_team gemm_muster(gemm_use use, double ns, int most) {
+    (void)use, (void)ns, (void)most;
     return (gemm_team){1, NULL, 0};
 }
 
@@ -57,8 +58,8 @@ void gemm_dismiss(gemm_team team) {
     (void)team;
 }
 
-void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
-    (void)threads;
+void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads) {
+    (void)team, (void)threads;
     run_alone(work, context, count);
 }
 
@@ -142,6 +143,8 @@ typedef struct pool {
     int64_t refused;    /* when the system last refused one, by now_ns; 0: never */
     int64_t credit;     /* time that threads have lately saved, up to CREDIT_NS */
     int64_t lost;       /* when it ran out */
+    atomic_int held;    /* threads of the one call; 0: none, or it is about to begin */
+    atomic_llong last;  /* end of a call that threads could have paid for, by now_ns */
     bell morning, done; /* sleeping workers, the sleeping caller */
     atomic_int cpu;     /* of the thread whose product is computed, when it began; -1: unknown */
     atomic_int spin_ns; /* SPIN_NS; 0 where there are more threads than CPUs, which others of them have use for */
@@ -159,21 +162,20 @@ typedef struct pool {
 static atomic_int asked_for; /* the limit that was set; 0: as many as are granted */
 static atomic_int granted = MOST_THREADS;
 static _Thread_local int left_free; /* of either, by products of this thread */
-static _Atomic(pool *) the_pool;
-static atomic_llong last_end;      /* of a call that threads could have paid for, by now_ns */
+static _Atomic(pool *) pools[GEMM_USES];
 static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
-static void forget_pool(void) {
-    atomic_store(&the_pool, NULL);
+static void forget_pools(void) {
+    for (int use = 0; use < GEMM_USES; use++) atomic_store(&pools[use], NULL);
 }
 
 static void watch_forks(void) {
-    pthread_atfork(NULL, NULL, forget_pool);
+    pthread_atfork(NULL, NULL, forget_pools);
 }
 
-static pool *get_pool(void) {
-    pool *x = atomic_load(&the_pool);
+static pool *get_pool(gemm_use use) {
+    pool *x = atomic_load(&pools[use]);
     if (x) return x;
     pthread_once(&fork_handler, watch_forks);
     void *memory;
@@ -184,7 +186,7 @@ static pool *get_pool(void) {
     bell_init(&x->done);
     x->credit = CREDIT_NS;
     pool *first = NULL;
-    if (atomic_compare_exchange_strong(&the_pool, &first, x)) return x;
+    if (atomic_compare_exchange_strong(&pools[use], &first, x)) return x;
     free(x); /* another thread's was first */
     return first;
 }
@@ -216,6 +218,13 @@ static int limit_for(int cpus) {
     const int asked = atomic_load(&asked_for);
     const int limit = asked ? asked : (int)min64(atomic_load(&granted), cpus);
     return limit > left_free ? limit - left_free : 1;
+}
+
+/* Of `limit` threads those that copies may have. */
+static int left_to_copies(int limit) {
+    pool *products = atomic_load(&pools[GEMM_PRODUCTS]);
+    const int left = limit - (products ? atomic_load(&products->held) : 0);
+    return left > 2 ? left - 1 : left;
 }
 
 EXPORT int gemm_get_num_threads(void) {
@@ -337,16 +346,16 @@ static void start_workers(pool *x, int wanted, int64_t now) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-gemm_team gemm_muster(double ns, int most) {
+gemm_team gemm_muster(gemm_use use, double ns, int most) {
     const gemm_team alone = {1, NULL, 0, 0};
     ns *= atomic_load_explicit(&slowness, memory_order_relaxed);
     const double awake_pay = ns / JOIN_NS, asleep_pay = ns / PAY_NS;
     if (most < 2 || awake_pay < 2) return alone;
     const int64_t now = now_ns();
-    const int cpus = usable_cpus(now, LOOK_NS);
-    most = (int)min64(most, limit_for(cpus));
+    const int cpus = usable_cpus(now, LOOK_NS), limit = limit_for(cpus);
+    most = (int)min64(most, use == GEMM_COPIES ? left_to_copies(limit) : limit);
     const int useful = awake_pay < most ? (int)awake_pay : most;
-    pool *x = useful > 1 ? get_pool() : NULL;
+    pool *x = useful > 1 ? get_pool(use) : NULL;
     if (!x || atomic_flag_test_and_set(&x->busy)) return alone;
 
     /* Workers that spin pay sooner than sleepers; and so do all in a run of products, because who is woken now will
@@ -356,7 +365,7 @@ gemm_team gemm_muster(double ns, int most) {
     if (now - x->lost > LOSS_NS) {
         const int awake = 1 + x->started - atomic_load(&x->asleep);
         if (threads < awake) threads = awake < useful ? awake : useful;
-        if (now - atomic_load(&last_end) < SPIN_NS) threads = useful;
+        if (now - atomic_load(&x->last) < SPIN_NS) threads = useful;
     }
     const int spin_ns = (threads > x->started ? threads - 1 : x->started) < cpus ? SPIN_NS : 0;
     if (atomic_load(&x->spin_ns) != spin_ns) atomic_store(&x->spin_ns, spin_ns);
@@ -365,6 +374,8 @@ gemm_team gemm_muster(double ns, int most) {
     if (threads < 2) {
         threads = 1;
         atomic_flag_clear(&x->busy);
+    } else {
+        atomic_store(&x->held, threads);
     }
     return (gemm_team){threads, x, now, (int64_t)ns};
 }
@@ -373,7 +384,7 @@ void gemm_dismiss(gemm_team team) {
     pool *x = (pool *)team.pool;
     if (!x) return;
     const int64_t now = now_ns(), saved = team.alone_ns - (now - team.start);
-    atomic_store(&last_end, now);
+    atomic_store(&x->last, now);
     if (team.threads < 2) { /* a step at a time, so that interruptions, however long, hardly count */
         const float step = 1.05f, was = atomic_load_explicit(&slowness, memory_order_relaxed);
         atomic_store_explicit(&slowness, saved < 0 ? was * step : was / step, memory_order_relaxed);
@@ -381,15 +392,16 @@ void gemm_dismiss(gemm_team team) {
     }
     x->credit = min64(x->credit + saved, CREDIT_NS);
     if (x->credit < 0) x->credit = CREDIT_NS, x->lost = now;
+    atomic_store(&x->held, 0);
     atomic_flag_clear(&x->busy);
 }
 
-void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads) {
+void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads) {
     if (threads < 2 || count < 2) {
         run_alone(work, context, count);
         return;
     }
-    pool *x = atomic_load(&the_pool); /* held since gemm_muster */
+    pool *x = (pool *)team.pool; /* held since gemm_muster */
     const int seats = (int)min64(count, threads) - 1;
     x->work = work, x->context = context, x->count = count;
     atomic_store(&x->cpu, current_cpu());

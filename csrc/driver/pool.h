@@ -7,6 +7,9 @@
 
 enum { GEMM_SHORT_NS = 10000 }; /* work of so many nanoseconds is never shared */
 
+/* Each has a pool of its own, so that copies for a device neither wait for a product nor take its threads. */
+typedef enum gemm_use { GEMM_PRODUCTS, GEMM_COPIES, GEMM_USES } gemm_use;
+
 typedef struct gemm_team {
     int threads;             /* for gemm_parallel, the caller's included */
     void *pool;              /* NULL when threads could not pay at all; held when `threads` is above 1 */
@@ -14,13 +17,14 @@ typedef struct gemm_team {
 } gemm_team;
 
 /* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1
- * while another call has the pool. Fewer may be used than were mustered, none need be. */
-gemm_team gemm_muster(double ns, int most);
+ * while another call has the pool. Copies get those that a product leaves meanwhile, but for one, which drives the
+ * device or waits for it. Fewer may be used than were mustered, none need be. */
+gemm_team gemm_muster(gemm_use use, double ns, int most);
 void gemm_dismiss(gemm_team team);
 
-/* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads, no more than were
- * mustered, of which the caller is slot 0; returns when all are done. */
+/* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads of the team, no more than
+ * were mustered, of which the caller is slot 0; returns when all are done. */
 typedef void gemm_work(void *context, int64_t index, int slot);
-void gemm_parallel(gemm_work *work, void *context, int64_t count, int threads);
+void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads);
 
 #endif

@@ -213,7 +213,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     orient(&all, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
 
-    const gemm_team team = gemm_muster(alone_ns(&all), plan->threads);
+    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(&all), plan->threads);
     int threads = team.threads, result = GEMM_OK;
 
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
@@ -229,7 +229,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     }
     if (memory) {
         all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
-        gemm_parallel(run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
+        gemm_parallel(team, run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
     } else {
         result = GEMM_NO_MEMORY;
     }
@@ -302,7 +302,7 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
         cut_for(&one, 1);
         all.one = &one;
     }
-    const gemm_team team = gemm_muster(alone_ns(&one) * (double)count, plan->threads);
+    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(&one) * (double)count, plan->threads);
     int threads = team.threads, result = GEMM_OK;
     if (all.one && (threads > 1 || one.workspace_bytes > STACK_BYTES)) {
         memory = (char *)malloc((size_t)(one.workspace_bytes * threads + GEMM_ALIGNMENT));
@@ -314,7 +314,7 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
     if (memory) {
         all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
         all.run = threads > 1 ? ceil_div(count, (int64_t)JOBS * threads) : count;
-        gemm_parallel(run_some, &all, ceil_div(count, all.run), threads);
+        gemm_parallel(team, run_some, &all, ceil_div(count, all.run), threads);
     } else {
         result = GEMM_NO_MEMORY;
     }

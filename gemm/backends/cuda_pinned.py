@@ -88,7 +88,7 @@ _Task = tuple[Future[None], np.ndarray, np.ndarray, bool]
 class Porter:
     """Makes copies one after the other, in a thread of its own; it knows neither the driver nor contexts.
 
-    One at a time: each copy by itself uses all threads of the engine, which a second caller would not get.
+    One at a time: each copy by itself uses all the engine's threads for copies, which a second caller would not get.
     """
 
     def __init__(self) -> None:

@@ -1,33 +1,67 @@
-"""Where to cut a product so that two sides end together, and what measured times say of predicted ones."""
+"""Where to cut a product so that two sides end together: the device, which has the first part, and the CPU."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 
+from gemm.dispatch import choice, trust
+from gemm.dispatch.plan import Plan, Split
 from gemm.problem import Problem
 
-Seconds = Callable[[int], float]
-"""The time that a side takes for so many items; it grows with them, if in steps."""
-
-MOST = 8.0
-"""How many times faster or slower than predicted a side may turn out to be; beyond that the measurement is doubted."""
-STEP = 8
-"""Corrections are powers of 2 ** (1 / STEP), so that few cuts are made of one product: each has plans of its own."""
-RECENT = 5
-"""Products of which the middle one counts, or the lesser of two: the first ones load kernels and lock memory."""
-SPLIT, ALONE, AGAIN = 6, 4, 256
-"""Products of a kind: split at first; then computed by each side alone, to know what splitting gains, for beside the
-other one a side is slower; then by whatever is soonest; and after so many all is forgotten, for the machine may have
-other work by then."""
-CLOSE = 4.0
-"""Times the better side's prediction up to which the other one is tried alone, too."""
-_KINDS = 256
+CPU = "cpu"
+START = 1e-4
+"""Seconds that a second thread and two launches cost."""
+FINEST = 16
+"""The tiles of a device are halved until a product has so many."""
 
 
-def balance(total: int, grain: int, first: Seconds, second: Seconds) -> tuple[int, float]:
-    """(items for the first side, a multiple of `grain`; seconds) where the later side ends soonest."""
+@lru_cache(maxsize=4096)
+def cut(
+    there: Plan, here: Plan, scales: tuple[float, float], share: float | None = None, most: float = math.inf
+) -> Split | None:
+    """The cut with which both sides, whose plans for all of a product these are, end soonest; None: one has all.
+
+    Args:
+        scales: by what to multiply the model's times of each. share: the first one's, if the cut is known.
+        most: seconds; a cut that is predicted to take longer is none.
+    """
+    problem, names = here.problem, (there.device.key, CPU)
+    axis = _axis(problem)
+
+    def seconds(items: int, side: int) -> float:
+        return scales[side] * _predicted(_part(problem, axis, items), names[side])
+
+    total = getattr(problem, axis)
+    grain = 1 if axis == "batch" else _tile(there)
+    if share is None:
+        items = balanced(total, grain, lambda n: seconds(n, 0), lambda n: seconds(n, 1))
+    else:
+        items = round(share * total / grain) * grain
+    if not 0 < items < total:
+        return None
+    taken = seconds(items, 0), seconds(total - items, 1)
+    if max(taken) + START > most or math.isinf(max(taken)):
+        return None
+    parts = zip((items, total - items), names, strict=True)
+    sides = tuple(choice.choose(_part(problem, axis, count), name) for count, name in parts)
+    what = "matrices" if axis == "batch" else "rows"
+    bounds = ((0, items), (items, total))
+    told = ", ".join(
+        f"{what} {start} to {stop - 1} on {side.device.key} in {ms(time)}"
+        for (start, stop), side, time in zip(bounds, sides, taken, strict=True)
+    )
+    return split(problem, sides, max(taken) + START, told)
+
+
+def balanced(total: int, grain: int, first: Callable[[int], float], second: Callable[[int], float]) -> int:
+    """Items for the first of two sides, a multiple of `grain`, so that the later side ends soonest.
+
+    Args:
+        first, second: seconds that each takes for so many items; they grow with them, if in steps.
+    """
 
     def end(items: int) -> float:
         return max(first(items) if items else 0.0, second(total - items) if items < total else 0.0)
@@ -39,53 +73,42 @@ def balance(total: int, grain: int, first: Seconds, second: Seconds) -> tuple[in
             low = middle
         else:
             high = middle
-    best = min((low, high), key=lambda at: end(at * grain))
-    return best * grain, end(best * grain)
+    return min((low, high), key=lambda at: end(at * grain)) * grain
 
 
-class Lately:
-    """Measured ÷ predicted seconds of one kind of products in this process, of sides alone and together."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._ratios: dict[tuple[str, bool], deque[float]] = {}
-
-    def note(self, side: str, ratio: float, *, together: bool) -> None:
-        """A product, or its part, took `ratio` times the predicted seconds."""
-        kept = self._ratios.setdefault((side, together), deque(maxlen=RECENT))
-        kept.append(min(max(ratio, 1 / MOST), MOST))
-
-    def scale(self, side: str, *, together: bool) -> float:
-        """By what to multiply the side's predictions. One measurement says nothing: it was the first."""
-        for case in (together, not together):
-            if len(kept := self._ratios.get((side, case), ())) > 1:
-                middle = sorted(kept)[(len(kept) - 1) // 2]
-                return float(2 ** (round(STEP * math.log2(middle)) / STEP))
-        return 1.0
-
-    def alone(self, side: str) -> int:
-        """How many products the side has computed alone."""
-        return len(self._ratios.get((side, False), ()))
-
-    @property
-    def tries_alone(self) -> bool:
-        """Whether the next product is for one side alone."""
-        return SPLIT <= self.count < SPLIT + ALONE
+def ms(seconds: float) -> str:
+    """As reasons tell it."""
+    return f"about {1e3 * seconds:.3g} ms"
 
 
-_known: dict[object, Lately] = {}
+def split(problem: Problem, sides: tuple[Plan, ...], seconds: float, reason: str) -> Split:
+    """The plan of these sides; one may have all."""
+    first, axis = sides[0], _axis(problem)
+    return Split(problem, first.kernel, first.device, seconds, reason, axis=axis, sides=sides)
 
 
-def lately(problem: Problem) -> Lately:
-    """What is known of products like `problem`: of its types and about its n and k."""
-    kind = (problem.dtype, problem.inputs, problem.precision, problem.reproducible, problem.batch > problem.m,
-            problem.n.bit_length(), problem.k.bit_length())  # fmt: skip
-    found = _known.get(kind)
-    if found is None or found.count >= AGAIN:
-        if len(_known) >= _KINDS:
-            _known.clear()
-        found = _known[kind] = Lately()
-    return found
+def _part(problem: Problem, axis: str, items: int) -> Problem:
+    return replace(problem, batch=items) if axis == "batch" else replace(problem, m=items)
 
 
-forget = _known.clear
+def _axis(problem: Problem) -> str:
+    return "batch" if problem.batch > problem.m else "m"
+
+
+@lru_cache(maxsize=4096)
+def _predicted(problem: Problem, backend: str) -> float:
+    """Seconds, not corrected."""
+    found = choice.soonest(problem, backend)
+    return math.inf if found is None or found.seconds is None else found.seconds / found.factor
+
+
+def _tile(plan: Plan) -> int:
+    """Rows of the result that the device computes at a time; fewer where the product has but few such tiles."""
+    problem, (rows, columns) = plan.problem, plan.kernel.group
+    tile = columns if plan.kernel.swaps(problem.m, problem.n, problem.layout) else rows
+    while tile > 1 and tile * FINEST > problem.m:
+        tile //= 2
+    return tile
+
+
+trust.forgetful += [cut.cache_clear, _predicted.cache_clear]

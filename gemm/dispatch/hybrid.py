@@ -1,32 +1,48 @@
 """backend="hybrid": one large product of host arrays, cut by rows between the CPU and the fastest other device.
 
 Each side is a product of its own with its own plan, and both run at once (gemm.dispatch.together). A stack is cut
-between its matrices where these are more than their rows. Where a cut gains little over the better side alone, that one
-computes everything. The cut starts from predicted times, transfers included, and follows measured ones
-(gemm.dispatch.balance).
+between its matrices where these are more than their rows. There are three ways to compute such a product: both sides at
+once, the device alone, the CPU alone. Each that may be the soonest by its predicted time, transfers included, is tried,
+a few times a class of products; from then on it is the one that measured least (gemm.dispatch.correction keeps what was
+measured). Beside the other side, a side is slower than alone: so the cut follows what sides took at once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from gemm.catalog import BACKENDS
 from gemm.dispatch import balance, choice, correction, probe, trust
+from gemm.dispatch.balance import CPU
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
 
-CPU = "cpu"
-START = 1e-4
-"""Seconds that a second thread and two launches cost."""
 GAIN = 0.95
-"""A cut that is predicted to take more than this share of the better side's time is not made."""
-FINEST = 16
-"""The tiles of a device are halved until a product has so many."""
+"""A cut that takes more than this share of the better side's time is not made."""
+CLOSE = 1.5
+"""Times the soonest way's up to which one that was measured once is measured again: others may have disturbed it."""
+ALONE, TOGETHER, SHARE = "alone", "together", "share"
+"""What is learned: how late a side is alone, how late both are at once, the first side's share when they were quickest;
+and how late a side was beside the other one, by its name."""
+
+
+class _Way(NamedTuple):
+    """One to compute a product: a cut, or the plan of one side; with its seconds, and how often it was tried."""
+
+    plan: Plan
+    seconds: float
+    tries: int
+
+    @property
+    def certain(self) -> bool:
+        return self.tries > correction.TIMES
 
 
 def choose(problem: Problem) -> Plan:
@@ -36,27 +52,30 @@ def choose(problem: Problem) -> Plan:
         return replace(choice.alone(problem), reason="the other side has no kernel for it")
     lent = any(place and not place.isdigit() for place in problem.places)
     if lent or shares_cores(there.device):
-        best = min(there, here, key=lambda plan: plan.seconds)
+        side = min(there, here, key=lambda plan: plan.seconds)
         why = "operands in memory of gemm.empty are one side's at a time"
         if not lent:
             why = f"{there.device.key} computes on the CPU's own cores"
-        return replace(best, reason=f"{best.reason}; {why}")
-    if not correction.adapts():
-        return _cut(there, here)
-    known = balance.lately(problem)
-    together, apart = (
-        (known.scale(there.device.key, together=case), known.scale(CPU, together=case)) for case in (True, False)
-    )
-    found = _cut(there, here, together, apart)
-    if known.count and (known.tries_alone or not isinstance(found, Split)):
-        seconds, best = _sooner(there, here, apart)
-        other, scale = (here, apart[1]) if best is there else (there, apart[0])
-        fewer = known.alone(name_of(other)) < known.alone(name_of(best))
-        if known.tries_alone and fewer and scale * other.seconds <= balance.CLOSE * seconds:
-            seconds, best = scale * other.seconds, other
-        # A Split still: its time is seen, and the next product may be cut again.
-        return _split(problem, (best,), seconds, "one side alone, by measured times")
-    return found
+        return replace(side, reason=f"{side.reason}; {why}")
+    known = _Known(there, here)
+    ways = [known.alone(there), known.alone(here)]
+    least = min(ways, key=_seconds)
+    if (cut := known.cut(GAIN * least.seconds)) is not None:
+        told = f"{cut.plan.reason}; {least.plan.device.key} alone would take {balance.ms(least.seconds)}"
+        ways.append(cut._replace(plan=replace(cut.plan, reason=told)))
+    way = _next(ways) if known.learns else min(ways, key=_seconds)
+    if isinstance(way.plan, Split):
+        return way.plan
+    if known.learns and not way.certain:  # a Split, so that it is timed and the next product is chosen anew
+        return balance.split(problem, (way.plan,), way.seconds, "alone, to see what both at once would gain")
+    return replace(way.plan, reason=f"{way.plan.reason}; a second side would not gain enough")
+
+
+def learn(plan: Split, seconds: Sequence[float]) -> None:
+    """The sides of a product by `plan` took so long, each from the beginning on."""
+    there, here = _elsewhere(plan.problem), _best(plan.problem, CPU)
+    if there is not None and here is not None and (known := _Known(there, here)).learns:
+        known.learn(plan, seconds)
 
 
 def name_of(side: Plan) -> str:
@@ -67,6 +86,101 @@ def name_of(side: Plan) -> str:
 def shares_cores(device: Device) -> bool:
     """Whether `device` computes on the CPU's own cores: what it gains the CPU loses."""
     return device.kind == "cpu"
+
+
+def _seconds(way: _Way) -> float:
+    return way.seconds
+
+
+def _next(ways: list[_Way]) -> _Way:
+    """The one that was tried least of those that may be the soonest; when all were tried enough, the soonest."""
+    least = min(map(_seconds, ways))
+    open_ = [
+        way for way in ways if not way.certain and way.seconds <= (correction.DOUBT if way.tries < 2 else CLOSE) * least
+    ]
+    return min(open_, key=lambda way: (way.tries, way.seconds)) if open_ else min(ways, key=_seconds)
+
+
+class _Known:
+    """What is known of products like one whose plans, each for all of it, these are.
+
+    A class is half an octave wide along each axis: whether a cut gains is a closer question than who is sooner.
+    """
+
+    def __init__(self, there: Plan, here: Plan) -> None:
+        problem = here.problem
+        self.learns = correction.adapts() and not problem.reproducible
+        self._there, self._here = there, here
+        self._at = tuple(round(2 * math.log2(max(x, 1))) for x in (problem.batch, problem.m, problem.n, problem.k))
+        self._what = (problem.dtype, *problem.inputs, problem.precision)
+
+    def alone(self, side: Plan) -> _Way:
+        """One side has all."""
+        whose = self._subject(ALONE, side)
+        return _Way(side, _model(side) * self._scale(side, whose), correction.tries(whose, self._at))
+
+    def cut(self, most: float) -> _Way | None:
+        """Both at once; None where that takes more than `most` seconds. The cut follows what the sides took the last
+        time, until there were enough: then it is the quickest one's again."""
+        whose = self._pair(TOGETHER)
+        tries, late = correction.tries(whose, self._at), self._told(whose)
+        certain = tries > correction.TIMES and late is not None
+        there, here = (self._scale(x, self._pair(name_of(x)), self._subject(ALONE, x)) for x in self._sides)
+        share = self._told(self._pair(SHARE)) if certain else None
+        found = balance.cut(*self._sides, (there, here), share, most if late is None else math.inf)
+        if found is None:
+            return None
+        seconds = found.seconds
+        if late is not None:
+            measured = math.exp(late) * self._least
+            seconds = measured if certain else min(measured, seconds)
+        return _Way(found, seconds, tries) if seconds <= most else None
+
+    def learn(self, plan: Split, seconds: Sequence[float]) -> None:
+        """See `learn`."""
+        late = [correction.error(took, _model(side)) for took, side in zip(seconds, plan.sides, strict=True)]
+        if len(plan.sides) == 1:
+            correction.tell(self._subject(ALONE, plan.sides[0]), self._at, late[0])
+            return
+        whose = self._pair(TOGETHER)
+        if correction.tries(whose, self._at) > correction.TIMES:
+            return
+        quickest = correction.tell(whose, self._at, correction.error(max(seconds), self._least))
+        if correction.tries(whose, self._at) > 1:
+            for side, value in zip(plan.sides, late, strict=True):
+                correction.put(self._pair(name_of(side)), self._at, value)
+        if quickest:
+            parts = [getattr(side.problem, plan.axis) for side in plan.sides]
+            correction.put(self._pair(SHARE), self._at, parts[0] / sum(parts))
+
+    @property
+    def _sides(self) -> tuple[Plan, Plan]:
+        return self._there, self._here
+
+    @property
+    def _least(self) -> float:
+        """What times of both at once are set beside: it is the same for any cut."""
+        return min(map(_model, self._sides))
+
+    def _subject(self, case: str, *sides: Plan) -> correction.Subject:
+        keys = " + ".join(side.device.key for side in sides)
+        return keys, ", ".join((case, *self._what, *(side.kernel.label for side in sides)))
+
+    def _pair(self, case: str) -> correction.Subject:
+        return self._subject(case, *self._sides)
+
+    def _told(self, whose: correction.Subject) -> float | None:
+        return correction.told(whose, self._at) if self.learns else None
+
+    def _scale(self, side: Plan, *subjects: correction.Subject) -> float:
+        """By what to multiply the model's times of a side: what was measured of the first of `subjects`, if any."""
+        late = next((late for late in map(self._told, subjects) if late is not None), None)
+        return side.factor if late is None else math.exp(late)
+
+
+def _model(plan: Plan) -> float:
+    """Predicted seconds, not corrected."""
+    return plan.seconds / plan.factor
 
 
 @lru_cache(maxsize=4096)
@@ -90,77 +204,4 @@ def _best(problem: Problem, *names: str) -> Plan | None:
     return min(found, key=lambda plan: plan.seconds, default=None)
 
 
-def _sooner(there: Plan, here: Plan, scales: tuple[float, float]) -> tuple[float, Plan]:
-    """The better of two plans for all of a product, and its predicted seconds times its scale."""
-    return min(
-        ((scale * plan.seconds, plan) for scale, plan in zip(scales, (there, here), strict=True)),
-        key=lambda each: each[0],
-    )
-
-
-@lru_cache(maxsize=4096)
-def _cut(
-    there: Plan, here: Plan, together: tuple[float, float] = (1.0, 1.0), apart: tuple[float, float] = (1.0, 1.0)
-) -> Plan:
-    """The best cut between two sides, whose plans for all of a product these are; or the better one of them.
-
-    Args:
-        together, apart: by what predicted times are to be multiplied, of both sides at once and of each alone.
-    """
-    problem, names = here.problem, (there.device.key, CPU)
-    axis = _axis(problem)
-
-    def seconds(items: int, side: int) -> float:
-        return together[side] * _predicted(_part(problem, axis, items), names[side])
-
-    total = getattr(problem, axis)
-    grain = 1 if axis == "batch" else _tile(there)
-    items, latest = balance.balance(total, grain, lambda n: seconds(n, 0), lambda n: seconds(n, 1))
-    latest += START
-    alone, best = _sooner(there, here, apart)
-    if items in (0, total) or latest > GAIN * alone:
-        return replace(best, reason=f"{best.reason}; a second side would not gain enough")
-    parts = zip((items, total - items), names, strict=True)
-    sides = tuple(choice.choose(_part(problem, axis, count), name) for count, name in parts)
-    what = "matrices" if axis == "batch" else "rows"
-    bounds = ((0, items), (items, total))
-    told = ", ".join(
-        f"{what} {start} to {stop - 1} on {side.device.key} in {_ms(scale * side.seconds)}"
-        for (start, stop), side, scale in zip(bounds, sides, together, strict=True)
-    )
-    return _split(problem, sides, latest, f"{told}; {best.device.key} alone would take {_ms(alone)}")
-
-
-def _ms(seconds: float) -> str:
-    return f"about {1e3 * seconds:.3g} ms"
-
-
-def _split(problem: Problem, sides: tuple[Plan, ...], seconds: float, reason: str) -> Split:
-    first, axis = sides[0], _axis(problem)
-    return Split(problem, first.kernel, first.device, seconds, reason, axis=axis, sides=sides)
-
-
-def _part(problem: Problem, axis: str, items: int) -> Problem:
-    return replace(problem, batch=items) if axis == "batch" else replace(problem, m=items)
-
-
-def _axis(problem: Problem) -> str:
-    return "batch" if problem.batch > problem.m else "m"
-
-
-@lru_cache(maxsize=4096)
-def _predicted(problem: Problem, backend: str) -> float:
-    found = choice.soonest(problem, backend)
-    return math.inf if found is None or found.seconds is None else found.seconds
-
-
-def _tile(plan: Plan) -> int:
-    """Rows of the result that the device computes at a time; fewer where the product has but few such tiles."""
-    problem, (rows, columns) = plan.problem, plan.kernel.group
-    tile = columns if plan.kernel.swaps(problem.m, problem.n, problem.layout) else rows
-    while tile > 1 and tile * FINEST > problem.m:
-        tile //= 2
-    return tile
-
-
-trust.forgetful += [_elsewhere.cache_clear, _best.cache_clear, _cut.cache_clear, _predicted.cache_clear, balance.forget]
+trust.forgetful += [_elsewhere.cache_clear, _best.cache_clear]

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm import engine, operands
-from gemm.dispatch import balance, choice, correction
-from gemm.dispatch.hybrid import CPU, name_of
+from gemm.dispatch import choice, hybrid
+from gemm.dispatch.balance import CPU
+from gemm.dispatch.hybrid import name_of
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
 
-DRIVING = 2
-"""Threads of the host that a device keeps busy: one drives it, often spinning, and one copies. Their CPUs are left to
-them, where there are many, or the device would wait for its operands while they wait for a CPU."""
+DRIVING = 4
+"""Threads of the host that a device keeps busy: one drives it, often spinning, and the others copy (gemm_copy takes
+what a product leaves). Their CPUs are left to them, where there are many, or the device would wait for its operands
+while they wait for a CPU."""
 
 
 class SplitLaunch:
@@ -52,11 +56,8 @@ class SplitLaunch:
         failed = [part for part in parts if part.failure is not None]
         for part in failed:
             self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
-        if correction.adapts() and not failed:
-            known = balance.lately(problem)
-            known.count += 1
-            for part in parts:
-                known.note(part.name, part.seconds / part.plan.seconds, together=len(parts) > 1)
+        if not failed and len(parts) == len(self._plan.sides):
+            hybrid.learn(self._plan, [part.seconds for part in parts])
 
     def _make_up(self, part: _Part, others: list[str]) -> None:
         """Compute a part whose side has failed by the first of `others` that can."""
@@ -127,20 +128,15 @@ class _Part:
         def attempt(plan: Plan) -> None:
             launch = choice.launcher(plan)
             if hasattr(launch, "native"):
-                launch.native(*self.views[:4])  # which it then knows, so that it starts before the other side
+                launch.native(*self.views[:4])  # which it then knows
 
         try:
             choice.deliver(self._problem, self.name, None, None, attempt)
         except (BackendUnavailable, MemoryError) as error:
             self.failure = error
 
-    def compute(self, begun: float, after: threading.Event | None = None) -> None:
-        """Compute it, unless it has failed before; with `after` in a thread of its own, once that is set.
-
-        Its seconds count from `begun`: what it costs to have two sides is each one's.
-        """
-        if after is not None:
-            after.wait()
+    def compute(self, begun: float) -> None:
+        """Compute it, unless it has failed before. Its seconds count from `begun`: two sides cost each one's."""
         if self.failure is not None:
             return
         try:
@@ -160,21 +156,48 @@ def _at_once(parts: list[_Part]) -> None:
     *others, own = parts
     for part in parts if others else ():
         part.load()
-    go, begun = threading.Event(), time.perf_counter()
-    threads = [(part, threading.Thread(target=part.compute, args=(begun, go), name="gemm-hybrid")) for part in others]
-    for _, thread in threads:
-        with suppress(RuntimeError):  # the system has no more of them
-            thread.start()
+    begun, running = time.perf_counter(), list[tuple[_Part, threading.Event | None]]()
     native = others and own.plan.kernel.backend == CPU
     try:
         with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
-            # Now, not before: the CPU's part is to find the pool of threads free, which a device's copies use as well.
-            go.set()
+            running += [(part, _beside(part, begun)) for part in others]
             own.compute(begun)
     finally:
-        go.set()  # whatever has happened, nobody writes to out any more when this returns
-        for part, thread in threads:
-            if thread.ident is None:
+        for part, done in running:  # whatever has happened, nobody writes to out any more when this returns
+            if done is None:
                 part.compute(begun)
             else:
-                thread.join()
+                done.wait()
+
+
+_Given = SimpleQueue[tuple[_Part, float, threading.Event]]
+
+_idle: list[_Given] = []
+"""Of threads that wait for the next product: to start one may take as long as a millisecond's product gains."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a fork's child has none of them
+
+
+def _beside(part: _Part, begun: float) -> threading.Event | None:
+    """Have another thread compute a part; the event that it is done, None where the system has no more threads."""
+    try:
+        given = _idle.pop()
+    except IndexError:
+        given = SimpleQueue()
+        try:
+            threading.Thread(target=_serve, args=(given,), name="gemm-hybrid", daemon=True).start()
+        except RuntimeError:
+            return None
+    done = threading.Event()
+    given.put((part, begun, done))
+    return done
+
+
+def _serve(given: _Given) -> None:
+    while True:
+        part, begun, done = given.get()
+        part.compute(begun)
+        del part  # and its operands
+        _idle.append(given)
+        done.set()
+        del done

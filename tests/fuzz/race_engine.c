@@ -1,4 +1,4 @@
-/* Threads that multiply at once, share one plan, change the limit of threads and fork: for the thread sanitizer.
+/* Threads that multiply and copy at once, share one plan, change the limit of threads and fork: for the thread sanitizer.
  *
  *   race_engine SECONDS
  */
@@ -57,12 +57,28 @@ static int shared_product(void) {
     return right;
 }
 
+/* Large enough for several threads, beside the products of others. */
+static int shared_copy(void) {
+    enum { ROWS = 64, COLUMNS = 4096, BYTES = 16 };
+    static const char from[ROWS][COLUMNS][2][BYTES] = {{{{1}, {2}}, {{3}}}, {{{4}}}}; /* every second element */
+    const int64_t shape[] = {ROWS, COLUMNS}, steps[] = {COLUMNS * BYTES, BYTES};
+    const int64_t jumps[] = {2 * COLUMNS * BYTES, 2 * BYTES};
+    char(*to)[COLUMNS][BYTES] = malloc(sizeof *to * ROWS);
+    if (!to) return 1;
+    gemm_copy(to, from, 2, shape, steps, jumps, BYTES, 0);
+    int right = to[0][0][0] == 1 && to[0][1][0] == 3 && to[1][0][0] == 4;
+    for (int row = 0; row < ROWS; row++) right &= !memcmp(to[row][2], from[row][2][0], BYTES);
+    free(to);
+    return right;
+}
+
 static void *multiply(void *argument) {
     stream s = {.state = (uint64_t)(uintptr_t)argument};
     do {
         for (int i = 0; i < 4; i++) product(&s, 5);
         for (int i = 0; i < 4; i++)
             if (!shared_product()) fail(&common.plan, "the shared product is wrong");
+        if (!shared_copy()) fail(&common.plan, "a copy is wrong");
         if (!next(&s, 4)) gemm_set_num_threads((int)next(&s, 6));
         atomic_fetch_add(&done, 8);
     } while (time(NULL) < end);
@@ -72,7 +88,7 @@ static void *multiply(void *argument) {
 static void fork_once(void) {
     const pid_t child = fork();
     if (child < 0) abort();
-    if (!child) _exit(shared_product() && shared_product() ? 0 : 1);
+    if (!child) _exit(shared_product() && shared_copy() && shared_product() ? 0 : 1);
     int status;
     if (waitpid(child, &status, 0) != child || status) {
         fprintf(stderr, "the child of a fork ended with %#x\n", status);
