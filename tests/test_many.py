@@ -378,3 +378,13 @@ def test_a_block_computes_what_waits_before_columns(waited):
         waiting = gemm.gemm(a[1], b[1], out=out[1])
         assert same(found, chained)
     np.testing.assert_array_equal(waiting, right[1])
+
+
+def test_columns_that_are_too_short_are_refused():
+    """By gemm._memo itself, which gemm_many never gives any."""
+    a, b, out = columns(40)
+    gemm.gemm(a[0], b[0], out=out[0])
+    waiting, memo = repeat.pending(None), next(iter(repeat.memos.values()))
+    for given in ((memo, 0, 41, tuple(a), tuple(b), None, out, out), (memo, 0, 40, tuple(a[:9]), b[0], None, out, out)):
+        with pytest.raises(IndexError, match="a sequence of operands ends at"):
+            waiting.extend(*given)

@@ -336,6 +336,11 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OnnOOOOO!:extend", &by, &start, &count, &columns[A], &columns[B], &columns[C],
                           &columns[OUT], &PyList_Type, &results))
         return NULL;
+    Py_ssize_t least = PyList_Size(results);
+    for (int operand = 0; operand < OUT; operand++)
+        if (PyTuple_Check(columns[operand]) && PyTuple_Size(columns[operand]) < least)
+            least = PyTuple_Size(columns[operand]);
+    if (start < 0 || count > least) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", least);
     Py_ssize_t i = start, single = start; /* until this one they are taken one by one */
     while (i < count) {
         if (i >= single) {
@@ -347,8 +352,13 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
             continue;
         }
         PyObject *operands[OPERANDS], *result;
-        for (int operand = 0; operand < OPERANDS; operand++)
-            if (!(operands[operand] = gemm_column_item(columns[operand], i))) return NULL;
+        for (int operand = 0; operand < OPERANDS; operand++) {
+            PyObject *from = columns[operand];
+            operands[operand] = gemm_column_item(from, i);
+            if (!operands[operand]) return NULL;
+            if (i + OBJECT < count && operands[operand] != from)
+                gemm_fetch_ahead(gemm_column_item(from, i + OBJECT), gemm_column_item(from, i + SHAPE));
+        }
         const int done = add(self, (memo *)by, operands, &result);
         if (done == FAILED) return NULL;
         if (done != ADDED) break;

@@ -89,13 +89,20 @@ void gemm_leave_room(void *memory);
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *results);
 
-/* Brings what will be read of an array soon. */
+enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
+
 static inline void gemm_fetch(const void *what) {
 #ifdef __GNUC__
     __builtin_prefetch(what);
 #else
     (void)what;
 #endif
+}
+
+/* Brings what will be read soon of the operands so many products ahead. */
+static inline void gemm_fetch_ahead(PyObject *object, PyObject *shape) {
+    gemm_fetch(object);
+    if (PyArray_CheckExact(shape)) gemm_fetch(PyArray_DIMS((PyArrayObject *)shape));
 }
 
 #endif

@@ -37,7 +37,6 @@ static void lower(int64_t *shared, int64_t to) {
 }
 
 static void read_some(void *context, int64_t job, int slot) {
-    enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
     reading *all = (reading *)context;
     const int64_t start = job * RUN, stop = start + RUN < all->count ? start + RUN : all->count;
     (void)slot;
@@ -47,9 +46,7 @@ static void read_some(void *context, int64_t job, int slot) {
         for (int operand = 0; operand < OPERANDS; operand++) {
             PyObject *const *items = all->items[operand];
             operands[operand] = items ? items[i] : all->one[operand];
-            if (!items || i + OBJECT >= all->count) continue;
-            gemm_fetch(items[i + OBJECT]);
-            if (PyArray_CheckExact(items[i + SHAPE])) gemm_fetch(PyArray_DIMS((PyArrayObject *)items[i + SHAPE]));
+            if (items && i + OBJECT < all->count) gemm_fetch_ahead(items[i + OBJECT], items[i + SHAPE]);
         }
         if (gemm_kind_alike(all->what, operands, &all->places[i])) continue;
         lower(&all->odd, i);
@@ -107,7 +104,7 @@ static int list_items(PyObject *column, Py_ssize_t start, Py_ssize_t count, PyOb
 /* Notes where up to `count` products from `start` on are, as long as they are of a kind; how many. -1: an error is set. */
 static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                                gemm_place *places, share_function *share) {
-    enum { GROWTH = 8 }; /* by steps, so that little is read for nothing */
+    enum { GROWTH = 16 }; /* by steps, so that little is listed for nothing */
     PyObject **room = (PyObject **)gemm_room((size_t)(OPERANDS * count) * sizeof(PyObject *));
     reading all = {.what = what};
     Py_ssize_t done = 0;
