@@ -95,8 +95,9 @@ def extensions() -> list[Any]:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
     return [
-        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch")],
-                  include_dirs=[get_include()], depends=["csrc/gemm.h", "csrc/python/memo.h"], py_limited_api=True),
+        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch", "many", "order")],
+                  include_dirs=[get_include()], depends=["csrc/gemm.h", "csrc/python/memo.h", "csrc/python/batch.h"],
+                  py_limited_api=True),
         Extension("gemm._cuda", [f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")],
                   depends=["csrc/python/cuda.h"], py_limited_api=True),
     ]  # fmt: skip

@@ -128,6 +128,12 @@ void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
                const int64_t *from_strides, int64_t size, int32_t stream);
 
+/* Calls work(context, index, slot) for each index below `count`, in as many threads as pay for what takes some `ns`
+ * nanoseconds in one; returns when all are done. The caller is slot 0. Threads are worth waking for `more_ns`, too,
+ * which the caller is about to share next. */
+typedef void gemm_work(void *context, int64_t index, int slot);
+void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns);
+
 /* The threads that any product of this process may use, the caller's included; as of the next product, whatever was
  * planned before. gemm_set_num_threads sets a number; with 0, as at first, there are as many as are granted: the CPUs
  * that the calling thread may run on at that moment, at most those of gemm_grant_threads. */

@@ -2,8 +2,9 @@
 
 A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
 GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
-alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Those
-of device arrays do not wait: to read three of them takes longer than to launch one more product.
+alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Whole
+lists of them are read by all threads at once (csrc/python/many.c). Those of device arrays do not wait: to read three of
+them takes longer than to launch one more product.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from gemm.future import Future
 log = logging.getLogger("gemm")
 
 _CHECKED = {"precision", "reproducible", "alpha", "beta", "trans_a", "trans_b", "dtype", "activation"}
+
+_COLUMNS = (tuple, list)
 
 Product = tuple[Any, Any, Any, Any]
 """The caller's a, b, c (or None) and out."""
@@ -120,14 +123,15 @@ class Batch:
             self._futures.append((number, future))
             return future
 
-    def extend(self, key: object, count: int, columns: Sequence[Any], results: list[Any]) -> None:
-        """Remember the products from number len(results) on, up to one that gemm._memo does not know."""
+    def extend(self, key: object, start: int, columns: Sequence[Any], results: list[Any]) -> int:
+        """Remember the products from number `start` on, up to one that gemm._memo does not know, whose number it is."""
         try:
             memo = repeat.memos.get(key)
         except TypeError:  # an option without a hash
-            return
-        if memo is not None and self._pending is not None:
-            self._pending.extend(memo, count, *columns, results)
+            return start
+        if memo is None or self._pending is None:
+            return start
+        return int(self._pending.extend(memo, start, len(results), *columns, results))
 
     # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
 
@@ -193,7 +197,7 @@ def _named(error: BaseException, number: int) -> BaseException:
 def _joined() -> Batch:
     """The Batch that this thread is in, or a new one."""
     found: Batch | None = repeat.current()
-    return found or Batch()
+    return Batch() if found is None else found
 
 
 def batching() -> Batch:
@@ -235,7 +239,8 @@ def submit(a: Any, b: Any, c: Any = None, **options: Any) -> Future:
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
     """[gemm.gemm(a[0], b[0], c[0], out=out[0], **options), ...], computed together.
 
-    The quickest way for many small products.
+    The quickest way for many small products; most so if those of a kind come one after another. What is in the lists
+    when this is called is computed, whatever becomes of them.
 
     Args:
         a, b, c: each an iterable of operands, one a product, or an array (of any axes), which is that of all products.
@@ -250,36 +255,30 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     """
     if unknown := options.keys() - {*repeat.defaults, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(repeat.defaults)}")
-    columns = [_column(x) for x in (a, b, c, out)]
-    lengths = {
-        name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in (list, tuple)
-    }
+    columns = [*map(_column, (a, b, c)), _column(out, list)]
+    lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
     if not lengths:
         raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
     if out is not None and "out" not in lengths:
         raise TypeError("out must be an iterable of arrays, one a product, not one array")
     if len(set(lengths.values())) > 1:
         raise ValueError(f"as many operands must be given of each, but {lengths}")
-    count, results = next(iter(lengths.values())), list[Any]()
+    count, number = next(iter(lengths.values())), 0
+    results = [None] * count if out is None else columns[-1]
     values = [options.get(name, default) for name, default in repeat.defaults.items()]
     key = (*values, *map(type, values[:4])) if "bias" not in options else []
     with _joined() as batch:
-        while True:
-            batch.extend(key, count, columns, results)
-            number = len(results)
-            if number == count:
-                break
-            x, y, z, target = (column[number] if type(column) in (list, tuple) else column for column in columns)
+        while (number := batch.extend(key, number, columns, results)) < count:
+            x, y, z, target = (column[number] if type(column) in _COLUMNS else column for column in columns)
             try:
-                results.append(gemm(x, y, z, out=target, **options))
+                results[number] = gemm(x, y, z, out=target, **options)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"product {number}: {error}") from error
+            number += 1
         batch.flush()
     return results
 
 
-def _column(given: Any) -> Any:
-    """A list or tuple of operands, or an operand of all products."""
-    if given is None or hasattr(given, "shape") or type(given) in (list, tuple):
-        return given
-    return tuple(given)
+def _column(given: Any, kind: type = tuple) -> Any:
+    """Operands, which the caller's list may lose, or an operand of all products."""
+    return given if given is None or hasattr(given, "shape") else kind(given)

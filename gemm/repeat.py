@@ -111,17 +111,17 @@ def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -
 
 
 @cache
-def _native() -> tuple[Any, int, int] | None:
-    """gemm._memo, and the addresses of the engine's gemm_run and gemm_run_many; None where they were not built."""
+def _native() -> tuple[Any, int, int, int] | None:
+    """gemm._memo, and where the engine has gemm_run, gemm_run_many and gemm_share; None where they were not built."""
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
     except ImportError:
         return None
-    run, many = (
+    run, many, share = (
         int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name)))
-        for name in ("gemm_run", "gemm_run_many")
+        for name in ("gemm_run", "gemm_run_many", "gemm_share")
     )
-    return memo, run, many
+    return memo, run, many, share
 
 
 _at_once: dict[Any, Any] = {}
@@ -165,7 +165,7 @@ def new(kinds: int, options: object = None) -> Any:
 def pending(owner: Any) -> Any:
     """A gemm._memo.Batch of `owner`, whose deliver() computes what it remembers; None where there is none."""
     native = _native()
-    return None if native is None else native[0].Batch(native[2], owner)
+    return None if native is None else native[0].Batch(*native[2:], owner)
 
 
 def _nothing(_: Any = None) -> Any:

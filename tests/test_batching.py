@@ -238,17 +238,6 @@ def test_many_wrong_arguments():
     assert gemm.gemm_many([], []) == []
 
 
-def test_lists_that_become_shorter_meanwhile():
-    """By a callback of a product that waits, say: what is gone is an error, what was asked for is computed."""
-    given = sets(3000, 4, 4, 4)
-    a, b, out = (list(x) for x in zip(*given, strict=True))
-    gemm.gemm(a[0], b[0], out=out[0])
-    gemm.submit(a[0], b[0], out=out[0]).add_done_callback(lambda _: (a.clear(), b.clear()))
-    with pytest.raises(IndexError, match="ends at 1024"):
-        gemm.gemm_many(a, b, out=out)
-    np.testing.assert_array_equal(out[1023], gemm.gemm(*given[1023][:2]))
-
-
 def test_one_operand_for_all_and_any_iterables():
     a, b, _ = (list(x) for x in zip(*sets(50, 6, 5, 4), strict=True))
     right = [gemm.gemm(x, b[0], alpha=2, bias=[1, 2, 3, 4, 5]) for x in a]

@@ -424,3 +424,12 @@ void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count
 }
 
 #endif
+
+void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns) {
+    gemm_team team = {1, NULL, 0, 0};
+    if (ns > GEMM_SHORT_NS) team = gemm_muster(GEMM_PRODUCTS, ns + more_ns, (int)min64(count, MOST_THREADS));
+    gemm_parallel(team, work, context, count, team.threads);
+    if (team.threads < 2) return; /* alone it tells nothing of how fast products are here */
+    team.alone_ns = (int64_t)((double)team.alone_ns * (ns / (ns + more_ns)));
+    gemm_dismiss(team);
+}

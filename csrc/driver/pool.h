@@ -3,7 +3,7 @@
 #ifndef GEMM_POOL_H
 #define GEMM_POOL_H
 
-#include <stdint.h>
+#include "../gemm.h"
 
 enum { GEMM_SHORT_NS = 10000 }; /* work of so many nanoseconds is never shared */
 
@@ -24,7 +24,6 @@ void gemm_dismiss(gemm_team team);
 
 /* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads of the team, no more than
  * were mustered, of which the caller is slot 0; returns when all are done. */
-typedef void gemm_work(void *context, int64_t index, int slot);
 void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads);
 
 #endif

@@ -2,58 +2,17 @@
  *
  * What a Memo knows is remembered as addresses and a kind, and computed at `run`: products of a kind in one pass of the
  * engine, shared among threads. They may be computed in any order as long as none reads or writes what another writes.
- * Whether that is so is found out at `run`, by sorting what is written; where it is not, the first half is computed
- * before the second, each by the same rule. So a chain of products ends as one after another, as it was asked for.
+ * Whether that is so is found out at `run` (order.c); where it is not, the first half is computed before the second,
+ * each by the same rule. So a chain of products ends as one after another, as it was asked for. Of gemm.gemm_many whole
+ * columns of products are remembered, as long as they are alike (many.c); else they are, too, one by one.
  *
  * A thread's Batch is an entry in the dictionary of its state, so that it ends with the thread.
  */
-#include "memo.h"
+#include "batch.h"
 
-#include <stddef.h>
 #include <string.h>
 
-enum {
-    MOST = 4096,        /* pending products, */
-    MOST_NATIVE = 1024, /* if they are the CPU's: their arrays' heads stay in its cache; */
-    MOST_KINDS = 16     /* and how many kinds of them, of ... */
-};
-static const double MOST_BYTES = 64e6; /* in all their operands; and multiply-adds, each: */
-static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8; /* a larger one fills a CPU, or a device, alone */
-static const double ASKED_FROM = 5e7; /* in all: below, the CPU is done before a device could be */
-
-typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
-
-typedef struct {
-    slot what; /* a copy, which owns `keep` and `make` */
-    memo *by;
-    ptrdiff_t low[OPERANDS], high[OPERANDS]; /* the bytes that operands lie at, from their first element */
-    double bytes;
-} kind;
-
-typedef struct {
-    int kind;
-    PyObject *held[OPERANDS]; /* c may be NULL */
-} entry;
-
-typedef struct {
-    kind kinds[MOST_KINDS];
-    int kind_count;
-    entry *entries;
-    gemm_place *places; /* of entries */
-    Py_ssize_t count;
-    double bytes;
-} pending;
-
-typedef struct {
-    PyObject_HEAD many_function *run_many;
-    PyObject *owner; /* whose `deliver` computes what is pending */
-    int entered;     /* counts among gemm_batches */
-    int open;        /* gemm.gemm's products are remembered; else those of gemm.submit only */
-    int64_t asked;   /* products that were pending, ever */
-    pending now;
-    entry *entries; /* room to be used again */
-    gemm_place *places;
-} batch;
+static const double ASKED_FROM = 5e7; /* multiply-adds: below, the CPU is done before a device could be */
 
 int gemm_batches;
 static PyObject *thread_key;
@@ -97,8 +56,7 @@ void gemm_batch_resume(PyObject *self) {
     Py_DECREF(self);
 }
 
-/* The number of a kind of product, known from now on; -1: there are too many. */
-static int number_of(pending *all, memo *by, const slot *found, const extent *at) {
+int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at) {
     for (int i = all->kind_count; i-- > 0;)
         if (all->kinds[i].by == by && all->kinds[i].what.plan == found->plan &&
             !memcmp(&all->kinds[i].what.key, &found->key, sizeof found->key))
@@ -117,12 +75,9 @@ static int number_of(pending *all, memo *by, const slot *found, const extent *at
     return all->kind_count++;
 }
 
-static int room(batch *self) {
-    pending *all = &self->now;
-    if (!all->entries) all->entries = self->entries, self->entries = NULL;
-    if (!all->places) all->places = self->places, self->places = NULL;
-    if (!all->entries) all->entries = (entry *)PyMem_Malloc(MOST * sizeof(entry));
-    if (!all->places) all->places = (gemm_place *)PyMem_Malloc(MOST * sizeof(gemm_place));
+static int make_room(pending *all) {
+    if (!all->entries) all->entries = (entry *)gemm_room(MOST * sizeof(entry));
+    if (!all->places) all->places = (gemm_place *)gemm_room(MOST * sizeof(gemm_place));
     if (all->entries && all->places) return 1;
     PyErr_NoMemory();
     return 0;
@@ -146,23 +101,30 @@ static int reads_c(const slot *what) {
     return what->beta.re != 0 || what->beta.im != 0 || what->beta.integer != 0;
 }
 
+int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place) {
+    char *data[OPERANDS];
+    if (!gemm_memo_alike(&k->what.key, operands, data)) return 0;
+    *place = (gemm_place){data[A], data[B], reads_c(&k->what) ? data[C] : NULL, NULL};
+    if (operands[OUT] == Py_None) return 1;
+    place->out = data[OUT];
+    const char *low = data[OUT] + k->low[OUT], *high = data[OUT] + k->high[OUT];
+    for (int i = A; i <= (k->what.key.role_of_c == 1 ? C : B); i++)
+        if (data[i] + k->low[i] < high && low < data[i] + k->high[i]) return 0;
+    return 1;
+}
+
 /* `add` for a product like the one before; 0: it is not. */
 static int add_alike(pending *all, const memo *by, PyObject *const *operands, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
     const kind *k = &all->kinds[number];
-    char *data[OPERANDS];
-    if (k->by != by || !gemm_memo_alike(&k->what.key, operands, data)) return 0;
-    if (operands[OUT] != Py_None) {
-        const char *low = data[OUT] + k->low[OUT], *high = data[OUT] + k->high[OUT];
-        for (int i = A; i <= (k->what.key.role_of_c == 1 ? C : B); i++)
-            if (data[i] + k->low[i] < high && low < data[i] + k->high[i]) return 0;
-    }
+    gemm_place place;
+    if (k->by != by || !gemm_kind_alike(k, operands, &place)) return 0;
     extent made[OPERANDS];
     PyObject *out = gemm_memo_output(&k->what, operands, made);
     if (!out) return FAILED;
-    char *to = operands[OUT] == Py_None ? made[OUT].data : data[OUT];
-    put(all, number, operands, out, &(gemm_place){data[A], data[B], reads_c(&k->what) ? data[C] : NULL, to});
+    if (operands[OUT] == Py_None) place.out = made[OUT].data;
+    put(all, number, operands, out, &place);
     *result = out;
     return ADDED;
 }
@@ -171,17 +133,18 @@ static int add_alike(pending *all, const memo *by, PyObject *const *operands, Py
 static int add(batch *self, memo *by, PyObject *const *operands, PyObject **result) {
     extent at[OPERANDS];
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
-    if ((self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
+    const int columns = self->now.count && !self->now.entries; /* that an exception left */
+    if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     const int alike = add_alike(&self->now, by, operands, result);
     if (alike) return self->asked += alike == ADDED, alike;
     const slot *found = gemm_memo_find(by, operands, at);
     if (!found) return UNKNOWN;
     if (found->work > (found->plan ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
     pending *all = &self->now;
-    if (!room(self)) return FAILED;
+    if (!make_room(all)) return FAILED;
     PyObject *out = gemm_memo_output(found, operands, at);
     if (!out) return FAILED;
-    const int number = number_of(all, by, found, at);
+    const int number = gemm_kind_number(all, by, found, at);
     if (number < 0) {
         Py_DECREF(out);
         return deliver(self) ? add(self, by, operands, result) : FAILED;
@@ -204,74 +167,6 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *operands) {
     return result;
 }
 
-/* What is written, by address. */
-typedef struct {
-    uintptr_t low, high;
-} written;
-
-/* Sorts by `low`, a digit of eleven bits at a time; `spare` is room for as many. Where they are in the end. */
-static written *sort(written *all, written *spare, Py_ssize_t count) {
-    enum { BITS = 11, DIGITS = 1 << BITS };
-    uintptr_t least = all[0].low, most = all[0].low;
-    for (Py_ssize_t i = 1; i < count; i++) {
-        if (all[i].low < least) least = all[i].low;
-        if (all[i].low > most) most = all[i].low;
-    }
-    for (int shift = 0; shift < (int)sizeof most * 8 && (most - least) >> shift; shift += BITS) {
-        Py_ssize_t ends[DIGITS] = {0}, end = 0;
-        for (Py_ssize_t i = 0; i < count; i++) ends[(all[i].low - least) >> shift & (DIGITS - 1)]++;
-        for (int digit = 0; digit < DIGITS; digit++) {
-            const Py_ssize_t many = ends[digit];
-            ends[digit] = end, end += many; /* where it begins */
-        }
-        for (Py_ssize_t i = 0; i < count; i++) spare[ends[(all[i].low - least) >> shift & (DIGITS - 1)]++] = all[i];
-        written *sorted = spare;
-        spare = all, all = sorted;
-    }
-    return all;
-}
-
-/* The last of `count` that begins before `end`, or -1; `near` is where the one before was found. */
-static Py_ssize_t last_before(const written *all, Py_ssize_t count, uintptr_t end, Py_ssize_t near) {
-    for (int step = 0; step < 2 && near < count; step++, near++) /* neighbours mostly come one after another */
-        if ((near < 0 || all[near].low < end) && (near + 1 == count || all[near + 1].low >= end)) return near;
-    Py_ssize_t low = -1, high = count; /* all[low] begins before, all[high] does not */
-    while (high - low > 1) {
-        const Py_ssize_t middle = low + (high - low) / 2;
-        *(all[middle].low < end ? &low : &high) = middle;
-    }
-    return low;
-}
-
-/* Whether the products from `start` to `stop` may be computed in any order; `outs` is room for twice as many. */
-static int independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs) {
-    const Py_ssize_t count = stop - start;
-    int sorted = 1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        const kind *k = &all->kinds[all->entries[start + i].kind];
-        const uintptr_t to = (uintptr_t)all->places[start + i].out;
-        outs[i] = (written){to + (uintptr_t)k->low[OUT], to + (uintptr_t)k->high[OUT]};
-        sorted &= i == 0 || outs[i - 1].low <= outs[i].low;
-    }
-    if (!sorted) outs = sort(outs, outs + count, count);
-    for (Py_ssize_t i = 1; i < count; i++)
-        if (outs[i - 1].high > outs[i].low) return 0;
-    Py_ssize_t near[OUT] = {-1, -1, -1};
-    for (Py_ssize_t i = start; i < stop; i++) {
-        const kind *k = &all->kinds[all->entries[i].kind];
-        const gemm_place *at = &all->places[i];
-        const void *read[OUT] = {at->a, at->b, k->what.key.role_of_c == 1 ? at->c : NULL};
-        for (int operand = 0; operand < OUT; operand++) {
-            if (!read[operand]) continue;
-            const uintptr_t from = (uintptr_t)read[operand];
-            const uintptr_t low = from + (uintptr_t)k->low[operand], high = from + (uintptr_t)k->high[operand];
-            const Py_ssize_t found = near[operand] = last_before(outs, count, high, near[operand]);
-            if (found >= 0 && outs[found].high > low) return 0;
-        }
-    }
-    return 1;
-}
-
 /* Who computes what the engine does not; see batch_run's documentation. */
 typedef struct {
     PyObject *goes, *send, *retry;
@@ -287,8 +182,22 @@ typedef struct {
 static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize_t stop) {
     group some = {all, number, start, stop, start, all->kind_count == 1 ? stop - start : 0};
     for (Py_ssize_t i = stop; i-- > start && all->kind_count > 1;)
-        if (all->entries[i].kind == number) some.first = i, some.count++;
+        if (gemm_kind_of(all, i) == number) some.first = i, some.count++;
     return some;
+}
+
+/* A product's operands, borrowed, c or None; 0 with an error set: a column has ended. */
+static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
+    for (int operand = 0; operand < OPERANDS; operand++) {
+        if (!all->entries) {
+            operands[operand] = gemm_column_item(all->columns[operand], all->from + product);
+            if (!operands[operand]) return 0;
+            continue;
+        }
+        PyObject *held = all->entries[product].held[operand];
+        operands[operand] = held ? held : Py_None;
+    }
+    return 1;
 }
 
 /* others' function of these products; 0 with an error set where it raises. */
@@ -297,10 +206,10 @@ static int call_others(PyObject *function, const group *some) {
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
     int ready = numbers && products;
     for (Py_ssize_t i = some->start, at = 0; ready && i < some->stop; i++) {
-        if (all->entries[i].kind != some->number) continue;
-        PyObject *const *held = all->entries[i].held;
+        PyObject *x[OPERANDS];
+        if (gemm_kind_of(all, i) != some->number) continue;
         PyObject *number = PyLong_FromSsize_t(i);
-        PyObject *product = PyTuple_Pack(4, held[A], held[B], held[C] ? held[C] : Py_None, held[OUT]);
+        PyObject *product = operands_of(all, i, x) ? PyTuple_Pack(OPERANDS, x[A], x[B], x[C], x[OUT]) : NULL;
         ready = number && product;
         if (number) PyList_SetItem(numbers, at, number);
         if (product) PyList_SetItem(products, at++, product);
@@ -318,11 +227,9 @@ static int goes(const others *by, const group *some) {
     const kind *k = &some->all->kinds[some->number];
     if (!k->what.plan) return 1;
     if (k->what.work * (double)some->count < ASKED_FROM) return 0;
-    PyObject *const *held = some->all->entries[some->first].held;
-    PyObject *size = PyLong_FromSsize_t(some->count), *answer = NULL;
-    if (size)
-        answer = PyObject_CallFunctionObjArgs(by->goes, k->by->options, size, held[A], held[B],
-                                              held[C] ? held[C] : Py_None, held[OUT], NULL);
+    PyObject *x[OPERANDS], *size = PyLong_FromSsize_t(some->count), *answer = NULL;
+    if (size && operands_of(some->all, some->first, x))
+        answer = PyObject_CallFunctionObjArgs(by->goes, k->by->options, size, x[A], x[B], x[C], x[OUT], NULL);
     const int yes = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(size);
     Py_XDECREF(answer);
@@ -348,7 +255,7 @@ static int compute_independent(const batch *self, const pending *all, Py_ssize_t
         if (some.count < stop - start) {
             Py_ssize_t count = 0;
             for (Py_ssize_t i = start; i < stop; i++)
-                if (all->entries[i].kind == number) in->places[count++] = all->places[i];
+                if (gemm_kind_of(all, i) == number) in->places[count++] = all->places[i];
             places = in->places;
         }
         PyThreadState *state = k->what.work * (double)some.count < WORTH_RELEASING ? NULL : PyEval_SaveThread();
@@ -361,20 +268,25 @@ static int compute_independent(const batch *self, const pending *all, Py_ssize_t
 
 static int compute(const batch *self, const pending *all, Py_ssize_t start, Py_ssize_t stop, const others *by,
                    const scratch *in) {
-    if (stop - start < 2 || independent(all, start, stop, in->outs))
+    if (stop - start < 2 || gemm_independent(all, start, stop, in->outs, self->share))
         return compute_independent(self, all, start, stop, by, in);
-    const Py_ssize_t middle = start + (stop - start) / 2;
-    return compute(self, all, start, middle, by, in) && compute(self, all, middle, stop, by, in);
+    const Py_ssize_t piece = stop - start > MOST_NATIVE ? MOST_NATIVE : (stop - start + 1) / 2;
+    for (Py_ssize_t at = start; at < stop; at += piece)
+        if (!compute(self, all, at, stop - at < piece ? stop : at + piece, by, in)) return 0;
+    return 1;
 }
 
 static void let_go(pending *all) {
-    for (Py_ssize_t i = 0; i < all->count; i++)
+    for (Py_ssize_t i = 0; i < all->count && all->entries; i++)
         for (int operand = 0; operand < OPERANDS; operand++) Py_XDECREF(all->entries[i].held[operand]);
+    for (int operand = 0; operand < OPERANDS; operand++) Py_XDECREF(all->columns[operand]);
     for (int i = 0; i < all->kind_count; i++) {
         Py_DECREF(all->kinds[i].what.keep);
         Py_DECREF(all->kinds[i].what.make);
         Py_DECREF(all->kinds[i].by);
     }
+    gemm_leave_room(all->entries);
+    gemm_leave_room(all->places);
 }
 
 PyDoc_STRVAR(run_doc,
@@ -395,73 +307,64 @@ static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     *all = self->now; /* what others ask for meanwhile is pending anew */
     memset(&self->now, 0, sizeof self->now);
     const size_t count = (size_t)all->count;
-    const scratch in = {(written *)PyMem_Malloc(2 * count * sizeof(written)),
-                        (gemm_place *)PyMem_Malloc(count * sizeof(gemm_place))};
-    const int good = in.outs && in.places && compute(self, all, 0, all->count, &by, &in);
+    const int mixed = all->kind_count > 1;
+    const scratch in = {(written *)gemm_room(2 * count * sizeof(written)),
+                        mixed ? (gemm_place *)gemm_room(count * sizeof(gemm_place)) : NULL};
+    const int good = in.outs && (in.places || !mixed) && compute(self, all, 0, all->count, &by, &in);
     if (!good && !PyErr_Occurred()) PyErr_NoMemory();
-    PyMem_Free(in.outs);
-    PyMem_Free(in.places);
+    gemm_leave_room(in.outs);
+    gemm_leave_room(in.places);
     let_go(all);
-    if (!self->entries) self->entries = all->entries, all->entries = NULL;
-    if (!self->places) self->places = all->places, all->places = NULL;
-    PyMem_Free(all->entries);
-    PyMem_Free(all->places);
     PyMem_Free(all);
     if (!good) return NULL;
     Py_RETURN_NONE;
 }
 
-/* Brings what will be read of an array soon. */
-static void fetch(const void *what) {
-#ifdef __GNUC__
-    __builtin_prefetch(what);
-#else
-    (void)what;
-#endif
-}
-
-/* An item of a list or tuple, borrowed, or what stands for all; NULL and an error set if there is none. */
-static PyObject *item_of(PyObject *from, Py_ssize_t i) {
-    return PyList_Check(from) ? PyList_GetItem(from, i) : PyTuple_Check(from) ? PyTuple_GetItem(from, i) : from;
-}
-
 PyDoc_STRVAR(
     extend_doc,
-    "extend(memo, count, a, b, c, out, results, /)\n--\n\n"
-    "Remember the products from number len(results) to `count`, and append their results.\n\n"
-    "a, b, c and out are lists or tuples of so many arrays, or one (or None) for all. It ends before the first product "
-    "that `memo` does not know, or that is too large to gain by waiting.");
+    "extend(memo, start, count, a, b, c, out, results, /)\n--\n\n"
+    "Remember the products from number `start` to `count`, and put their results in the list `results`; the number of "
+    "the first one that is not.\n\n"
+    "a, b and c are tuples of so many arrays, or one (or None) for all; out is None or `results` itself. It ends "
+    "before "
+    "a product that `memo` does not know, or that is too large to gain by waiting.");
 
 static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
     PyObject *by, *columns[OPERANDS], *results;
-    Py_ssize_t count;
-    if (!PyArg_ParseTuple(arguments, "OnOOOOO!:extend", &by, &count, &columns[A], &columns[B], &columns[C],
+    Py_ssize_t start, count;
+    if (!PyArg_ParseTuple(arguments, "OnnOOOOO!:extend", &by, &start, &count, &columns[A], &columns[B], &columns[C],
                           &columns[OUT], &PyList_Type, &results))
         return NULL;
-    enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
-    for (Py_ssize_t i = PyList_Size(results); i < count; i++) {
+    Py_ssize_t least = PyList_Size(results);
+    for (int operand = 0; operand < OUT; operand++)
+        if (PyTuple_Check(columns[operand]) && PyTuple_Size(columns[operand]) < least)
+            least = PyTuple_Size(columns[operand]);
+    if (start < 0 || count > least) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", least);
+    Py_ssize_t i = start, single = start; /* until this one they are taken one by one */
+    while (i < count) {
+        if (i >= single) {
+            if (self->now.count && !deliver(self)) return NULL;
+            const Py_ssize_t read = gemm_columns_read(self, (memo *)by, i, count, columns, results);
+            if (read < 0 || (read && !deliver(self))) return NULL;
+            i += read;
+            if (read < FEW) single = i + MOST_NATIVE;
+            continue;
+        }
         PyObject *operands[OPERANDS], *result;
         for (int operand = 0; operand < OPERANDS; operand++) {
             PyObject *from = columns[operand];
-            operands[operand] = item_of(from, i);
-            if (!operands[operand]) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", i);
-            if (i + OBJECT >= count || operands[operand] == from) continue;
-            fetch(item_of(from, i + OBJECT));
-            PyObject *soon = item_of(from, i + SHAPE);
-            if (soon && PyArray_CheckExact(soon)) fetch(PyArray_DIMS((PyArrayObject *)soon));
+            operands[operand] = gemm_column_item(from, i);
+            if (!operands[operand]) return NULL;
+            if (i + OBJECT < count && operands[operand] != from)
+                gemm_fetch_ahead(gemm_column_item(from, i + OBJECT), gemm_column_item(from, i + SHAPE));
         }
-        PyErr_Clear(); /* of a sequence that has become shorter, ahead */
-        for (int operand = 0; operand < OPERANDS; operand++) Py_INCREF(operands[operand]); /* others may change lists */
         const int done = add(self, (memo *)by, operands, &result);
-        for (int operand = 0; operand < OPERANDS; operand++) Py_DECREF(operands[operand]);
         if (done == FAILED) return NULL;
         if (done != ADDED) break;
-        const int kept = PyList_Append(results, result) == 0;
-        Py_DECREF(result);
-        if (!kept) return NULL;
+        if (PyList_SetItem(results, i++, result)) return NULL;
     }
-    Py_RETURN_NONE;
+    return PyLong_FromSsize_t(i);
 }
 
 PyDoc_STRVAR(enter_doc, "enter()\n--\n\nMake it this thread's Batch.");
@@ -521,17 +424,18 @@ static PyObject *batch_pending(PyObject *object, PyObject *ignored) {
 PyDoc_STRVAR(pending_doc, "pending()\n--\n\nHow many products it remembers.");
 
 static PyObject *batch_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *address, *owner;
+    PyObject *addresses[2], *owner;
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OO:Batch", &address, &owner)) return NULL;
-    void *run_many = PyLong_AsVoidPtr(address);
-    if (!run_many) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Batch needs the address of gemm_run_many");
+    if (!PyArg_ParseTuple(arguments, "OOO:Batch", &addresses[0], &addresses[1], &owner)) return NULL;
+    void *run_many = PyLong_AsVoidPtr(addresses[0]), *share = run_many ? PyLong_AsVoidPtr(addresses[1]) : NULL;
+    if (!share) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Batch needs the addresses of the engine's functions");
         return NULL;
     }
     batch *self = (batch *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
     if (!self) return NULL;
     memcpy(&self->run_many, &run_many, sizeof run_many);
+    memcpy(&self->share, &share, sizeof share);
     Py_INCREF(owner);
     self->owner = owner;
     return (PyObject *)self;
@@ -555,10 +459,6 @@ static void batch_free(PyObject *object) {
     if (self->entered) gemm_batches--;
     Py_CLEAR(self->owner);
     let_go(&self->now);
-    PyMem_Free(self->now.entries);
-    PyMem_Free(self->now.places);
-    PyMem_Free(self->entries);
-    PyMem_Free(self->places);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -575,9 +475,9 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot type_slots[] = {
-    {Py_tp_doc, (void *)"Batch(run_many, owner, /)\n--\n\n"
-                        "Products that are pending, for the gemm_run_many at that address; owner.deliver() computes "
-                        "them by `run`."},
+    {Py_tp_doc, (void *)"Batch(run_many, share, owner, /)\n--\n\n"
+                        "Products that are pending, for the gemm_run_many and gemm_share at these addresses; "
+                        "owner.deliver() computes them by `run`."},
     {Py_tp_new, (void *)batch_new},
     {Py_tp_dealloc, (void *)batch_free},
     {Py_tp_traverse, (void *)batch_traverse},

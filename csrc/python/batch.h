@@ -1,0 +1,108 @@
+/* What the files of gemm._memo.Batch share. */
+#ifndef GEMM_PYTHON_BATCH_H
+#define GEMM_PYTHON_BATCH_H
+
+#include "memo.h"
+
+#include <stddef.h>
+
+enum {
+    MOST = 4096,        /* pending products, */
+    MOST_NATIVE = 1024, /* if they are the CPU's: their arrays' heads stay in its cache; */
+    MOST_ALIKE = 16384, /* if columns have them, */
+    FEW = 64,           /* unless so few are alike that more are of other kinds; */
+    MOST_KINDS = 16     /* and how many kinds of them, of ... */
+};
+static const double MOST_BYTES = 64e6; /* in all their operands; and multiply-adds, each: */
+static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8; /* a larger one fills a CPU, or a device, alone */
+
+typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
+typedef void share_function(gemm_work *, void *, int64_t, double, double);
+
+typedef struct {
+    slot what; /* a copy, which owns `keep` and `make` */
+    memo *by;
+    ptrdiff_t low[OPERANDS], high[OPERANDS]; /* the bytes that operands lie at, from their first element */
+    double bytes;
+} kind;
+
+typedef struct {
+    int kind;
+    PyObject *held[OPERANDS]; /* c may be NULL */
+} entry;
+
+typedef struct {
+    kind kinds[MOST_KINDS];
+    int kind_count;
+    entry *entries;              /* NULL: products are of kind 0, and ... */
+    PyObject *columns[OPERANDS]; /* have their operands here, from number `from` on */
+    Py_ssize_t from;
+    gemm_place *places;
+    Py_ssize_t count;
+    double bytes;
+} pending;
+
+typedef struct {
+    PyObject_HEAD many_function *run_many;
+    share_function *share;
+    PyObject *owner; /* whose `deliver` computes what is pending */
+    int entered;     /* counts among gemm_batches */
+    int open;        /* gemm.gemm's products are remembered; else those of gemm.submit only */
+    int64_t asked;   /* products that were pending, ever */
+    pending now;
+} batch;
+
+/* What is written, by address. */
+typedef struct {
+    uintptr_t low, high;
+} written;
+
+static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
+    return all->entries ? all->entries[product].kind : 0;
+}
+
+/* What the engine will take for a product, in nanoseconds of a fast core. */
+static inline double gemm_kind_ns(const kind *k) {
+    return k->what.plan ? k->what.work / 50 : 0;
+}
+
+/* The number of a kind of product, known from now on; -1: there are too many. */
+int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at);
+
+/* Whether the operands' product is of a kind, and its out apart from the others; fills in where they are, but for an
+ * out that is to be made. Touches nothing but memory: threads without the GIL may call it, while another holds that. */
+int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
+
+/* Whether the products from `start` to `stop` may be computed in any order; `outs` is room for twice as many. */
+int gemm_independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs, share_function *share);
+
+/* A product's operand in a column: a tuple or list of them, or what stands for all. Borrowed; NULL with an error set
+ * where the column has ended. */
+PyObject *gemm_column_item(PyObject *column, Py_ssize_t product);
+
+/* Memory for a short time, which is mostly at hand; NULL: there is none. `gemm_leave_room` takes it back, or NULL. */
+void *gemm_room(size_t bytes);
+void gemm_leave_room(void *memory);
+
+/* Makes pending, in a Batch that has nothing pending, the products from `start` on that are of one kind, and puts their
+ * results in the list; 0 where the first few are not. -1: an error is set. Columns must stay as they are. */
+Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
+                             PyObject *results);
+
+enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
+
+static inline void gemm_fetch(const void *what) {
+#ifdef __GNUC__
+    __builtin_prefetch(what);
+#else
+    (void)what;
+#endif
+}
+
+/* Brings what will be read soon of the operands so many products ahead. */
+static inline void gemm_fetch_ahead(PyObject *object, PyObject *shape) {
+    gemm_fetch(object);
+    if (PyArray_CheckExact(shape)) gemm_fetch(PyArray_DIMS((PyArrayObject *)shape));
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* gemm.gemm_many's operands, read by all threads at once.
+ *
+ * A product of 16 x 16 matrices takes less time than its three arrays' heads take to come from memory. While the caller
+ * holds the GIL nobody changes an array; so the engine's threads, which never ask for it, read heads meanwhile, as
+ * memory: types, shapes, strides and flags are compared with those of the first product, and data's addresses noted. No
+ * reference is counted, for columns hold their arrays until all is computed. Where one differs, reading ends.
+ */
+#include "batch.h"
+
+enum { RUN = 128 };               /* products a job */
+static const double HEAD_NS = 12; /* an array's: it comes from memory, but not alone */
+
+typedef struct {
+    const kind *what;
+    PyObject *const *items[OPERANDS]; /* a column's; NULL where it is `one` for all */
+    PyObject *one[OPERANDS];
+    gemm_place *places;
+    int64_t count, odd; /* odd: no product before it, that was read, is another; lowered by all threads */
+} reading;
+
+/* Threads there are only where these are; see csrc/driver/pool.c. */
+static int64_t get(const int64_t *shared) {
+#ifdef __GNUC__
+    return __atomic_load_n(shared, __ATOMIC_RELAXED);
+#else
+    return *shared;
+#endif
+}
+
+static void lower(int64_t *shared, int64_t to) {
+#ifdef __GNUC__
+    int64_t was = get(shared);
+    while (to < was && !__atomic_compare_exchange_n(shared, &was, to, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+#else
+    if (to < *shared) *shared = to;
+#endif
+}
+
+static void read_some(void *context, int64_t job, int slot) {
+    reading *all = (reading *)context;
+    const int64_t start = job * RUN, stop = start + RUN < all->count ? start + RUN : all->count;
+    (void)slot;
+    if (get(&all->odd) <= start) return;
+    for (int64_t i = start; i < stop; i++) {
+        PyObject *operands[OPERANDS];
+        for (int operand = 0; operand < OPERANDS; operand++) {
+            PyObject *const *items = all->items[operand];
+            operands[operand] = items ? items[i] : all->one[operand];
+            if (items && i + OBJECT < all->count) gemm_fetch_ahead(items[i + OBJECT], items[i + SHAPE]);
+        }
+        if (gemm_kind_alike(all->what, operands, &all->places[i])) continue;
+        lower(&all->odd, i);
+        return;
+    }
+}
+
+/* Rooms that are free, and kept: fresh memory of this size comes a page at a time, each of which costs a fault. */
+enum { ROOMS = 4, LARGEST = 1 << 20 };
+typedef struct {
+    size_t bytes, aligned;
+} room;
+static room *rooms[ROOMS];
+
+void *gemm_room(size_t bytes) {
+    for (int i = 0; i < ROOMS; i++) {
+        room *found = rooms[i];
+        if (!found || found->bytes < bytes) continue;
+        rooms[i] = NULL;
+        return found + 1;
+    }
+    room *fresh = (room *)PyMem_Malloc(sizeof(room) + bytes);
+    if (!fresh) return NULL;
+    fresh->bytes = bytes;
+    return fresh + 1;
+}
+
+void gemm_leave_room(void *memory) {
+    if (!memory) return;
+    room *left = (room *)memory - 1;
+    for (int i = 0; i < ROOMS && left->bytes <= LARGEST; i++) {
+        room *there = rooms[i];
+        if (there && there->bytes >= left->bytes) continue;
+        rooms[i] = left;
+        left = there;
+        if (!left) return;
+    }
+    PyMem_Free(left);
+}
+
+PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
+    return PyList_Check(column)    ? PyList_GetItem(column, product)
+           : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
+                                   : column;
+}
+
+/* A column's items by address, for threads that must not ask it for them; 0 with an error set where it has ended. */
+static int list_items(PyObject *column, Py_ssize_t start, Py_ssize_t count, PyObject **items) {
+    PyObject *(*const item)(PyObject *, Py_ssize_t) = PyList_Check(column) ? PyList_GetItem : PyTuple_GetItem;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!(items[i] = item(column, start + i))) return 0;
+    return 1;
+}
+
+/* Notes where up to `count` products from `start` on are, as long as they are of a kind; how many. -1: an error is set. */
+static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
+                               gemm_place *places, share_function *share) {
+    enum { GROWTH = 16 }; /* by steps, so that little is listed for nothing */
+    PyObject **room = (PyObject **)gemm_room((size_t)(OPERANDS * count) * sizeof(PyObject *));
+    reading all = {.what = what};
+    Py_ssize_t done = 0;
+    for (Py_ssize_t step = FEW; room && done < count && all.odd == all.count; step *= GROWTH) {
+        int listed = 0;
+        all.places = places + done;
+        all.count = all.odd = count - done < step ? count - done : step;
+        for (int operand = 0; operand < OPERANDS; operand++) {
+            all.one[operand] = columns[operand];
+            if (!PyList_Check(columns[operand]) && !PyTuple_Check(columns[operand])) continue;
+            PyObject **items = room + listed++ * all.count;
+            if (!list_items(columns[operand], start + done, all.count, items)) goto end;
+            all.items[operand] = items;
+        }
+        share(read_some, &all, (all.count + RUN - 1) / RUN, HEAD_NS * (double)all.count * listed,
+              gemm_kind_ns(what) * (double)(done + all.count));
+        done += all.odd;
+    }
+end:
+    if (!room) PyErr_NoMemory();
+    gemm_leave_room(room);
+    return PyErr_Occurred() ? -1 : done;
+}
+
+/* Makes the results of products that were read, the first of which is there; 0 with an error set where it fails. */
+static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_ssize_t count, gemm_place *places,
+                        PyObject *results) {
+    PyObject *const none[OPERANDS] = {Py_None, Py_None, Py_None, Py_None};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        extent made[OPERANDS];
+        PyObject *result = first;
+        if (i)
+            result = gemm_memo_output(&what->what, none, made);
+        else
+            Py_INCREF(first);
+        if (!result) return 0;
+        places[i].out = PyArray_BYTES((PyArrayObject *)result);
+        if (PyList_SetItem(results, start + i, result)) return 0;
+    }
+    return 1;
+}
+
+Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
+                             PyObject *results) {
+    PyObject *operands[OPERANDS];
+    extent at[OPERANDS];
+    pending *now = &self->now;
+    if (now->kind_count || now->entries) return 0; /* a product failed before it was pending */
+    for (int operand = 0; operand < OPERANDS; operand++)
+        if (!(operands[operand] = gemm_column_item(columns[operand], start))) return -1;
+    const slot *found = gemm_memo_find(by, operands, at);
+    if (!found || !found->plan || found->work > MOST_WORK) return 0;
+    PyObject *first = gemm_memo_output(found, operands, at);
+    if (!first) return -1;
+    const kind *what = &now->kinds[gemm_kind_number(now, by, found, at)];
+    count = count - start < MOST_ALIKE ? count - start : MOST_ALIKE;
+    if (what->bytes * (double)count > MOST_BYTES) count = 1 + (Py_ssize_t)(MOST_BYTES / what->bytes);
+    now->places = (gemm_place *)gemm_room((size_t)count * sizeof(gemm_place));
+    if (!now->places) PyErr_NoMemory();
+    Py_ssize_t read = now->places ? read_columns(what, start, count, columns, now->places, self->share) : -1;
+    const int make = operands[OUT] == Py_None;
+    if (read >= 0 && make && !make_results(what, first, start, read, now->places, results)) read = -1;
+    Py_DECREF(first);
+    if (read < 0) {
+        gemm_leave_room(now->places);
+        now->places = NULL;
+        return -1;
+    }
+    for (int operand = 0; operand < OPERANDS; operand++) {
+        now->columns[operand] = operand == OUT ? results : columns[operand];
+        Py_INCREF(now->columns[operand]);
+    }
+    now->from = start, now->count = read, now->bytes = what->bytes * (double)read;
+    self->asked += read;
+    return read;
+}

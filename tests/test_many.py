@@ -1,0 +1,390 @@
+"""gemm.gemm_many: whole columns of products read at once, and what ends that: bits, odd operands, order, threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import repeat
+from gemm.pending import Batch
+
+pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+
+RNG = np.random.default_rng(29)
+COUNT = 3000
+FILL = 77
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    repeat.forget()
+    yield
+    assert repeat.current() is None
+    repeat.forget()
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many products waited, flush by flush."""
+    counts: list[int] = []
+    real = Batch.deliver
+
+    def deliver(self: Batch) -> None:
+        if len(self):
+            counts.append(len(self))
+        real(self)
+
+    monkeypatch.setattr(Batch, "deliver", deliver)
+    return counts
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def columns(count: int = COUNT, size: int = 4) -> list[list[np.ndarray]]:
+    """a, b and out, each array its own."""
+    return [
+        *([numbers(size, size) for _ in range(count)] for _ in range(2)),
+        [np.full((size, size), FILL, np.float32) for _ in range(count)],
+    ]
+
+
+def one_by_one(a: Any, b: Any, out: Any, c: Any = None, **options: Any) -> list[np.ndarray]:
+    """Copies of the results, each as it is after all."""
+    addends = [None] * len(out) if c is None else c
+    for x, y, z, addend in zip(a, b, out, addends, strict=True):
+        gemm.gemm(x, y, addend, out=z, **options)
+    return [x.copy() for x in out]
+
+
+def same(found: Any, right: Any) -> bool:
+    return len(found) == len(right) and all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 63, 65, COUNT, 20000])
+def test_same_bits_as_one_by_one(waited, threads, count):
+    a, b, out = columns(count)
+    right = one_by_one(a, b, out)
+    gemm.gemm(a[0], b[0])
+    for x in out:
+        x[...] = FILL
+    before = gemm.get_num_threads()
+    gemm.set_num_threads(threads)
+    try:
+        found = gemm.gemm_many(a, tuple(b), out=iter(out))
+        made = gemm.gemm_many(a, b)
+    finally:
+        gemm.set_num_threads(before)
+    assert all(x is y for x, y in zip(found, out, strict=True))
+    assert same(found, right)
+    assert same(made, right)
+    assert len({id(x) for x in made}) == count
+    assert waited == 2 * [*[16384] * (count // 16384), count % 16384]
+
+
+@pytest.mark.parametrize("how", ["c", "c for all", "c is out", "beta 0", "alpha", "b for all", "a for all"])
+def test_addends_scalars_and_one_operand_for_all(waited, how):
+    a, b, out = columns()
+    w, c = numbers(4, 4), [numbers(4, 4) for _ in range(COUNT)]
+    start = [x.copy() for x in c]
+    options: dict[str, Any] = {"alpha": 0.5 if how == "alpha" else 1.0}
+    if how != "alpha":
+        options["beta"] = 0.0 if how == "beta 0" else 2.0
+    addends: Any = {"c": c, "c for all": [w] * COUNT, "c is out": c, "beta 0": c}.get(how)
+    if addends is None:
+        options.pop("beta", None)
+    firsts, seconds = [w] * COUNT if how == "a for all" else a, [w] * COUNT if how == "b for all" else b
+    results = c if how == "c is out" else out
+    right = one_by_one(firsts, seconds, results, addends, **options)
+    for x, y in zip(c, start, strict=True):
+        x[...] = y
+    waited.clear()
+    found = gemm.gemm_many(
+        w if how == "a for all" else a, w if how == "b for all" else b, w if how == "c for all" else addends,
+        out=results, **options,
+    )  # fmt: skip
+    assert same(found, right)
+    assert waited == [COUNT]
+
+
+class Matrix(np.ndarray):
+    """A subclass, which is read by the long way."""
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    room = np.empty(x.nbytes + 1, np.uint8)[1:]
+    made = room.view(np.float32).reshape(x.shape)
+    made[...] = x
+    return made
+
+
+ODD: dict[str, Callable[[np.ndarray], Any]] = {
+    "other dtype": lambda x: x.astype(np.float64),
+    "other byte order": lambda x: x.astype(">f4"),
+    "subclass": lambda x: x.view(Matrix),
+    "a list": lambda x: x.tolist(),
+    "unaligned": unaligned,
+    "negative strides": lambda x: x[::-1].copy()[::-1],
+    "transposed": lambda x: x.T.copy().T,
+    "one more axis": lambda x: x[None],
+}
+
+
+@pytest.mark.parametrize("where", [0, 1, 200, COUNT - 1])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_operand(odd, where):
+    a, b, out = columns()
+    a[where] = ODD[odd](a[where])
+    right = [gemm.gemm(x, y) for x, y in zip(a, b, strict=True)]
+    if right[where].shape == out[where].shape:
+        out[where] = np.empty_like(right[where])
+        assert same(gemm.gemm_many(a, b, out=out), right)
+        assert same(out, right)
+    assert same(gemm.gemm_many(a, b), right)
+
+
+@pytest.mark.parametrize("make", [unaligned, lambda x: x[::-1], lambda x: x.T, lambda x: np.zeros((4, 8), "f")[:, ::2]])
+def test_an_odd_out(make):
+    a, b, out = columns()
+    right = one_by_one(a, b, out)
+    out = [np.full_like(x, FILL) for x in out]
+    out[1234] = make(out[1234])
+    assert same(gemm.gemm_many(a, b, out=out), right)
+
+
+def locked(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(
+    ("column", "make", "message"),
+    [(2, locked, "read-only"), (0, lambda x: x[:, :3], "columns of a"), (1, lambda x: x.astype(str), "dtype"),
+     (2, lambda x: x[:3], "out has shape"), (2, lambda x: None, ""), (1, lambda x: None, "b")],
+)  # fmt: skip
+def test_a_wrong_operand_is_named_and_those_before_it_are_complete(column, make, message):
+    given = columns()
+    right = one_by_one(*given)
+    given[2] = [np.full_like(x, FILL) for x in given[2]]
+    given[column][1500] = make(given[column][1500])
+    a, b, out = given
+    if column == 2 and out[1500] is None:  # which asks for a new result
+        assert same(gemm.gemm_many(a, b, out=out), right)
+        return
+    with pytest.raises((TypeError, ValueError), match=rf"product 1500: .*{message}"):
+        gemm.gemm_many(a, b, out=out)
+    assert same(out[:1500], right[:1500])
+    assert all((x == FILL).all() for x in out[1500:])
+
+
+def test_many_odd_operands_between_alike_ones():
+    """Every 20th of another kind, and every 50th of none."""
+    a, b, out = columns()
+    for i in range(0, COUNT, 20):
+        b[i] = numbers(4, 4).T
+    for i in range(0, COUNT, 50):
+        a[i] = a[i].view(Matrix)
+    right = one_by_one(a, b, out)
+    out = [np.full_like(x, FILL) for x in out]
+    assert same(gemm.gemm_many(a, b, out=out), right)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_products_that_depend_on_each_other_keep_their_order(seed):
+    """Windows of one buffer, as few or as many that they often or hardly ever overlap."""
+    rng = np.random.default_rng(seed)
+    places = [20, 300, 5000, 30000, 100000, 400000][seed]
+    start = rng.standard_normal(places * 8 + 16).astype(np.float32)
+    at = [(rng.permutation(4 * COUNT)[:COUNT] if seed == 3 else rng.integers(0, places, COUNT)) * 8 for _ in range(3)]
+
+    def windows(buffer: np.ndarray) -> list[list[np.ndarray]]:
+        return [[buffer[x : x + 16].reshape(4, 4) for x in column] for column in at]
+
+    right, found = start.copy(), start.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        one_by_one(*windows(right), alpha=0.25)
+        a, b, out = windows(found)
+        gemm.gemm_many(a, b, out=out, alpha=0.25)
+    np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled", "few displaced", "first is last", "rows"])
+def test_results_lie_in_any_order(waited, order):
+    """Independent products are one pass wherever they lie; that one out twice is not is found."""
+    places = np.arange(COUNT)
+    if order == "descending":
+        places = places[::-1].copy()
+    elif order == "shuffled":
+        places = RNG.permutation(COUNT)
+    elif order == "few displaced":
+        some = np.arange(0, COUNT, 100)
+        places[some] = np.roll(places[some], 7)
+    elif order == "first is last":
+        places = np.roll(places, 1)
+    stack = numbers(COUNT, 3, 4, 4)
+    a, b, out = ([stack[i, k] for i in (places if k == 2 or order == "rows" else range(COUNT))] for k in range(3))
+    right = one_by_one(a, b, out)
+    stack[:, 2] = FILL
+    assert same(gemm.gemm_many(a, b, out=out), right)
+    assert waited[-1] == COUNT
+    out[2000] = out[100]
+    a[2500] = out[50]  # which is read after it was written, and one that is written later
+    b[2600] = out[2900]
+    kept = [x.copy() for x in out]
+    right = one_by_one(a, b, out)
+    for x, y in zip(out, kept, strict=True):
+        x[...] = y
+    assert same(gemm.gemm_many(a, b, out=out), right)
+
+
+def test_outs_that_are_given_or_not(waited):
+    a, b, out = columns()
+    right = one_by_one(a, b, out)
+    assert same(gemm.gemm_many(a, b, out=[None] * COUNT), right)
+    assert waited == [COUNT - 1]
+    mixed = [None if i % 500 < 100 else np.full_like(x, FILL) for i, x in enumerate(out)]
+    found = gemm.gemm_many(a, b, out=mixed)
+    assert same(found, right)
+    assert all(y is None or x is y for x, y in zip(found, mixed, strict=True))
+    addends = [None if i % 700 < 100 else x for i, x in enumerate(a)]
+    sums = [gemm.gemm(x, y, z, beta=0.0 if z is None else 1.0) for x, y, z in zip(a, b, addends, strict=True)]
+    several = [i for i in range(COUNT) if addends[i] is not None]
+    found = gemm.gemm_many(*([x[i] for i in several] for x in (a, b, addends)), beta=1.0)
+    assert same(found, [sums[i] for i in several])
+
+
+def test_out_that_overlaps_its_own_operand():
+    a, b, out = columns()
+    out[700] = a[700]
+    kept = a[700].copy()
+    right = one_by_one(a, b, out)
+    out[700][...] = kept
+    assert same(gemm.gemm_many(a, b, out=out), right)
+
+
+def test_lists_that_change_meanwhile(waited):
+    """By a callback of a product that waits, or by another thread: what was given is computed."""
+    a, b, out = columns()
+    right = one_by_one(a, b, out)
+    out = [np.full_like(x, FILL) for x in out]
+    given, results = [list(a), list(b)], list(out)
+    gemm.submit(a[0], b[0], out=out[0]).add_done_callback(lambda _: [x.clear() for x in (*given, results)])
+    assert same(gemm.gemm_many(*given, out=results), right)
+    assert same(out, right)
+    assert waited[-1] == COUNT
+    assert not results
+
+
+def test_lists_that_another_thread_changes():
+    """What they are when gemm_many is called is computed: here, either of two arrays."""
+    a, b, out = columns()
+    other = [numbers(4, 4)] * COUNT
+    right = [(gemm.gemm(x, z), gemm.gemm(y, z)) for x, y, z in zip(a, other, b, strict=True)]
+    given, stop = list(a), threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            given[:] = other
+            given[:] = a
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(50):
+            found = gemm.gemm_many(given, b, out=out)
+            assert same(found, [x for x, _ in right]) or same(found, [x for _, x in right])
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_many_threads_at_once():
+    failures: list[int] = []
+    barrier = threading.Barrier(6)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        a, b, out = ([rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2000)] for _ in range(3))
+        barrier.wait()
+        for _ in range(5):
+            for x in out:
+                x[...] = FILL
+            gemm.gemm_many(a, b, out=out)
+            if not all(np.allclose(z, x @ y, atol=1e-4) for x, y, z in zip(a, b, out, strict=True)):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_references_are_given_back():
+    import sys
+
+    a, b, out = columns()
+    gemm.gemm_many(a, b, out=out)
+    before = [sys.getrefcount(x[7]) for x in (a, b, out)]
+    for _ in range(3):
+        gemm.gemm_many(a, b, out=out)
+        gemm.gemm_many(a, b)
+    locked(out[1500])
+    with pytest.raises(ValueError, match="product 1500"):
+        gemm.gemm_many(a, b, out=out)
+    assert [sys.getrefcount(x[7]) for x in (a, b, out)] == before
+
+
+def test_what_an_exception_leaves_is_computed_by_the_next_product(monkeypatch):
+    """Columns that wait when delivering them is interrupted, in a block that goes on."""
+    a, b, out = columns()
+    right = one_by_one(a, b, out)
+    out = [np.full_like(x, FILL) for x in out]
+    real = Batch.deliver
+
+    def interrupted(self: Batch) -> None:
+        if len(self) > 1000:
+            monkeypatch.setattr(Batch, "deliver", real)
+            raise KeyboardInterrupt
+        real(self)
+
+    with gemm.batching() as batch:
+        monkeypatch.setattr(Batch, "deliver", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gemm.gemm_many(a, b, out=out)
+        assert len(batch) == COUNT
+        product = gemm.gemm(a[0], b[0], out=np.empty_like(out[0]))
+        assert same(out, right)
+        assert len(batch) == 1
+    np.testing.assert_array_equal(product, right[0])
+
+
+def test_a_block_computes_what_waits_before_columns(waited):
+    a, b, out = columns()
+    right = one_by_one(a, b, out)
+    chained = [gemm.gemm(x, y) for x, y in zip(right, b, strict=True)]
+    out = [np.full_like(x, FILL) for x in out]
+    with gemm.batching():
+        first = gemm.gemm(a[0], b[0], out=out[0])
+        found = gemm.gemm_many([first, *right[1:]], b)
+        waiting = gemm.gemm(a[1], b[1], out=out[1])
+        assert same(found, chained)
+    np.testing.assert_array_equal(waiting, right[1])
+
+
+def test_columns_that_are_too_short_are_refused():
+    """By gemm._memo itself, which gemm_many never gives any."""
+    a, b, out = columns(40)
+    gemm.gemm(a[0], b[0], out=out[0])
+    waiting, memo = repeat.pending(None), next(iter(repeat.memos.values()))
+    for given in ((memo, 0, 41, tuple(a), tuple(b), None, out, out), (memo, 0, 40, tuple(a[:9]), b[0], None, out, out)):
+        with pytest.raises(IndexError, match="a sequence of operands ends at"):
+            waiting.extend(*given)
