@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -86,12 +86,15 @@ class Batch:
 
     def deliver(self) -> None:
         """`flush`, but what products raise is kept for the next one, or told by their futures."""
+        self._compute(lambda pending: pending.run(self._goes, self._send, self._retry))
+
+    def _compute(self, how: Callable[[Any], Any]) -> Any:
+        """What `how` returns for the gemm._memo.Batch, all of which it computes, if there is one."""
         with self._lock:
             before = repeat.exchange(None)  # nothing waits that is asked for meanwhile
             futures, self._futures, self._failed = self._futures, [], {}
             try:
-                if self._pending is not None:
-                    self._pending.run(self._goes, self._send, self._retry)
+                found = how(self._pending) if self._pending is not None else None
             finally:
                 repeat.exchange(before)
                 failed, self._failed = self._failed, {}
@@ -100,6 +103,7 @@ class Batch:
             for number, future in futures:
                 future.settle(failed.pop(number, None))
             self._failures += [_named(error, number) for number, error in failed.items()]
+            return found
 
     def _raise(self) -> None:
         failures, self._failures = self._failures, []
@@ -123,12 +127,17 @@ class Batch:
             self._futures.append((number, future))
             return future
 
+    def at_once(self, key: object, count: int, columns: Sequence[Any]) -> list[Any] | None:
+        """The results of so many products, if they take so little time that nobody else need come to his turn."""
+        memo = _memo(key)
+        if memo is None or len(self):
+            return None
+        found: list[Any] | None = self._compute(lambda pending: pending.at_once(memo, count, *columns, self._retry))
+        return found
+
     def extend(self, key: object, start: int, columns: Sequence[Any], results: list[Any]) -> int:
         """Remember the products from number `start` on, up to one that gemm._memo does not know, whose number it is."""
-        try:
-            memo = repeat.memos.get(key)
-        except TypeError:  # an option without a hash
-            return start
+        memo = _memo(key)
         if memo is None or self._pending is None:
             return start
         return int(self._pending.extend(memo, start, len(results), *columns, results))
@@ -255,7 +264,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     """
     if unknown := options.keys() - {*repeat.defaults, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(repeat.defaults)}")
-    columns = [*map(_column, (a, b, c)), _column(out, list)]
+    columns = [_column(x) for x in (a, b, c, out)]
     lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
     if not lengths:
         raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
@@ -264,21 +273,33 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     if len(set(lengths.values())) > 1:
         raise ValueError(f"as many operands must be given of each, but {lengths}")
     count, number = next(iter(lengths.values())), 0
-    results = [None] * count if out is None else columns[-1]
     values = [options.get(name, default) for name, default in repeat.defaults.items()]
     key = (*values, *map(type, values[:4])) if "bias" not in options else []
     with _joined() as batch:
-        while (number := batch.extend(key, number, columns, results)) < count:
-            x, y, z, target = (column[number] if type(column) in _COLUMNS else column for column in columns)
-            try:
-                results[number] = gemm(x, y, z, out=target, **options)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"product {number}: {error}") from error
-            number += 1
+        results = batch.at_once(key, count, columns)
+        if results is None:
+            results = [None] * count if out is None else list(columns[-1])
+            columns = [tuple(x) if type(x) is list else x for x in columns[:3]]  # others may change what was given
+            columns.append(None if out is None else results)
+            while (number := batch.extend(key, number, columns, results)) < count:
+                x, y, z, target = (column[number] if type(column) in _COLUMNS else column for column in columns)
+                try:
+                    results[number] = gemm(x, y, z, out=target, **options)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"product {number}: {error}") from error
+                number += 1
         batch.flush()
     return results
 
 
-def _column(given: Any, kind: type = tuple) -> Any:
-    """Operands, which the caller's list may lose, or an operand of all products."""
-    return given if given is None or hasattr(given, "shape") else kind(given)
+def _column(given: Any) -> Any:
+    """A list or tuple of operands, or an operand of all products."""
+    return given if given is None or hasattr(given, "shape") or type(given) in _COLUMNS else tuple(given)
+
+
+def _memo(key: object) -> Any:
+    """The gemm._memo.Memo of a key of repeat.memos, if there is one."""
+    try:
+        return repeat.memos.get(key)
+    except TypeError:  # an option without a hash
+        return None

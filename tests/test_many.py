@@ -20,8 +20,11 @@ COUNT = 3000
 FILL = 77
 
 
-@pytest.fixture(autouse=True)
-def fresh():
+@pytest.fixture(autouse=True, params=["at once", "pending"])
+def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Few products of a kind are computed while the GIL is kept, without a reference; here, also as more are."""
+    if request.param == "pending":
+        monkeypatch.setattr(Batch, "at_once", lambda *_: None)
     repeat.forget()
     yield
     assert repeat.current() is None
@@ -32,14 +35,20 @@ def fresh():
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many products waited, flush by flush."""
     counts: list[int] = []
-    real = Batch.deliver
+    real, at_once = Batch.deliver, Batch.at_once
 
     def deliver(self: Batch) -> None:
         if len(self):
             counts.append(len(self))
         real(self)
 
+    def counted(self: Batch, key: object, count: int, columns: Any) -> Any:
+        results = at_once(self, key, count, columns)
+        counts.extend([count] * (results is not None))
+        return results
+
     monkeypatch.setattr(Batch, "deliver", deliver)
+    monkeypatch.setattr(Batch, "at_once", counted)
     return counts
 
 
@@ -349,6 +358,7 @@ def test_what_an_exception_leaves_is_computed_by_the_next_product(monkeypatch):
     right = one_by_one(a, b, out)
     out = [np.full_like(x, FILL) for x in out]
     real = Batch.deliver
+    monkeypatch.setattr(Batch, "at_once", lambda *_: None)
 
     def interrupted(self: Batch) -> None:
         if len(self) > 1000:

@@ -98,9 +98,9 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
     const int lane = threadIdx.x % 32;
-    if (!output.vectors) { // neighbouring lanes store neighbours: of runs each access would touch every sector
+    if (!output.vectors) { // neighbouring lanes store neighbours, as in finish_halves
         const Output<1> single(g, z);
-#pragma unroll 2
+#pragma unroll 4
         for (int at = lane; at < 16 * WIDE; at += 32) {
             const int row = down ? at % 16 : at / WIDE, col = down ? at / 16 : at % WIDE;
             if (col >= here) continue;
@@ -150,17 +150,35 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
     }
 }
 
-// 16-bit results without c, stored by the lanes: WIDE columns, BLOCK at a time.
+// 16-bit results without c along the rows of out, stored by the lanes: WIDE columns, BLOCK at a time. Where rows are aligned
+// by 16 bytes; else by two, so that neighbouring lanes store neighbours: of 16 bytes each access would touch every sector.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
-    enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS };
+    enum { BLOCK = WIDE % 64 ? 32 : 64, CHUNKS = BLOCK / 8, ROWS = 32 / CHUNKS, PAIRS = BLOCK / 2 };
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < WIDE; first += BLOCK) {
         __syncwarp(); // the last block is read
         put_halves<BLOCK, PAIRED>(g, sums, first, staging);
         __syncwarp();
+        if (!output.vectors) {
+            const long long j = left + first + lane % PAIRS * 2;
+#pragma unroll 4
+            for (int row = lane / PAIRS; row < 16; row += 32 / PAIRS) {
+                if (top + row >= g.m || j >= g.n) continue;
+                const Vector<OUT_TYPE, 2> pair =
+                    *(const Vector<OUT_TYPE, 2> *)(chunk_at<BLOCK>(staging, row, lane % PAIRS / 4) + lane % 4 * 4);
+                OUT_TYPE *to = output.out + (top + row) * g.out_row + j;
+                if (j + 2 <= g.n && (unsigned long long)to % 4 == 0) {
+                    *(Vector<OUT_TYPE, 2> *)to = pair;
+                } else {
+                    to[0] = pair.at[0];
+                    if (j + 2 <= g.n) to[1] = pair.at[1];
+                }
+            }
+            continue;
+        }
 #pragma unroll
         for (int pass = 0; pass < 16 / ROWS; ++pass) {
             const int row = pass * ROWS + lane / CHUNKS, chunk = lane % CHUNKS;
@@ -246,7 +264,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     }
     if constexpr (sizeof(OUT_TYPE) == 2 && !EPILOGUE) {
         const Output<8> output(g, z);
-        if (!g.c && g.parts == 1 && output.vectors) {
+        if (!g.c && g.parts == 1 && g.out_col == 1) {
             finish_halves<WIDE, PAIRED>(g, output, sums, staging, top, left);
             return;
         }

@@ -10,6 +10,7 @@
  */
 #include "batch.h"
 
+#include <math.h>
 #include <string.h>
 
 static const double ASKED_FROM = 5e7; /* multiply-adds: below, the CPU is done before a device could be */
@@ -167,7 +168,8 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *operands) {
     return result;
 }
 
-/* Who computes what the engine does not; see batch_run's documentation. */
+/* Who computes what the engine does not; see batch_run's documentation. Without `goes` the engine computes all, and the
+ * GIL is kept, since nothing but that keeps the operands. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
@@ -225,6 +227,7 @@ static int call_others(PyObject *function, const group *some) {
 /* Whether products are to be computed by others; -1: an error is set. */
 static int goes(const others *by, const group *some) {
     const kind *k = &some->all->kinds[some->number];
+    if (!by->goes) return 0;
     if (!k->what.plan) return 1;
     if (k->what.work * (double)some->count < ASKED_FROM) return 0;
     PyObject *x[OPERANDS], *size = PyLong_FromSsize_t(some->count), *answer = NULL;
@@ -258,7 +261,8 @@ static int compute_independent(const batch *self, const pending *all, Py_ssize_t
                 if (gemm_kind_of(all, i) == number) in->places[count++] = all->places[i];
             places = in->places;
         }
-        PyThreadState *state = k->what.work * (double)some.count < WORTH_RELEASING ? NULL : PyEval_SaveThread();
+        const int keep = !by->goes || k->what.work * (double)some.count < WORTH_RELEASING;
+        PyThreadState *state = keep ? NULL : PyEval_SaveThread();
         const int status = self->run_many(k->what.plan, some.count, places, &k->what.alpha, &k->what.beta);
         if (state) PyEval_RestoreThread(state);
         if (status != GEMM_OK && !call_others(by->retry, &some)) return 0;
@@ -289,6 +293,25 @@ static void let_go(pending *all) {
     gemm_leave_room(all->places);
 }
 
+/* Computes what is pending; 0 with an error set where it fails. */
+static int run(batch *self, const others *by) {
+    pending *all = (pending *)PyMem_Malloc(sizeof *all);
+    if (!all) return PyErr_NoMemory() != NULL;
+    *all = self->now; /* what others ask for meanwhile is pending anew */
+    memset(&self->now, 0, sizeof self->now);
+    const size_t count = (size_t)all->count;
+    const int mixed = all->kind_count > 1;
+    const scratch in = {(written *)gemm_room(2 * count * sizeof(written)),
+                        mixed ? (gemm_place *)gemm_room(count * sizeof(gemm_place)) : NULL};
+    const int good = in.outs && (in.places || !mixed) && compute(self, all, 0, all->count, by, &in);
+    if (!good && !PyErr_Occurred()) PyErr_NoMemory();
+    gemm_leave_room(in.outs);
+    gemm_leave_room(in.places);
+    let_go(all);
+    PyMem_Free(all);
+    return good;
+}
+
 PyDoc_STRVAR(run_doc,
              "run(goes, send, retry, /)\n--\n\n"
              "Compute what is pending.\n\n"
@@ -301,23 +324,58 @@ static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
     others by;
     if (!PyArg_ParseTuple(arguments, "OOO:run", &by.goes, &by.send, &by.retry)) return NULL;
-    if (!self->now.count) Py_RETURN_NONE;
-    pending *all = (pending *)PyMem_Malloc(sizeof *all);
-    if (!all) return PyErr_NoMemory();
-    *all = self->now; /* what others ask for meanwhile is pending anew */
-    memset(&self->now, 0, sizeof self->now);
-    const size_t count = (size_t)all->count;
-    const int mixed = all->kind_count > 1;
-    const scratch in = {(written *)gemm_room(2 * count * sizeof(written)),
-                        mixed ? (gemm_place *)gemm_room(count * sizeof(gemm_place)) : NULL};
-    const int good = in.outs && (in.places || !mixed) && compute(self, all, 0, all->count, &by, &in);
-    if (!good && !PyErr_Occurred()) PyErr_NoMemory();
-    gemm_leave_room(in.outs);
-    gemm_leave_room(in.places);
-    let_go(all);
-    PyMem_Free(all);
-    if (!good) return NULL;
+    if (self->now.count && !run(self, &by)) return NULL;
     Py_RETURN_NONE;
+}
+
+/* How many products a column has; -1: it stands for any number. */
+static Py_ssize_t length_of(PyObject *column) {
+    return PyList_Check(column) ? PyList_Size(column) : PyTuple_Check(column) ? PyTuple_Size(column) : -1;
+}
+
+PyDoc_STRVAR(
+    at_once_doc,
+    "at_once(memo, count, a, b, c, out, retry, /)\n--\n\n"
+    "A list of the results, if all products are of one kind and so few that the GIL can be kept; else None, and "
+    "nothing is computed.\n\n"
+    "a, b, c and out are lists or tuples of `count` arrays, or one (or None) for all. To take references to them "
+    "would take longer than to multiply. retry: as for `run`.");
+
+static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
+    batch *self = (batch *)object;
+    PyObject *by, *columns[OPERANDS];
+    Py_ssize_t count;
+    others retries = {NULL, NULL, NULL};
+    if (!PyArg_ParseTuple(arguments, "OnOOOOO:at_once", &by, &count, &columns[A], &columns[B], &columns[C],
+                          &columns[OUT], &retries.retry))
+        return NULL;
+    int fits = count > 0 && count <= MOST_ALIKE && !self->now.count;
+    for (int operand = 0; operand < OPERANDS; operand++) {
+        const Py_ssize_t length = length_of(columns[operand]);
+        fits &= length < 0 || length == count;
+    }
+    const int given = columns[OUT] != Py_None;
+    if (!fits || (given && gemm_column_item(columns[OUT], 0) == Py_None)) Py_RETURN_NONE;
+    PyObject *results = given ? columns[OUT] : PyList_New(count);
+    if (!results) return NULL;
+    for (Py_ssize_t i = 0; i < count && !given; i++) {
+        Py_INCREF(Py_None);
+        PyList_SetItem(results, i, Py_None);
+    }
+    const Py_ssize_t read = gemm_columns_read(self, (memo *)by, 0, count, columns, results, ASKED_FROM);
+    const int done = read == count && run(self, &retries);
+    if (!done) { /* nothing is pending after this */
+        let_go(&self->now);
+        memset(&self->now, 0, sizeof self->now);
+    }
+    PyObject *found = NULL;
+    if (done)
+        found = given ? PySequence_List(results) : results;
+    else if (read >= 0 && read < count)
+        found = Py_None;
+    if (found && !(done && given)) Py_INCREF(found);
+    if (!given) Py_DECREF(results);
+    return found;
 }
 
 PyDoc_STRVAR(
@@ -345,7 +403,7 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     while (i < count) {
         if (i >= single) {
             if (self->now.count && !deliver(self)) return NULL;
-            const Py_ssize_t read = gemm_columns_read(self, (memo *)by, i, count, columns, results);
+            const Py_ssize_t read = gemm_columns_read(self, (memo *)by, i, count, columns, results, INFINITY);
             if (read < 0 || (read && !deliver(self))) return NULL;
             i += read;
             if (read < FEW) single = i + MOST_NATIVE;
@@ -465,6 +523,7 @@ static void batch_free(PyObject *object) {
 
 static PyMethodDef methods[] = {
     {"run", batch_run, METH_VARARGS, run_doc},
+    {"at_once", batch_at_once, METH_VARARGS, at_once_doc},
     {"extend", batch_extend, METH_VARARGS, extend_doc},
     {"enter", batch_enter, METH_NOARGS, enter_doc},
     {"leave", batch_leave, METH_NOARGS, leave_doc},

@@ -85,9 +85,10 @@ void *gemm_room(size_t bytes);
 void gemm_leave_room(void *memory);
 
 /* Makes pending, in a Batch that has nothing pending, the products from `start` on that are of one kind, and puts their
- * results in the list; 0 where the first few are not. -1: an error is set. Columns must stay as they are. */
+ * results in the list; 0 where the first few are not, or where all would be more than `most_work`. -1: an error is set.
+ * Columns must stay as they are. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
-                             PyObject *results);
+                             PyObject *results, double most_work);
 
 enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
 

@@ -148,7 +148,7 @@ static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_
 }
 
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
-                             PyObject *results) {
+                             PyObject *results, double most_work) {
     PyObject *operands[OPERANDS];
     extent at[OPERANDS];
     pending *now = &self->now;
@@ -157,6 +157,7 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
         if (!(operands[operand] = gemm_column_item(columns[operand], start))) return -1;
     const slot *found = gemm_memo_find(by, operands, at);
     if (!found || !found->plan || found->work > MOST_WORK) return 0;
+    if (found->work * (double)(count - start) >= most_work) return 0;
     PyObject *first = gemm_memo_output(found, operands, at);
     if (!first) return -1;
     const kind *what = &now->kinds[gemm_kind_number(now, by, found, at)];
