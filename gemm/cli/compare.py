@@ -20,7 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "comparison", "families of products on every backend and beside other libraries, offload thresholds, a report"
     )
-    group.add_argument("--compare", action="store_true", help="sweep families; --sizes then sets the squares'")
+    group.add_argument("--compare", action="store_true",
+                       help="sweep families; with --sizes squares of these, unless --families names more")  # fmt: skip
     group.add_argument("--compare-to", type=Path, metavar="FILE",
                        help="sweep what is in FILE, written by --json, and show what has become slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")

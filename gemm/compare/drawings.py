@@ -26,11 +26,17 @@ def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[
     return figure, panels[:count]
 
 
+_LETTER, _HANDLE = 0.055, 0.55
+"""Inches of a legend's entry: each letter, and the line with the space around it."""
+
+
 def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
-    """One for all panels, below them."""
+    """One for all panels, below them, of so many columns if there is room."""
     entries = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    longest = _LETTER * max(map(len, entries), default=0) + _HANDLE
+    columns = max(1, min(columns, int(figure.get_figwidth() / longest)))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
@@ -60,7 +66,7 @@ def crossover(document: dict[str, Any]) -> Any:
     away = list(dict.fromkeys(row["contestant"] for row in find(rows, mode="resident")))
     if not series:
         return None
-    figure, panels = _panels(len(series), 5.0, 3.2)
+    figure, panels = _panels(len(series), *((9.0, 4.6) if len(series) == 1 else (5.0, 3.2)))
     for axes, name in zip(panels, series, strict=True):
         some = find(rows, series=name)
         _line(axes, find(some, contestant="cpu:0", mode="host"), "gflops", "-", color=colours.get("cpu:0"),
