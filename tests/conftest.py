@@ -36,6 +36,7 @@ from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.cuda import CudaBackend
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import registry, unavailable
+from gemm.pending import Batch
 from gemm.problem import EXTRA, NARROW, Device
 
 if importlib.util.find_spec("ml_dtypes"):
@@ -324,3 +325,24 @@ def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def _forget() -> None:
     for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
         cached.cache_clear()
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many products waited, flush by flush."""
+    counts: list[int] = []
+    real, at_once = Batch.deliver, Batch.at_once
+
+    def deliver(self: Batch) -> None:
+        if len(self):
+            counts.append(len(self))
+        real(self)
+
+    def counted(self: Batch, key: object, count: int, columns: Any) -> Any:
+        results = at_once(self, key, count, columns)
+        counts.extend([count] * (results is not None))
+        return results
+
+    monkeypatch.setattr(Batch, "deliver", deliver)
+    monkeypatch.setattr(Batch, "at_once", counted)
+    return counts

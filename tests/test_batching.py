@@ -13,7 +13,6 @@ import pytest
 
 import gemm
 from gemm import repeat
-from gemm.pending import Batch
 
 pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
 
@@ -26,27 +25,6 @@ def fresh():
     yield
     assert repeat.current() is None
     repeat.forget()
-
-
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many products waited, flush by flush."""
-    counts: list[int] = []
-    real, at_once = Batch.deliver, Batch.at_once
-
-    def deliver(self: Batch) -> None:
-        if len(self):
-            counts.append(len(self))
-        real(self)
-
-    def counted(self: Batch, key: object, count: int, columns: Any) -> Any:
-        results = at_once(self, key, count, columns)
-        counts.extend([count] * (results is not None))
-        return results
-
-    monkeypatch.setattr(Batch, "deliver", deliver)
-    monkeypatch.setattr(Batch, "at_once", counted)
-    return counts
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:

@@ -31,27 +31,6 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     repeat.forget()
 
 
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many products waited, flush by flush."""
-    counts: list[int] = []
-    real, at_once = Batch.deliver, Batch.at_once
-
-    def deliver(self: Batch) -> None:
-        if len(self):
-            counts.append(len(self))
-        real(self)
-
-    def counted(self: Batch, key: object, count: int, columns: Any) -> Any:
-        results = at_once(self, key, count, columns)
-        counts.extend([count] * (results is not None))
-        return results
-
-    monkeypatch.setattr(Batch, "deliver", deliver)
-    monkeypatch.setattr(Batch, "at_once", counted)
-    return counts
-
-
 def numbers(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 

@@ -3,7 +3,8 @@
 // A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i; or
 // of row 2(l/4) + h, if PAIRED.
 // They pass through shared memory, from where lanes read runs of 16 bytes of out, or elements where runs are not aligned:
-// along its rows, or down its columns where out is contiguous so. No warp waits for another, but where parts of k are joined (exchange.cuh).
+// along its rows, or down its columns where out is contiguous so. No warp waits for another, but where parts of k are
+// joined (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 

@@ -61,17 +61,18 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
     correction.forget()
     start = time.monotonic()
     patience = SHARE * (until - start)
-    cases = list(product(TYPES, (False, True), SHAPES, devices))
+    kinds = product(TYPES, (False, True), SHAPES)
+    cases = [(device, _problem(device, *kind)) for kind in kinds for device in devices]
     try:
         if until - start > VERIFYING:
             for device in devices:
-                problems = (_problem(device, *case) for case in product(TYPES, (False, True), SHAPES))
-                soonest = [able[0].kernel for able in (_able(device, each) for each in problems) if able]
+                fields = (_able(device, problem) for where, problem in cases if where == device)
+                soonest = (able[0].kernel for able in fields if able)
                 late.verify((kernel for kernel in soonest if kernel.late), device, start + VERIFIED * (until - start))
-        for dtype, resident, shape, device in cases:
+        for device, problem in cases:
             if time.monotonic() >= until:
                 return
-            for found, at in _fitted(device, _problem(device, dtype, resident, shape), patience):
+            for found, at in _fitted(device, problem, patience):
                 table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
                 yield found
     finally:
