@@ -10,6 +10,7 @@ them takes longer than to launch one more product.
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -132,8 +133,8 @@ class Batch:
         memo = _memo(key)
         if memo is None or len(self):
             return None
-        found: list[Any] | None = self._compute(lambda pending: pending.at_once(memo, count, *columns, self._retry))
-        return found
+        found = self._compute(lambda pending: pending.at_once(memo, count, *columns, self._retry))
+        return list(found) if type(found) is tuple else found  # a list of `out` as it is: 10 000 references take 0.1 ms
 
     def extend(self, key: object, start: int, columns: Sequence[Any], results: list[Any]) -> int:
         """Remember the products from number `start` on, up to one that gemm._memo does not know, whose number it is."""
@@ -257,7 +258,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
         options: those of `gemm.gemm`; the same for all.
 
     Returns:
-        The results, complete. Products are computed as in `batching`: one may read what another before it wrote.
+        The results, complete: `out` itself if that is a list which holds them, else a list. Products are computed as in
+        `batching`: one may read what another before it wrote.
 
     Raises:
         ValueError, TypeError: as `gemm.gemm`; the message names the product, and those before it are complete.
@@ -288,6 +290,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
                 except (TypeError, ValueError) as error:
                     raise type(error)(f"product {number}: {error}") from error
                 number += 1
+            if type(out) is list and len(out) == count and all(map(operator.is_, out, results)):
+                results = out
         batch.flush()
     return results
 

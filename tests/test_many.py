@@ -248,6 +248,20 @@ def test_outs_that_are_given_or_not(waited):
     assert same(found, [sums[i] for i in several])
 
 
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_a_list_of_outs_is_what_is_returned(kind):
+    """As a product's out is; of other iterables there is a list."""
+    a, b, out = columns()
+    right, given = one_by_one(a, b, out), kind(out)
+    for x in out:
+        x.fill(FILL)
+    found = gemm.gemm_many(a, b, out=given)
+    assert same(found, right)
+    assert type(found) is list
+    assert (found is given) == (kind is list)
+    assert all(x is y for x, y in zip(found, out, strict=True))
+
+
 def test_out_that_overlaps_its_own_operand():
     a, b, out = columns()
     out[700] = a[700]

@@ -336,8 +336,8 @@ static Py_ssize_t length_of(PyObject *column) {
 PyDoc_STRVAR(
     at_once_doc,
     "at_once(memo, count, a, b, c, out, retry, /)\n--\n\n"
-    "A list of the results, if all products are of one kind and so few that the GIL can be kept; else None, and "
-    "nothing is computed.\n\n"
+    "The results, `out` itself or a list, if all products are of one kind and so few that the GIL can be kept; else "
+    "None, and nothing is computed.\n\n"
     "a, b, c and out are lists or tuples of `count` arrays, or one (or None) for all. To take references to them "
     "would take longer than to multiply. retry: as for `run`.");
 
@@ -368,12 +368,8 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
         let_go(&self->now);
         memset(&self->now, 0, sizeof self->now);
     }
-    PyObject *found = NULL;
-    if (done)
-        found = given ? PySequence_List(results) : results;
-    else if (read >= 0 && read < count)
-        found = Py_None;
-    if (found && !(done && given)) Py_INCREF(found);
+    PyObject *found = done ? results : read >= 0 && read < count ? Py_None : NULL;
+    Py_XINCREF(found);
     if (!given) Py_DECREF(results);
     return found;
 }
@@ -411,11 +407,8 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
         }
         PyObject *operands[OPERANDS], *result;
         for (int operand = 0; operand < OPERANDS; operand++) {
-            PyObject *from = columns[operand];
-            operands[operand] = gemm_column_item(from, i);
+            operands[operand] = gemm_column_ahead(columns[operand], i, count);
             if (!operands[operand]) return NULL;
-            if (i + OBJECT < count && operands[operand] != from)
-                gemm_fetch_ahead(gemm_column_item(from, i + OBJECT), gemm_column_item(from, i + SHAPE));
         }
         const int done = add(self, (memo *)by, operands, &result);
         if (done == FAILED) return NULL;

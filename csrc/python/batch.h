@@ -77,8 +77,11 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 int gemm_independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs, share_function *share);
 
 /* A product's operand in a column: a tuple or list of them, or what stands for all. Borrowed; NULL with an error set
- * where the column has ended. */
+ * where the column has ended. Touches nothing but memory where it has not, as gemm_kind_alike. `ahead`: the same, and
+ * brings what will be read soon of those up to number `count`. */
 PyObject *gemm_column_item(PyObject *column, Py_ssize_t product);
+PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
+int gemm_column_lists(PyObject *column); /* whether it is a tuple or list */
 
 /* Memory for a short time, which is mostly at hand; NULL: there is none. `gemm_leave_room` takes it back, or NULL. */
 void *gemm_room(size_t bytes);
@@ -89,21 +92,5 @@ void gemm_leave_room(void *memory);
  * Columns must stay as they are. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *results, double most_work);
-
-enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
-
-static inline void gemm_fetch(const void *what) {
-#ifdef __GNUC__
-    __builtin_prefetch(what);
-#else
-    (void)what;
-#endif
-}
-
-/* Brings what will be read soon of the operands so many products ahead. */
-static inline void gemm_fetch_ahead(PyObject *object, PyObject *shape) {
-    gemm_fetch(object);
-    if (PyArray_CheckExact(shape)) gemm_fetch(PyArray_DIMS((PyArrayObject *)shape));
-}
 
 #endif

@@ -1,9 +1,10 @@
 /* gemm.gemm_many's operands, read by all threads at once.
  *
  * A product of 16 x 16 matrices takes less time than its three arrays' heads take to come from memory. While the caller
- * holds the GIL nobody changes an array; so the engine's threads, which never ask for it, read heads meanwhile, as
- * memory: types, shapes, strides and flags are compared with those of the first product, and data's addresses noted. No
- * reference is counted, for columns hold their arrays until all is computed. Where one differs, reading ends.
+ * holds the GIL nobody changes an array, or a list of them; so the engine's threads, which never ask for it, read both
+ * meanwhile, as memory: types, shapes, strides and flags are compared with those of the first product, and data's
+ * addresses noted. No reference is counted, for columns hold their arrays until all is computed. Where one differs,
+ * reading ends.
  */
 #include "batch.h"
 
@@ -12,9 +13,10 @@ static const double HEAD_NS = 12; /* an array's: it comes from memory, but not a
 
 typedef struct {
     const kind *what;
-    PyObject *const *items[OPERANDS]; /* a column's; NULL where it is `one` for all */
-    PyObject *one[OPERANDS];
+    PyObject *const
+        *columns; /* long enough, so that no thread meets the end of one, which would be an error of Python's */
     gemm_place *places;
+    int64_t from;       /* of the columns' products, the first */
     int64_t count, odd; /* odd: no product before it, that was read, is another; lowered by all threads */
 } reading;
 
@@ -43,11 +45,8 @@ static void read_some(void *context, int64_t job, int slot) {
     if (get(&all->odd) <= start) return;
     for (int64_t i = start; i < stop; i++) {
         PyObject *operands[OPERANDS];
-        for (int operand = 0; operand < OPERANDS; operand++) {
-            PyObject *const *items = all->items[operand];
-            operands[operand] = items ? items[i] : all->one[operand];
-            if (items && i + OBJECT < all->count) gemm_fetch_ahead(items[i + OBJECT], items[i + SHAPE]);
-        }
+        for (int operand = 0; operand < OPERANDS; operand++)
+            operands[operand] = gemm_column_ahead(all->columns[operand], all->from + i, all->from + all->count);
         if (gemm_kind_alike(all->what, operands, &all->places[i])) continue;
         lower(&all->odd, i);
         return;
@@ -87,46 +86,49 @@ void gemm_leave_room(void *memory) {
     PyMem_Free(left);
 }
 
+int gemm_column_lists(PyObject *column) {
+    return PyList_Check(column) || PyTuple_Check(column);
+}
+
 PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
     return PyList_Check(column)    ? PyList_GetItem(column, product)
            : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
                                    : column;
 }
 
-/* A column's items by address, for threads that must not ask it for them; 0 with an error set where it has ended. */
-static int list_items(PyObject *column, Py_ssize_t start, Py_ssize_t count, PyObject **items) {
-    PyObject *(*const item)(PyObject *, Py_ssize_t) = PyList_Check(column) ? PyList_GetItem : PyTuple_GetItem;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (!(items[i] = item(column, start + i))) return 0;
-    return 1;
+static void fetch(const void *what) {
+#ifdef __GNUC__
+    __builtin_prefetch(what);
+#else
+    (void)what;
+#endif
 }
 
-/* Notes where up to `count` products from `start` on are, as long as they are of a kind; how many. -1: an error is set. */
+PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count) {
+    enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
+    if (gemm_column_lists(column) && product + OBJECT < count) {
+        PyObject *shape = gemm_column_item(column, product + SHAPE);
+        fetch(gemm_column_item(column, product + OBJECT));
+        if (PyArray_CheckExact(shape)) fetch(PyArray_DIMS((PyArrayObject *)shape));
+    }
+    return gemm_column_item(column, product);
+}
+
+/* Notes where up to `count` products from `start` on are, as long as they are of a kind; how many. */
 static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                                gemm_place *places, share_function *share) {
-    enum { GROWTH = 16 }; /* by steps, so that little is listed for nothing */
-    PyObject **room = (PyObject **)gemm_room((size_t)(OPERANDS * count) * sizeof(PyObject *));
-    reading all = {.what = what};
-    Py_ssize_t done = 0;
-    for (Py_ssize_t step = FEW; room && done < count && all.odd == all.count; step *= GROWTH) {
+    Py_ssize_t done = 0, step = FEW; /* the first few alone, since nobody need be woken where they differ */
+    for (int alike = 1; alike && done < count; step = count) {
+        reading all = {what, columns, places + done, start + done, count - done < step ? count - done : step, 0};
         int listed = 0;
-        all.places = places + done;
-        all.count = all.odd = count - done < step ? count - done : step;
-        for (int operand = 0; operand < OPERANDS; operand++) {
-            all.one[operand] = columns[operand];
-            if (!PyList_Check(columns[operand]) && !PyTuple_Check(columns[operand])) continue;
-            PyObject **items = room + listed++ * all.count;
-            if (!list_items(columns[operand], start + done, all.count, items)) goto end;
-            all.items[operand] = items;
-        }
+        for (int operand = 0; operand < OPERANDS; operand++) listed += gemm_column_lists(columns[operand]);
+        all.odd = all.count;
         share(read_some, &all, (all.count + RUN - 1) / RUN, HEAD_NS * (double)all.count * listed,
               gemm_kind_ns(what) * (double)(done + all.count));
         done += all.odd;
+        alike = all.odd == all.count;
     }
-end:
-    if (!room) PyErr_NoMemory();
-    gemm_leave_room(room);
-    return PyErr_Occurred() ? -1 : done;
+    return done;
 }
 
 /* Makes the results of products that were read, the first of which is there; 0 with an error set where it fails. */
