@@ -2,26 +2,126 @@
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * A panel of b holds, per vector of columns, VL real parts and then VL imaginary ones. A real alpha or beta scales both
- * parts on their own: as a complex number its zero would turn an infinity beside it into NaN.
+ * A real alpha or beta scales both parts on their own: as a complex number its zero would turn an infinity beside it
+ * into NaN. There are two ways, of the same bits:
  *
- *   T   float or double     REAL_FMA(x, y, z)    V, SET1(x), LOAD(p), STORE(p, v)
+ *   panels    by panel.h: a whole panel of b holds, per vector of columns, LANES real parts and then LANES imaginary
+ *             ones, so that no step but multiply-adds is left to its loop; for products that repay such packing
+ *   in place  by tile.h: real and imaginary parts side by side, as in memory, and each vector of b once more with its
+ *             parts exchanged. So b may lie where it is, and of few columns or rows no more than they need is computed
+ *
+ * What is packed of a b whose last panel is not whole stays side by side there, for tile.h.
+ *
+ *   CATALOG_ROW, ISA            the row's name; attributes of functions
+ *   REAL, REAL_FMA(x, y, z)     float or double
+ *   VECTOR, LANES, SET1(x), LOAD_REALS(p), STORE_REALS(p, v)
  *   FMADD(x, y, z), FNMADD(x, y, z) = z - x * y
- *   INTERLEAVE(p, re, im), SPLIT(p, re, im)     VL complex numbers of memory from and to two vectors
+ *   INTERLEAVE(p, re, im), SPLIT(p, re, im)     LANES complex numbers of memory from and to two vectors
+ *   ROWS, PAIRS                 the tile of panels: rows, pairs of vectors
+ *   TURNED(v)                   optional, without it all is packed: (-im, re) of each (re, im). With it also
+ *   PRODUCTS(x, y), DIFFERENCE(v)               x * y of reals; the sum of the even lanes less that of the odd ones
+ *                               and tile.h's PART ... STORE_PART, TURN, TURN_DEPTH, ACCUMULATORS, TALLEST and TILES;
+ *                               what LOAD_PART did not read is zero here
  */
 #include <math.h>
 
 #include "gemm.h"
 
+#define TARGET ISA
 #include "panel_compiler.h"
 
 typedef struct number {
-    T re, im;
+    REAL re, im;
 } number;
 
 typedef struct vectors {
-    V re, im;
+    VECTOR re, im;
 } vectors;
+
+#define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
+/* b * a would add the two products of `im` in the other order */
+#define TAKES (GEMM_FIXED_ORDER | GEMM_PAIRS)
+
+#ifdef TURNED
+TARGET INLINE VECTOR multiply_add(vectors x, VECTOR y, VECTOR z) {
+    return FMADD(x.im, TURNED(y), FMADD(x.re, y, z));
+}
+
+TARGET INLINE VECTOR scaled(const gemm_scalar *s, VECTOR v) {
+    const VECTOR product = PRODUCTS(SET1((REAL)s->re), v);
+    return s->im == 0 ? product : FMADD(SET1((REAL)s->im), TURNED(v), product);
+}
+
+TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
+    const VECTOR sum = FMADD(SET1((REAL)s->re), c, v);
+    return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), TURNED(c), sum);
+}
+
+/* `count` sums of a row, from column j on, become C. */
+TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
+
+/* One row against a b whose columns are adjacent in memory along k, each sum split over k: lane by lane, a and what it
+ * is turned into by b make the terms of both parts, their signs apart. */
+TARGET static void split_dots(const gemm_block *x) {
+    enum { COLUMNS = 4, STEP = LANES / 2 }; /* of two sums: enough to hide how long one takes */
+    const number *a = (const number *)x->a;
+    const int64_t whole = x->k / STEP * STEP;
+    const PART rest = PART_OF((int)(x->k - whole));
+    for (int64_t j = 0; j < x->n; j += COLUMNS) {
+        const int64_t count = x->n - j < COLUMNS ? x->n - j : COLUMNS;
+        const number *b[COLUMNS];
+        VECTOR re[COLUMNS], im[COLUMNS];
+        EACH(i, COLUMNS) {
+            b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* one that misses is another one */
+            re[i] = im[i] = SET1(0);
+        }
+#define TERMS(load)                                                          \
+    {                                                                        \
+        const VECTOR plain = load(a + p), turned = TURNED(plain);            \
+        EACH(i, COLUMNS) {                                                   \
+            const VECTOR y = load(b[i] + p);                                 \
+            re[i] = FMADD(plain, y, re[i]), im[i] = FMADD(turned, y, im[i]); \
+        }                                                                    \
+    }
+#define LOAD_WHOLE(at) LOAD_REALS((const REAL *)(at))
+#define LOAD_REST(at) LOAD_PART(at, rest)
+        int64_t p = 0;
+        for (; p < whole; p += STEP) TERMS(LOAD_WHOLE)
+        if (p < x->k) TERMS(LOAD_REST)
+#undef TERMS
+#undef LOAD_WHOLE
+#undef LOAD_REST
+        number sums[COLUMNS];
+        EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), -DIFFERENCE(im[i])};
+        finish_sums(x, j, count, sums);
+    }
+}
+
+#define NAME in_place
+#define DOTS(x) split_dots(x)
+#define T number
+#define V VECTOR
+#define VL (LANES / 2)
+#define MR ROWS
+#define NV (2 * PAIRS)
+#define LOAD(p) LOAD_REALS((const REAL *)(p))
+#define STORE(p, v) STORE_REALS((REAL *)(p), v)
+#define ZERO SET1(0)
+#define X vectors
+#define SPLAT(x) ((vectors){SET1((x).re), SET1((x).im)})
+#define FMA(x, y, z) multiply_add(x, y, z)
+#define ONE(s) IS_ONE(s)
+#define SCALED(s, v) scaled(s, v)
+#define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
+#define STREAM
+#include "tile.h"
+#define TARGET ISA
+#endif
+
+#define KERNEL CATALOG_ROW
+#define MR ROWS
+#define NV PAIRS
+#define VL LANES
 
 TARGET INLINE vectors step(vectors acc, vectors x, vectors y) {
     acc.re = FMADD(x.re, y.re, acc.re), acc.im = FMADD(x.re, y.im, acc.im);
@@ -34,17 +134,17 @@ TARGET INLINE vectors splat(const number *x) {
 }
 
 TARGET INLINE vectors row(const number *x) {
-    return (vectors){LOAD((const T *)x), LOAD((const T *)x + VL)};
+    return (vectors){LOAD_REALS((const REAL *)x), LOAD_REALS((const REAL *)x + VL)};
 }
 
 TARGET INLINE vectors get(const number *x) {
     vectors v;
-    SPLIT((const T *)x, v.re, v.im);
+    SPLIT((const REAL *)x, v.re, v.im);
     return v;
 }
 
 TARGET INLINE void put(number *x, vectors v) {
-    INTERLEAVE((T *)x, v.re, v.im);
+    INTERLEAVE((REAL *)x, v.re, v.im);
 }
 
 TARGET INLINE number times(number s, number x) {
@@ -59,13 +159,29 @@ TARGET INLINE number times_plus(number s, number x, number y) {
 }
 
 TARGET INLINE number scalar(const gemm_scalar *s) {
-    return (number){(T)s->re, (T)s->im};
+    return (number){(REAL)s->re, (REAL)s->im};
 }
 
 TARGET INLINE void settle(number *x) {
     const vectors v = get(x);
-    STORE((T *)x, v.re), STORE((T *)x + VL, v.im);
+    STORE_REALS((REAL *)x, v.re), STORE_REALS((REAL *)x + VL, v.im);
 }
+
+#ifdef TURNED
+#undef TAKES
+#define TAKES \
+    (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS | GEMM_FIXED_ORDER | GEMM_PAIRS)
+#define COMPUTE either_way
+#define PACK
+#define pack_a in_place_pack_a
+
+/* One step of k alone stays as it is: its panels cannot be told from a b in its place. */
+TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, int64_t columns, int64_t k,
+                          int64_t width) {
+    in_place_pack_b(panels, b, rs, ps, columns, k, width);
+    for (int64_t i = 0; k > 1 && i < columns / width * width * k; i += VL) settle((number *)panels + i);
+}
+#endif
 
 #define A number
 #define B number
@@ -74,7 +190,6 @@ TARGET INLINE void settle(number *x) {
 #define PA number
 #define PB number
 #define SAME 1
-#define TAKES (GEMM_FIXED_ORDER | GEMM_PAIRS) /* b * a would add the two products of `im` in the other order */
 #define K_GROUP 1
 #define ACC vectors
 #define X vectors
@@ -91,7 +206,31 @@ TARGET INLINE void settle(number *x) {
 #define WIDEN_C(x) (x)
 #define NARROW(s) (s)
 #define SCALAR(s) scalar(s)
-#define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
 #define MUL(s, t) times(s, t)
 #define FMA(s, t, u) times_plus(s, t, u)
 #include "panel.h"
+
+#ifdef TURNED
+TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums) {
+    if (x->raw)
+        memcpy((number *)x->to + j, sums, (size_t)count * sizeof *sums);
+    else
+        finish(x, count, sums, x->c ? (const number *)x->c + j : NULL, (number *)x->to + j);
+}
+
+static void either_way(const gemm_block *x) {
+    if (x->b_ts == NR || x->b_cs != 1) { /* in its place */
+        in_place_compute(x);
+        return;
+    }
+    gemm_block whole = *x, last = *x;
+    whole.n = x->n / NR * NR, last.n = x->n - whole.n;
+    if (whole.n) compute(&whole);
+    if (!last.n) return;
+    last.b = (const number *)x->b + whole.n / NR * x->b_ts, last.b_ts = NR;
+    if (x->from) last.from = (const number *)x->from + whole.n;
+    if (x->c) last.c = (const number *)x->c + whole.n;
+    last.to = (number *)x->to + whole.n;
+    in_place_compute(&last);
+}
+#endif

@@ -12,7 +12,8 @@
  * In float and double nothing is reassociated, split over k, flushed or skipped: every kernel gives the same bits. One
  * exception: of a product with m = 1 whose b has its columns adjacent along k, sums may be split unless `ordered`. Such
  * a kernel stops at k; were it to pad k, +0 would be wrong: a sum that underflowed to -0 must stay -0. Narrower types
- * are summed in a wider one, the sum type; integers wrap.
+ * are summed in a wider one, the sum type; integers wrap. Complex numbers have an order of their own, complex.h's, with
+ * the same exception; there a matrix times a vector is such a product too, wherever the matrix lies.
  */
 #ifndef GEMM_H
 #define GEMM_H
@@ -70,9 +71,17 @@ typedef struct gemm_kernel {
 } gemm_kernel;
 
 /* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
- * for the transposed product, because their types differ or it would be rounded otherwise; elements that are two numbers
- * each, and aligned as one of them. */
-enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8, GEMM_PAIRS = 16 };
+ * for the transposed product, because their types differ or it would be rounded otherwise (with DOTS: but for n = 1);
+ * whole panels of b only with panels of a, and sooner done than what is not packed; elements that are two numbers each,
+ * and aligned as one of them. */
+enum {
+    GEMM_UNPACKED_A = 1,
+    GEMM_UNPACKED_B = 2,
+    GEMM_UNPACKED_DOTS = 4,
+    GEMM_FIXED_ORDER = 8,
+    GEMM_FAST_PANELS = 16,
+    GEMM_PAIRS = 32
+};
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
 typedef struct gemm_strides {

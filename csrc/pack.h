@@ -40,7 +40,7 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
                     continue;
                 }
                 for (int64_t i = 0; i < count; i++) row[i] = CONVERT(from[i]);
-                for (int64_t i = count; i < WIDTH; i++) row[i] = 0;
+                for (int64_t i = count; i < WIDTH; i++) row[i] = (T){0};
             }
             continue;
         }
@@ -65,7 +65,7 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         for (; done < k; done++) {
             T *row = to + done * WIDTH;
             for (int64_t i = 0; i < count; i++) row[i] = CONVERT(x[i * rs + done * ps]);
-            for (int64_t i = count; i < WIDTH; i++) row[i] = 0;
+            for (int64_t i = count; i < WIDTH; i++) row[i] = (T){0};
         }
     }
 }

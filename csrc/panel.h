@@ -18,6 +18,7 @@
  *   SAME          C and SUM are one type: finished sums may go straight to memory
  *   TAKES         flags of gemm.h; default 0
  *   PACK          optional: defined where the file has packing functions of its own, pack_a and pack_b
+ *   COMPUTE       optional: the file's own block function, to follow, which may call `compute`
  *   ENTER, LEAVE  optional: statements before and after a block
  *   FMA_TOO       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
  */
@@ -137,7 +138,9 @@ TARGET static void compute(const gemm_block *x) {
     LEAVE
 }
 
-#ifdef FMA_TOO
+#ifdef COMPUTE
+static void COMPUTE(const gemm_block *x); /* of the file itself */
+#elif defined(FMA_TOO)
 __attribute__((target("fma"))) static void compute_by_fma(const gemm_block *x) {
     block(x);
 }

@@ -16,15 +16,18 @@
  *   MR, NV    rows and vectors of the tile that packed panels are made for
  *   TALLEST   rows of any tile              TILES(X)  X(nv) for each nv that there shall be; NV among them
  *   LOAD(p), STORE(p, v), SPLAT(x), MUL(x, y), FMA(x, y, z) = x*y + z
+ *   ZERO, X                                 sums of nothing; the type of SPLAT, a factor; default: SPLAT((T)0), V
  *   PART, PART_OF(count), LOAD_PART(p, part), STORE_PART(p, part, v)   the first `count` elements of a vector, 1 to VL;
  *             what LOAD_PART did not read is anything but a trap
  *             without V these are plain C, only FMA is to be given
  *   TAKES     what may come unpacked; default: both operands
  *   C_T, LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   where C is of another type than T
  *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
+ *   SCALED(s, v), PLUS_SCALED(s, c, v)      s*v and s*c + v for a gemm_scalar s; default: by SPLAT, MUL and FMA
  *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types in memory
  *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT(*(p)), FMA
- *   FMA_ONE(x, y, z)                        for single elements, if STREAM and TURN are given
+ *   FMA_ONE(x, y, z)                        for single elements, of which sums are split, unless the file has
+ *   DOTS(x)                                 its own loop for that, where a and the columns of b are adjacent along k
  *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
  *             TURN_DEPTH; rows from `count` on are zero and not read
  *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
@@ -36,20 +39,12 @@
 
 #include <string.h>
 
-/* Loops over the tile must vanish, or the accumulators live in memory. */
-#if defined(__clang__)
-#define EACH(i, count) _Pragma("clang loop unroll(full)") for (int i = 0; i < (count); i++)
-#elif defined(__GNUC__)
-#define EACH(i, count) _Pragma("GCC unroll 64") for (int i = 0; i < (count); i++)
-#else
-#define EACH(i, count) for (int i = 0; i < (count); i++)
-#endif
+#include "panel_compiler.h"
+
 #ifdef __GNUC__
 #define PREFETCH(p) __builtin_prefetch(p)
-#define INLINE static inline __attribute__((always_inline))
 #else
 #define PREFETCH(p) (void)(p)
-#define INLINE static __forceinline
 #endif
 #define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* of the cache */
 #define JOIN_(x, y) x##_##y
@@ -80,6 +75,16 @@
 #ifndef ONE
 #define ONE(s) ((s)->re == 1)
 #define SCALAR(s) ((T)(s)->re)
+#endif
+#ifndef X
+#define X V
+#endif
+#ifndef ZERO
+#define ZERO SPLAT((T)0)
+#endif
+#ifndef SCALED
+#define SCALED(s, v) MUL(SPLAT(SCALAR(s)), v)
+#define PLUS_SCALED(s, c, v) FMA(SPLAT(SCALAR(s)), c, v)
 #endif
 #ifndef ELEMENT
 #define ELEMENT(p) SPLAT(*(p))
@@ -134,7 +139,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                 EACH_VECTOR(acc[r * nv + v] = LOAD(row + v * VL), acc[r * nv + v] = LOAD_PART(row + v * VL, last))
             }
         } else {
-            EACH(at, rows * nv) acc[at] = SPLAT((T)0);
+            EACH(at, rows * nv) acc[at] = ZERO;
         }
 
         if (tiles > 1) { /* the next tile of C, which the k loop leaves time to fetch */
@@ -161,7 +166,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                 row[v] = LOAD_PART((b_at) + v * VL, last);                                     \
         }                                                                                      \
         EACH(r, rows) {                                                                        \
-            const V element = ELEMENT((a_at) + r * (a_apart));                                 \
+            const X element = ELEMENT((a_at) + r * (a_apart));                                 \
             EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);       \
         }                                                                                      \
     }
@@ -189,16 +194,14 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             continue;
         }
         if (!ONE(x->alpha)) { /* so a NaN multiplies; 1 is no multiplication only to save it */
-            const V alpha = SPLAT(SCALAR(x->alpha));
-            EACH(at, rows * nv) acc[at] = MUL(alpha, acc[at]);
+            EACH(at, rows * nv) acc[at] = SCALED(x->alpha, acc[at]);
         }
         if (x->c) {
-            const V beta = SPLAT(SCALAR(x->beta));
             const C_T *c = (const C_T *)x->c + i * x->c_rs + j;
             EACH(r, rows) {
                 const C_T *row = c + r * x->c_rs;
-                EACH_VECTOR(acc[r * nv + v] = FMA(beta, LOAD_C(row + v * VL), acc[r * nv + v]),
-                            acc[r * nv + v] = FMA(beta, LOAD_C_PART(row + v * VL, last), acc[r * nv + v]))
+                EACH_VECTOR(acc[r * nv + v] = PLUS_SCALED(x->beta, LOAD_C(row + v * VL), acc[r * nv + v]),
+                            acc[r * nv + v] = PLUS_SCALED(x->beta, LOAD_C_PART(row + v * VL, last), acc[r * nv + v]))
             }
         }
         C_T *to = (C_T *)x->to + i * x->to_rs + j;
@@ -261,7 +264,7 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
             STORE_PART(to, part, sum);
         return;
     }
-    if (!ONE(x->alpha)) sum = MUL(SPLAT(SCALAR(x->alpha)), sum);
+    if (!ONE(x->alpha)) sum = SCALED(x->alpha, sum);
     if (x->c) {
         const C_T *c = (const C_T *)x->c + j;
         V addend;
@@ -269,7 +272,7 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
             addend = LOAD_C(c);
         else
             addend = LOAD_C_PART(c, part);
-        sum = FMA(SPLAT(SCALAR(x->beta)), addend, sum);
+        sum = PLUS_SCALED(x->beta, addend, sum);
     }
     C_T *to = (C_T *)x->to + j;
     if (whole)
@@ -289,13 +292,13 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
         const PART part = PART_OF(n > whole ? (int)(n - whole) : VL);
         const T *b = (const T *)x->b + j0;
         for (int64_t j = 0; j < n; j += VL) {
-            V sum = SPLAT((T)0);
+            V sum = ZERO;
             if (from) sum = j < whole ? LOAD(from + j0 + j) : LOAD_PART(from + j0 + j, part);
             STORE(sums + j, sum);
         }
         int64_t p = 0;
         for (; p + DEPTH <= x->k; p += DEPTH, b += DEPTH * x->b_ps) {
-            V element[DEPTH];
+            X element[DEPTH];
             EACH(q, DEPTH) element[q] = SPLAT(a[(p + q) * x->a_ps]);
             for (int64_t j = 0; j < whole; j += VL) {
                 V sum = LOAD(sums + j);
@@ -309,7 +312,7 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
             }
         }
         for (; p < x->k; p++, b += x->b_ps) {
-            const V element = SPLAT(a[p * x->a_ps]);
+            const X element = SPLAT(a[p * x->a_ps]);
             for (int64_t j = 0; j < n; j += VL) {
                 const V row = j < whole ? LOAD(b + j) : LOAD_PART(b + j, part);
                 STORE(sums + j, FMA(element, row, LOAD(sums + j)));
@@ -330,14 +333,14 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
         EACH(i, PANELS)
             panel[i] = (const T *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts; /* or read another */
         EACH(i, PANELS * NV) {
-            sum[i] = SPLAT((T)0);
+            sum[i] = ZERO;
             if (from && (i + 1) * VL <= count)
                 sum[i] = LOAD(from + j + i * VL);
             else if (from && i * VL < count)
                 sum[i] = LOAD_PART(from + j + i * VL, PART_OF(count - i * VL));
         }
         for (int64_t p = 0; p < x->k; p++) {
-            const V element = SPLAT(a[p * x->a_ps]);
+            const X element = SPLAT(a[p * x->a_ps]);
             EACH(i, PANELS)
                 EACH(v, NV) sum[i * NV + v] = FMA(element, LOAD(panel[i] + p * NR + v * VL), sum[i * NV + v]);
         }
@@ -388,6 +391,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
     }
 }
 
+#if defined(FMA_ONE) && !defined(DOTS)
+#define DOTS LOCAL(dots)
 /* The same with each sum split over k, as often as there are lanes and chains: memory's speed, another rounding. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
@@ -399,7 +404,7 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
         V sum[COLUMNS][CHAINS];
         EACH(i, COLUMNS) {
             b[i] = (const T *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* a column that misses is another one */
-            EACH(h, CHAINS) sum[i][h] = SPLAT((T)0);
+            EACH(h, CHAINS) sum[i][h] = ZERO;
         }
         int64_t p = 0;
         for (; p + STEP <= x->k; p += STEP) {
@@ -421,6 +426,7 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
 }
 #endif
 #endif
+#endif
 
 TARGET static void LOCAL(compute)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
@@ -432,10 +438,13 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     }
 #ifdef TURN
     if (m == 1 && x->b_ps == 1 && x->k > 1 && (n == 1 || x->b_cs != 1)) {
-        if (x->ordered || x->a_ps != 1 || x->from)
-            LOCAL(ordered_dots)(x);
-        else
-            LOCAL(dots)(x);
+#ifdef DOTS
+        if (!x->ordered && x->a_ps == 1 && !x->from) {
+            DOTS(x);
+            return;
+        }
+#endif
+        LOCAL(ordered_dots)(x);
         return;
     }
 #endif
@@ -521,6 +530,10 @@ const gemm_kernel KERNEL = {
 #undef STORE_C_PART
 #undef ONE
 #undef SCALAR
+#undef SCALED
+#undef PLUS_SCALED
+#undef ZERO
+#undef X
 #undef PACK_A
 #undef PACK_B
 #undef A_T
@@ -531,6 +544,7 @@ const gemm_kernel KERNEL = {
 #undef STREAM
 #undef TURN
 #undef FMA_ONE
+#undef DOTS
 #undef TURN_DEPTH
 #undef HEIGHT
 #undef TILE
@@ -540,7 +554,5 @@ const gemm_kernel KERNEL = {
 #undef LOCAL
 #undef JOIN
 #undef JOIN_
-#undef EACH
-#undef INLINE
 #undef PREFETCH
 #undef LINES

@@ -28,6 +28,7 @@ from gemm.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [row for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")]
+COMPLEX = [row for row in KERNELS if row.backend == "cpu" and row.dtype.startswith("complex")]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
 
 
@@ -254,6 +255,69 @@ def test_split_sums_of_vectors_depend_on_their_row_alone(row):
             gemm.set_num_threads(threads)
             part = run(row, a[rows], b, np.empty((len(a[rows]), 1), row.dtype), reproducible=False)
             same_bits(part, whole[rows])
+
+
+def complex_chain(a, b):
+    """a @ b as csrc/complex.h promises it."""
+    parts = np.zeros((*a.shape[:1], *b.shape[1:], 2), a.real.dtype)
+    fma = exact_fma(parts.dtype.name)
+    for i, j in np.ndindex(parts.shape[:2]):
+        re = im = 0.0
+        for x, y in zip(a[i].tolist(), b[:, j].tolist(), strict=True):
+            re, im = fma(x.real, y.real, re), fma(x.real, y.imag, im)
+            re, im = fma(-x.imag, y.imag, re), fma(x.imag, y.real, im)
+        parts[i, j] = re, im
+    return parts.view(a.dtype)[..., 0]
+
+
+@pytest.mark.parametrize("k", [1, 2, 9, 300])
+@pytest.mark.parametrize("row", COMPLEX, ids=lambda row: row.name)
+def test_complex_numbers_have_one_order(row, k):
+    """From panels, in place, in a last panel that is not whole, through blocks of k: the same bits, the chain's."""
+    available(row)
+    m, n = 67, 2 * row.params["NR"] + 3
+    rng = np.random.default_rng(k)
+    a, b, c = (
+        rng.integers(-9, 9, (*shape, 2)) * rng.choice([1, 0.1], (*shape, 2)) for shape in ((m, k), (k, n), (m, n))
+    )
+    a, b, c = (np.ascontiguousarray(x).view(complex)[..., 0].astype(row.dtype) for x in (a, b, c))
+    parts = row.dtype.replace("complex64", "float32").replace("complex128", "float64")
+    plain = next(x for x in COMPLEX if x.dtype == row.dtype and x.target == "scalar")
+    some = ((slice(m), slice(n)), (slice(m), slice(2)), (slice(5, 50), slice(n - 5, n)), (slice(2, 4), slice(1, 20)))
+    for options in ({}, {"alpha": -0.5, "c": c, "beta": 2.0}, {"alpha": 1 + 3j, "c": c, "beta": 0.3j}):
+        whole = run(plain, a, b, np.empty_like(c), reproducible=False, **options)
+        if not options:
+            same_bits(whole[:2, :2].copy().view(parts), complex_chain(a[:2], b[:, :2]).view(parts))
+        for kernel in (row, small_blocks(row)):
+            for rows, columns in (*some, (slice(1), slice(n))):
+                if options:
+                    options["c"] = c[rows, columns]
+                want = whole[rows, columns].copy()
+                for x, y in ((a, b), (a.T.copy().T, b), (a, b if len(want) == 1 else b.T.copy().T)):
+                    out = run(kernel, x[rows], y[:, columns], np.empty_like(want), reproducible=False, **options)
+                    same_bits(out.view(parts), want.view(parts))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 139, 700])
+@pytest.mark.parametrize("row", COMPLEX, ids=lambda row: row.name)
+def test_a_complex_matrix_times_a_vector(row, k):
+    """Its sums may be split; each depends on its row alone, and leaves what lies around."""
+    available(row)
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal((*shape, 2)).view(complex)[..., 0] for shape in ((133, k), (k, 1)))
+    a, b = a.astype(row.dtype), b.astype(row.dtype)
+    exact = a.astype(np.clongdouble) @ b.astype(np.clongdouble)
+    bound = 2 * (k + 2) * np.finfo(row.dtype).eps / 2 * (abs(a) @ abs(b))
+    for x in (a, a.T.copy().T):
+        whole, check = guarded((133, 1), row.dtype)
+        run(row, x, b, whole, reproducible=False)
+        check()
+        assert np.all(abs(whole - exact) <= 2 * bound)
+        for rows in (slice(1, 2), slice(3, 8), slice(40, 133)):
+            out = np.empty((len(x[rows]), 1), row.dtype)
+            assert np.array_equal(run(row, x[rows], b, out, reproducible=False), whole[rows])
+    c = run(row, a, b, np.empty((133, 1), row.dtype), c=whole, alpha=2j, beta=1 - 1j, reproducible=False)
+    assert np.all(abs(c - (2j * exact + (1 - 1j) * whole)) <= 8 * (bound + np.finfo(row.dtype).eps * abs(whole)))
 
 
 def test_special_values(row):

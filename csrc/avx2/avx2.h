@@ -88,4 +88,23 @@ AVX2_INLINE void avx2_turn_doubles(__m256d *turned, const double *x, int64_t rs,
     turned[0] = _mm256_unpacklo_pd(a, b), turned[1] = _mm256_unpackhi_pd(a, b);
 }
 
+/* turned[0] = the pairs x[0 ... 1][0 ... 1]; rows from `count` on are zero. */
+AVX2_INLINE void avx2_turn_pairs(__m256d *turned, const double *x, int64_t rs, int count) {
+    const __m128d none = _mm_setzero_pd();
+    turned[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),
+                                     count > 1 ? _mm_loadu_pd(x + rs) : none, 1);
+}
+
+/* The sum of the even lanes less that of the odd ones. */
+AVX2_INLINE float avx2_difference_of_floats(__m256 v) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_sub_ss(two, _mm_movehdup_ps(two)));
+}
+
+AVX2_INLINE double avx2_difference_of_doubles(__m256d v) {
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_sub_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
 #endif

@@ -1,19 +1,17 @@
 /* complex64: 6 rows x 1 ymm of real and 1 of imaginary parts: 12 accumulators, 2 for b, 2 for a: all 16 registers.
  * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
-#include <immintrin.h>
+#include "avx2.h"
 
-#define KERNEL cgemm_avx2_6x8
-#ifdef __GNUC__
-#define TARGET __attribute__((target("avx2,fma")))
-#endif
-#define T float
-#define MR 6
-#define NV 1
-#define VL 8
-#define V __m256
+#define CATALOG_ROW cgemm_avx2_6x8
+#define ISA AVX2
+#define REAL float
+#define ROWS 6
+#define PAIRS 1
+#define LANES 8
+#define VECTOR __m256
 #define SET1(x) _mm256_set1_ps(x)
-#define LOAD(p) _mm256_loadu_ps(p)
-#define STORE(p, v) _mm256_storeu_ps(p, v)
+#define LOAD_REALS(p) _mm256_loadu_ps(p)
+#define STORE_REALS(p, v) _mm256_storeu_ps(p, v)
 #define FMADD(x, y, z) _mm256_fmadd_ps(x, y, z)
 #define FNMADD(x, y, z) _mm256_fnmadd_ps(x, y, z)
 #define REAL_FMA(x, y, z) fmaf(x, y, z)
@@ -24,4 +22,17 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm256_storeu_ps(p, _mm256_unpacklo_ps(re_, im_)), _mm256_storeu_ps((p) + 8, _mm256_unpackhi_ps(re_, im_)))
+#define TURNED(v) _mm256_xor_ps(_mm256_permute_ps(v, 0xB1), _mm256_castsi256_ps(_mm256_set1_epi64x(0x80000000)))
+#define PRODUCTS(x, y) _mm256_mul_ps(x, y)
+#define DIFFERENCE(v) avx2_difference_of_floats(v)
+#define PART avx2_part
+#define PART_OF(count) avx2_part_of_floats(2 * (count))
+#define LOAD_PART(p, part) _mm256_maskload_ps((const float *)(p), (part).mask)
+#define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, v)
+#define TURN(turned, x, rs, count) avx2_turn_doubles((__m256d *)(turned), (const double *)(x), rs, count)
+#define TURN_DEPTH 2
+/* 16 registers: 12 sums, one or more of b and what they are turned into, which may be read anew; an element of a. */
+#define ACCUMULATORS 12
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

@@ -48,4 +48,25 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn_doubles(__m
 #undef ROWS
 }
 
+/* turned[0] = the pairs x[0 ... 3][0 ... 1]; rows from `count` on are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_turn_pairs(__m512d *turned, const double *x, int64_t rs,
+                                                                           int count) {
+    const __m128d none = _mm_setzero_pd();
+#define ROW(i) (i < count ? _mm_loadu_pd(x + (i) * rs) : none)
+#define INTO(v, i) _mm512_castps_pd(_mm512_insertf32x4(_mm512_castpd_ps(v), _mm_castpd_ps(ROW(i)), i))
+    turned[0] = INTO(INTO(INTO(_mm512_castpd128_pd512(ROW(0)), 1), 2), 3);
+#undef ROW
+#undef INTO
+}
+
+/* The sum of the even lanes less that of the odd ones. */
+AVX512 static inline __attribute__((always_inline)) float avx512_difference_of_floats(__m512 v) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    return avx2_difference_of_floats(_mm256_add_ps(_mm512_castps512_ps256(v), high));
+}
+
+AVX512 static inline __attribute__((always_inline)) double avx512_difference_of_doubles(__m512d v) {
+    return avx2_difference_of_doubles(_mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1)));
+}
+
 #endif

@@ -1,19 +1,17 @@
 /* complex64: 6 rows x 2 zmm of real and 2 of imaginary parts: 24 accumulators, 4 for b, 2 for a: 30 of 32 registers.
  * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
-#include <immintrin.h>
+#include "avx512.h"
 
-#define KERNEL cgemm_avx512_6x32
-#ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,fma")))
-#endif
-#define T float
-#define MR 6
-#define NV 2
-#define VL 16
-#define V __m512
+#define CATALOG_ROW cgemm_avx512_6x32
+#define ISA AVX512
+#define REAL float
+#define ROWS 6
+#define PAIRS 2
+#define LANES 16
+#define VECTOR __m512
 #define SET1(x) _mm512_set1_ps(x)
-#define LOAD(p) _mm512_loadu_ps(p)
-#define STORE(p, v) _mm512_storeu_ps(p, v)
+#define LOAD_REALS(p) _mm512_loadu_ps(p)
+#define STORE_REALS(p, v) _mm512_storeu_ps(p, v)
 #define FMADD(x, y, z) _mm512_fmadd_ps(x, y, z)
 #define FNMADD(x, y, z) _mm512_fnmadd_ps(x, y, z)
 #define REAL_FMA(x, y, z) fmaf(x, y, z)
@@ -24,4 +22,19 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_ps(p, _mm512_unpacklo_ps(re_, im_)), _mm512_storeu_ps((p) + 16, _mm512_unpackhi_ps(re_, im_)))
+#define TURNED(v)        \
+    _mm512_castsi512_ps( \
+        _mm512_xor_si512(_mm512_castps_si512(_mm512_permute_ps(v, 0xB1)), _mm512_set1_epi64(0x80000000)))
+#define PRODUCTS(x, y) _mm512_mul_ps(x, y)
+#define DIFFERENCE(v) avx512_difference_of_floats(v)
+#define PART __mmask16
+#define PART_OF(count) (__mmask16)((1u << 2 * (count)) - 1)
+#define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
+#define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
+#define TURN(turned, x, rs, count) avx512_turn_doubles((__m512d *)(turned), (const double *)(x), rs, count)
+#define TURN_DEPTH 2
+/* 32 registers: 24 sums, up to 4 of b and what they are turned into, which may be read anew; an element of a. */
+#define ACCUMULATORS 24
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

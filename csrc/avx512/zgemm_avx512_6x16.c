@@ -1,19 +1,17 @@
 /* complex128: 6 rows x 2 zmm of real and 2 of imaginary parts: 24 accumulators, 4 for b, 2 for a: 30 of 32 registers.
  * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
-#include <immintrin.h>
+#include "avx512.h"
 
-#define KERNEL zgemm_avx512_6x16
-#ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,fma")))
-#endif
-#define T double
-#define MR 6
-#define NV 2
-#define VL 8
-#define V __m512d
+#define CATALOG_ROW zgemm_avx512_6x16
+#define ISA AVX512
+#define REAL double
+#define ROWS 6
+#define PAIRS 2
+#define LANES 8
+#define VECTOR __m512d
 #define SET1(x) _mm512_set1_pd(x)
-#define LOAD(p) _mm512_loadu_pd(p)
-#define STORE(p, v) _mm512_storeu_pd(p, v)
+#define LOAD_REALS(p) _mm512_loadu_pd(p)
+#define STORE_REALS(p, v) _mm512_storeu_pd(p, v)
 #define FMADD(x, y, z) _mm512_fmadd_pd(x, y, z)
 #define FNMADD(x, y, z) _mm512_fnmadd_pd(x, y, z)
 #define REAL_FMA(x, y, z) fma(x, y, z)
@@ -24,4 +22,19 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_pd(p, _mm512_unpacklo_pd(re_, im_)), _mm512_storeu_pd((p) + 8, _mm512_unpackhi_pd(re_, im_)))
+#define TURNED(v)                                                                         \
+    _mm512_castsi512_pd(_mm512_xor_si512(_mm512_castpd_si512(_mm512_permute_pd(v, 0x55)), \
+                                         _mm512_castpd_si512(_mm512_set4_pd(0, -0.0, 0, -0.0))))
+#define PRODUCTS(x, y) _mm512_mul_pd(x, y)
+#define DIFFERENCE(v) avx512_difference_of_doubles(v)
+#define PART __mmask8
+#define PART_OF(count) (__mmask8)((1u << 2 * (count)) - 1)
+#define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
+#define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
+#define TURN(turned, x, rs, count) avx512_turn_pairs(turned, (const double *)(x), 2 * (rs), count)
+#define TURN_DEPTH 1
+/* 32 registers: 24 sums, up to 4 of b and what they are turned into, which may be read anew; an element of a. */
+#define ACCUMULATORS 24
+#define TALLEST 12
+#define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

@@ -63,7 +63,8 @@ grant_threads(void) {
 }
 
 /* Packs by a kernel's own function what is conjugated on the way, a little at a time: no kernel's order in its panels
- * need be known. As in every kernel of complex numbers, a panel of `width` holds step p of k at p * width. */
+ * need be known. As in every kernel of complex numbers, a panel of `width` holds step p of k at p * width; a step that
+ * is all of k may be packed otherwise, so none is left over. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { ROOM = 512 };                                                                                          \
@@ -71,8 +72,9 @@ grant_threads(void) {
         T conjugated[ROOM][2];                                                                                        \
         const int64_t step = ROOM / width;                                                                            \
         for (int64_t i0 = 0; i0 < rows; i0 += width)                                                                  \
-            for (int64_t p0 = 0; p0 < k; p0 += step) {                                                                \
-                const int64_t count = rows - i0 < width ? rows - i0 : width, depth = k - p0 < step ? k - p0 : step;   \
+            for (int64_t p0 = 0, depth; p0 < k; p0 += depth) {                                                        \
+                const int64_t count = rows - i0 < width ? rows - i0 : width, left = k - p0;                           \
+                depth = left <= step ? left : left == step + 1 ? step - 1 : step;                                     \
                 for (int64_t p = 0; p < depth; p++)                                                                   \
                     for (int64_t i = 0; i < count; i++) {                                                             \
                         const T *number = (const T *)x + 2 * ((i0 + i) * rs + (p0 + p) * ps);                         \

@@ -34,15 +34,18 @@ static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part
         SMALL_A = 256 << 10, /* the same for a, whose rows are read as often as b has panels; of its whole depth: */
         WIDE = 200,          /* columns that repay packing a larger one */
         FEW_ROWS = 96,
-        LINE = 64, /* bytes, as in most first caches, where */
-        SETS = 64, /* lines that are a multiple of so many apart compete */
-        WAYS = 8   /* for so many places or some more */
+        FEW_PASSES = 5, /* FEW_TILES, b of any size, of kernels that are faster from panels */
+        LINE = 64,      /* bytes, as in most first caches, where */
+        SETS = 64,      /* lines that are a multiple of so many apart compete */
+        WAYS = 8        /* for so many places or some more */
     };
     const gemm_kernel *kernel = cut->kernel;
     const int64_t k = cut->kc;
     const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
     const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
-    const int large_b = m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
+    const int panels = (kernel->takes & GEMM_FAST_PANELS) && n >= kernel->nr;
+    const int large_b =
+        panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
     /* Rows apart by a multiple of a power of two share sets. Where b begins within a line, as NumPy's arrays do, a tile
      * takes a line more of each row, and that is too much. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
@@ -53,7 +56,8 @@ static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part
     /* down the columns of memory a tile uses a part of each line; few of those lines stay until the next tile */
     const int down = whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
-    cut->pack_a = k && (!(kernel->takes & GEMM_UNPACKED_A) || down || large_a);
+    const int beside = panels && (cut->pack_b || whole->prepared);
+    cut->pack_a = k && (!(kernel->takes & GEMM_UNPACKED_A) || down || large_a || beside);
 }
 
 void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {

@@ -144,10 +144,12 @@ static void cut_for(jobs *all, int threads) {
 }
 
 /* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
- * computed: factors commute inside an fma, so the bits stay. Returns whether it is. */
+ * computed: factors commute inside an fma, so the bits stay. Where they would not, all products of a matrix and a vector
+ * are transposed, as far as sums of those may be split anyway. Returns whether it is. */
 static int orient(jobs *all, const gemm_plan *plan) {
-    const int fixed = plan->prepared || plan->kernel->takes & GEMM_FIXED_ORDER;
-    const int transposed = !fixed && plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
+    const int fixed = plan->kernel->takes & GEMM_FIXED_ORDER, dots = plan->kernel->takes & GEMM_UNPACKED_DOTS;
+    const int rows = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
+    const int transposed = !plan->prepared && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
     gemm_part *x = &all->whole;
     all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
     x->k = plan->k;

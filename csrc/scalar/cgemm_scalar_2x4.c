@@ -1,15 +1,16 @@
 /* complex64 in plain C: vectors of one element. */
 #include <math.h>
 
-#define KERNEL cgemm_scalar_2x4
-#define T float
-#define MR 2
-#define NV 4
-#define VL 1
-#define V float
+#define CATALOG_ROW cgemm_scalar_2x4
+#define ISA
+#define REAL float
+#define ROWS 2
+#define PAIRS 4
+#define LANES 1
+#define VECTOR float
 #define SET1(x) (x)
-#define LOAD(p) (*(p))
-#define STORE(p, v) (*(p) = (v))
+#define LOAD_REALS(p) (*(p))
+#define STORE_REALS(p, v) (*(p) = (v))
 #define FMADD(x, y, z) fmaf(x, y, z)
 #define FNMADD(x, y, z) fmaf(-(x), y, z)
 #define REAL_FMA(x, y, z) fmaf(x, y, z)

@@ -1,15 +1,16 @@
 /* complex128 in plain C: vectors of one element. */
 #include <math.h>
 
-#define KERNEL zgemm_scalar_2x4
-#define T double
-#define MR 2
-#define NV 4
-#define VL 1
-#define V double
+#define CATALOG_ROW zgemm_scalar_2x4
+#define ISA
+#define REAL double
+#define ROWS 2
+#define PAIRS 4
+#define LANES 1
+#define VECTOR double
 #define SET1(x) (x)
-#define LOAD(p) (*(p))
-#define STORE(p, v) (*(p) = (v))
+#define LOAD_REALS(p) (*(p))
+#define STORE_REALS(p, v) (*(p) = (v))
 #define FMADD(x, y, z) fma(x, y, z)
 #define FNMADD(x, y, z) fma(-(x), y, z)
 #define REAL_FMA(x, y, z) fma(x, y, z)
