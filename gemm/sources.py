@@ -7,7 +7,6 @@ torn, foreign or outdated one reads as absent.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -82,8 +81,15 @@ def cache_dir() -> Path | None:
     return folder
 
 
+def digest(data: bytes) -> bytes:
+    """SHA-256."""
+    import hashlib  # which takes OpenSSL along
+
+    return hashlib.sha256(data).digest()
+
+
 def _seal(data: bytes) -> bytes:
-    return hashlib.sha256(version().encode() + b"\0" + data).digest()
+    return digest(version().encode() + b"\0" + data)
 
 
 def load(name: str) -> bytes | None:

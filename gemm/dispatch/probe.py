@@ -8,8 +8,6 @@ the child is started again without it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import stat
@@ -19,14 +17,16 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemm import sources
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.dispatch import tuning
-from gemm.dispatch.child import Child, Line, serve, timeout
 from gemm.dispatch.plan import Rates
 from gemm.problem import Device
+
+if TYPE_CHECKING:
+    from gemm.dispatch.child import Line
 
 log = logging.getLogger("gemm")
 
@@ -108,6 +108,8 @@ def devices(backend: str) -> tuple[Device, ...]:
 
 def _known(name: str, *, run: bool) -> Facts | None:
     """The facts of entry `name`: remembered, or new ones if `run`. That there are none on disk is remembered, too."""
+    import json
+
     if _memory.get(name) is None and (run or name not in _memory):
         blob = sources.load(name)
         if blob is None and not run:
@@ -170,7 +172,7 @@ def entry(kind: str = "probe") -> str:
         library = text.strip()
         if file.endswith(".icd") and os.path.isfile(library):
             found.append((os.stat(library).st_size, os.stat(library).st_mtime_ns))
-    return f"{kind}-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+    return f"{kind}-" + sources.digest(repr(found).encode()).hex()[:32]
 
 
 def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
@@ -191,6 +193,8 @@ def _probe(*, verify: bool) -> Facts:
     Args:
         verify: kernels, too, not only which devices there are.
     """
+    from gemm.dispatch.child import Child, timeout
+
     lines: list[Line] = []
     skip: list[str] = []  # what is known, for better or worse
     log.info("gemm %s, once for these drivers", "verifies kernels" if verify else "looks for devices")
@@ -291,4 +295,6 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 if __name__ == "__main__":
+    from gemm.dispatch.child import serve
+
     serve(answer)
