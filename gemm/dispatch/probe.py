@@ -122,6 +122,11 @@ def _known(name: str, *, run: bool) -> Facts | None:
     return _memory[name]
 
 
+def look() -> Facts:
+    """What devices there are, found anew in a child process; nothing is remembered."""
+    return _probe(verify=False)
+
+
 def forget() -> None:
     """Drop what is remembered in this process and on disk, so that the next need probes anew."""
     with _lock:
@@ -249,6 +254,7 @@ def _check(name: str, key: str) -> Iterator[Line]:
 def explore(request: Line) -> Iterator[Line]:
     """Every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable
     from gemm.measure import measure
     from gemm.verify import quick
 
@@ -261,7 +267,10 @@ def explore(request: Line) -> Iterator[Line]:
             backend = registry.backend(name)
             devices = backend.devices()
         except Exception as error:  # BackendUnavailable, or a driver's library that is broken in its own way
-            yield {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
+            line = {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
+            if isinstance(error, BackendUnavailable):
+                line |= {"cause": error.told, "why": error.cause, "remedy": error.remedy}
+            yield line
             continue
         for device in devices:
             yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
