@@ -301,7 +301,7 @@ def _on(row: Kernel) -> list[tuple[Device | None, str]]:
     try:
         devices = probe.devices(row.backend)
     except BackendUnavailable as error:
-        return [(None, str(error))]
+        return [(None, error.told)]
     return [(device, dispatch.unavailable(row, device)) for device in devices]
 
 

@@ -77,7 +77,10 @@ class Array(np.ndarray):
         from gemm import namespace
 
         if api_version is not None:
-            namespace.follows(api_version)
+            if not hasattr(np.ndarray, "__array_namespace__"):
+                raise ValueError(f"NumPy {np.__version__} follows no version of the array API: 2.0 does")
+            numpys: Any = super()
+            numpys.__array_namespace__(api_version=api_version)  # refuses what it does not follow
         return namespace
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
@@ -26,5 +25,7 @@ def get_library() -> str:
 
 def compiler_words() -> str:
     """What a C compiler takes to compile and link a program with libgemm, which then finds it where it lies now."""
+    import shlex
+
     folder = str(Path(get_library()).parent)
     return shlex.join([f"-I{get_include()}", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lgemm"])

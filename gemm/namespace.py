@@ -1,5 +1,6 @@
 """The array API's namespace of `gemm.Array`: matmul, tensordot, vecdot and matrix_transpose are gemm's, here and in
-`linalg`; every other name is NumPy's. NumPy follows the standard from 2.0 on; older ones lack some of its names.
+`linalg`; asarray, zeros and whatever else makes arrays makes such Arrays; every other name is NumPy's. NumPy follows
+the standard from 2.0 on; older ones lack some of its names.
 
     xp = x.__array_namespace__()
     xp.vecdot(xp.matmul(x, y), z)
@@ -7,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -48,11 +51,26 @@ class _Linalg:
 linalg = _Linalg()
 
 
-def follows(version: Any) -> None:
-    """Raises ValueError if NumPy does not follow this version of the standard."""
-    if not hasattr(np.ndarray, "__array_namespace__"):
-        raise ValueError(f"NumPy {np.__version__} follows no version of the array API, let alone {version}: 2.0 does")
-    np.empty(0).__array_namespace__(api_version=version)
+def asarray(obj: Any, /, **kwargs: Any) -> Any:
+    """np.asarray(obj, ...) as an Array, with the options of `obj` if that is one."""
+    if isinstance(obj, arrays.Array):
+        return np.asanyarray(obj, **kwargs)
+    return np.asarray(obj, **kwargs).view(arrays.Array)
+
+
+def _making(name: str) -> Callable[..., Any]:
+    """NumPy's function of that name, with an Array as result."""
+    own = getattr(np, name)
+
+    @wraps(own)
+    def making(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs).view(arrays.Array)
+
+    return making
+
+
+_MAKING = ("arange", "empty", "eye", "from_dlpack", "full", "linspace", "ones", "zeros")
+globals().update({name: _making(name) for name in _MAKING})
 
 
 def _of_numpy(module: Any, name: str) -> Any:
@@ -68,4 +86,10 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*dir(np), *globals()})
+    return sorted({*dir(np), *__all__})
+
+
+__all__ = sorted(  # NumPy does not list the version that it follows
+    {*np.__all__, "matmul", "matrix_transpose", "tensordot", "vecdot"}
+    | {name for name in ("__array_api_version__",) if hasattr(np, name)}
+)

@@ -18,7 +18,7 @@ import numpy as np
 from gemm import api, sources
 from gemm.catalog import BACKENDS
 from gemm.dispatch import probe, registry
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, link
 from gemm.problem import Device
 
 VARIABLES = {
@@ -27,6 +27,8 @@ VARIABLES = {
     "GEMM_CACHE_DIR": "folder of compiled kernels, of the probe's facts and of what was tuned",
     "GEMM_ADAPT": "0: predictions are not corrected by measured times while the program runs",
     "GEMM_PROBE_TIMEOUT": "seconds that a driver may be silent when devices are looked for or tuned; default 60",
+    "GEMM_LIBCUDA": "the CUDA driver's library instead of libcuda.so.1",
+    "GEMM_LIBNVRTC": "the NVRTC library instead of those that are found",
 }
 """The environment variables that the package reads, and what each sets."""
 
@@ -203,7 +205,7 @@ def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:
     if not facts["available"]:
         yield f"  - {name}: {facts['cause']}"
         if facts["remedy"]:
-            yield f"      to get it: {facts['remedy']}"
+            yield f"      to get it: {facts['remedy']} ({link(name)})"
     for driver in facts["broken"]:
         yield f"  - {name}: a driver does not load: {driver}"
     for device in facts["devices"]:

@@ -7,18 +7,18 @@ torn, foreign or outdated one reads as absent.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
 from gemm.catalog import Kernel
+from gemm.errors import link
 
 log = logging.getLogger("gemm")
 
@@ -61,29 +61,48 @@ def _usual_folder() -> str:
 @lru_cache(maxsize=1)
 def cache_dir() -> Path | None:
     """The private cache folder, made on first use: $GEMM_CACHE_DIR or the platform's; None if unsafe or unwritable."""
-    chosen = os.environ.get("GEMM_CACHE_DIR")
-    if not chosen:
-        chosen = _usual_folder()
-    folder = Path(chosen)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = folder.lstat()
-    except OSError as error:
-        log.warning("gemm runs without a disk cache: %s", error)
-        return None
-    if os.name == "posix":
-        private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
-        if not private:
-            log.warning("gemm runs without a disk cache: others may write to %s (chmod 700 it)", folder)
-            return None
-    if not os.access(folder, os.W_OK):
-        log.warning("gemm runs without a disk cache: %s is read-only", folder)
+    folder = chosen_folder()
+    refused = refusal(folder)
+    if refused is not None:
+        log.warning("gemm runs without a disk cache: %s (%s; %s)", *refused, link("cache"))
         return None
     return folder
 
 
+def chosen_folder() -> Path:
+    """$GEMM_CACHE_DIR, or the platform's folder for caches and gemm's in it."""
+    return Path(os.environ.get("GEMM_CACHE_DIR") or _usual_folder())
+
+
+def refusal(folder: Path) -> tuple[str, str] | None:
+    """Why `folder` cannot be the cache and what helps, or None; makes it where it is not there."""
+    elsewhere = "set GEMM_CACHE_DIR to a folder of yours"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.lstat()
+    except OSError as error:
+        return str(error), elsewhere
+    if os.name == "posix":
+        if not stat.S_ISDIR(facts.st_mode):
+            return f"{folder} is a link", elsewhere
+        if facts.st_uid != os.geteuid():
+            return f"{folder} belongs to another user", elsewhere
+        if facts.st_mode & 0o022:
+            return f"others may write to {folder}", f"chmod 700 {folder}"
+    if not os.access(folder, os.W_OK):
+        return f"{folder} is read-only", elsewhere
+    return None
+
+
+def digest(data: bytes) -> bytes:
+    """SHA-256."""
+    import hashlib  # which takes OpenSSL along
+
+    return hashlib.sha256(data).digest()
+
+
 def _seal(data: bytes) -> bytes:
-    return hashlib.sha256(version().encode() + b"\0" + data).digest()
+    return digest(version().encode() + b"\0" + data)
 
 
 def load(name: str) -> bytes | None:
@@ -95,11 +114,26 @@ def load(name: str) -> bytes | None:
         blob = (folder / name).read_bytes()
     except OSError:
         return None
-    seal, data = blob[len(_MAGIC) : len(_MAGIC) + 32], blob[len(_MAGIC) + 32 :]
-    if not blob.startswith(_MAGIC) or seal != _seal(data):
+    data = _opened(blob)
+    if data is None:
         log.warning("gemm ignores the cache entry %s: damaged or of another version", name)
-        return None
     return data
+
+
+def _opened(blob: bytes) -> bytes | None:
+    seal, data = blob[len(_MAGIC) : len(_MAGIC) + 32], blob[len(_MAGIC) + 32 :]
+    return data if blob.startswith(_MAGIC) and seal == _seal(data) else None
+
+
+def damaged() -> list[Path]:
+    """The entries of the cache that `load` ignores."""
+    folder = cache_dir()
+    found = []
+    for file in sorted(folder.iterdir()) if folder else ():
+        with suppress(OSError):  # replaced by another process just now
+            if file.is_file() and not file.name.startswith(".") and _opened(file.read_bytes()) is None:
+                found.append(file)
+    return found
 
 
 def store(name: str, data: bytes) -> None:

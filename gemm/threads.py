@@ -7,6 +7,8 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from gemm.errors import link
+
 MOST = 2**31 - 1
 """For a gemm_plan: as many as the engine's own limit."""
 
@@ -24,14 +26,19 @@ def granted() -> int:
     except ValueError:
         count = 0
     if count < 1:
-        raise ValueError(f"the environment variable GEMM_NUM_THREADS must be a positive integer, not {wish!r}")
+        cause = f"the environment variable GEMM_NUM_THREADS must be a positive integer, not {wish!r}"
+        raise ValueError(f"{cause} ({link('variables')})")
     return min(available, count)
+
+
+def affinity() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores() -> int:
     """CPUs that this process may run on, quota included."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(usable, _cgroup_quota())))
+    return max(1, math.ceil(min(affinity(), _cgroup_quota())))
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,8 @@ def discover() -> list[Any]:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
     if not found:
         causes = [*left_out, *broken()]
-        raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), _REMEDY)
+        remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
+        raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
     return sorted(found, key=_rank)
 
 

@@ -1,4 +1,4 @@
-"""The command line, `python -m gemm` or `gemm`: info, bench, tune, verify, explain.
+"""The command line, `python -m gemm` or `gemm`: info, doctor, bench, tune, verify, explain.
 
 A sub-command is a module here with HELP, EXAMPLES, `add(parser)`, which declares its arguments, and `run(args)`, which
 returns the exit status. Statuses: 0; 1 when a check failed; 2 for a mistake of the user or something that is not here;
@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gemm import __version__
-from gemm.cli import bench, explain, info, tune, verify
+from gemm.cli import bench, doctor, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.errors import BackendUnavailable
 
-COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
+COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without × and µ must not end a benchmark
     try:
         args = parser().parse_args(argv)
-        check_environment()
+        if args.command != "doctor":  # which says more of that
+            check_environment()
         status: int = args.run(args)
         sys.stdout.flush()
         return status

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gemm.errors import link
+
 Line = dict[str, Any]
 
 _MARK = "gemm-child "
@@ -38,7 +40,8 @@ def timeout() -> float:
     except ValueError:
         seconds = -1.0
     if not seconds > 0:
-        raise ValueError(f"GEMM_PROBE_TIMEOUT must be a positive number of seconds, not {text!r}")
+        cause = f"GEMM_PROBE_TIMEOUT must be a positive number of seconds, not {text!r}"
+        raise ValueError(f"{cause} ({link('variables')})")
     return seconds
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
-from gemm.dispatch import correction, cost, entrants, late, probe, registry, trust, tuning
+from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
@@ -45,6 +45,12 @@ def alone(problem: Problem) -> Plan:
     return _choose(problem, HYBRID, None, None, frozenset())
 
 
+def _verified(found: Candidate) -> bool:
+    from gemm.dispatch import late  # which can start children
+
+    return late.verified(found.kernel, found.device)
+
+
 @lru_cache(maxsize=4096)
 def _choose(
     problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
@@ -53,7 +59,7 @@ def _choose(
     while (best := queue.pop()) is not None:
         if (best.kernel.name, best.device.key) in without:
             continue
-        if kernel or not best.kernel.late or late.verified(best.kernel, best.device):
+        if kernel or not best.kernel.late or _verified(best):
             break
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())

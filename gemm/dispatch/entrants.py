@@ -118,7 +118,7 @@ def lineup(
             devices = registry.backend(row.backend).devices()
         except BackendUnavailable as error:
             nowhere = Device(row.backend, f"{row.backend}:none", "none")
-            found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=str(error)))
+            found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
             continue
         for device in devices:
             if ":" not in backend or backend == device.key:

@@ -8,8 +8,6 @@ the child is started again without it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import stat
@@ -19,14 +17,16 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemm import sources
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.dispatch import tuning
-from gemm.dispatch.child import Child, Line, serve, timeout
 from gemm.dispatch.plan import Rates
 from gemm.problem import Device
+
+if TYPE_CHECKING:
+    from gemm.dispatch.child import Line
 
 log = logging.getLogger("gemm")
 
@@ -108,6 +108,8 @@ def devices(backend: str) -> tuple[Device, ...]:
 
 def _known(name: str, *, run: bool) -> Facts | None:
     """The facts of entry `name`: remembered, or new ones if `run`. That there are none on disk is remembered, too."""
+    import json
+
     if _memory.get(name) is None and (run or name not in _memory):
         blob = sources.load(name)
         if blob is None and not run:
@@ -118,6 +120,11 @@ def _known(name: str, *, run: bool) -> Facts | None:
             sources.store(name, json.dumps(found.lines).encode())
         _memory[name] = found
     return _memory[name]
+
+
+def look() -> Facts:
+    """What devices there are, found anew in a child process; nothing is remembered."""
+    return _probe(verify=False)
 
 
 def forget() -> None:
@@ -170,7 +177,7 @@ def entry(kind: str = "probe") -> str:
         library = text.strip()
         if file.endswith(".icd") and os.path.isfile(library):
             found.append((os.stat(library).st_size, os.stat(library).st_mtime_ns))
-    return f"{kind}-" + hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+    return f"{kind}-" + sources.digest(repr(found).encode()).hex()[:32]
 
 
 def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
@@ -191,6 +198,8 @@ def _probe(*, verify: bool) -> Facts:
     Args:
         verify: kernels, too, not only which devices there are.
     """
+    from gemm.dispatch.child import Child, timeout
+
     lines: list[Line] = []
     skip: list[str] = []  # what is known, for better or worse
     log.info("gemm %s, once for these drivers", "verifies kernels" if verify else "looks for devices")
@@ -245,6 +254,7 @@ def _check(name: str, key: str) -> Iterator[Line]:
 def explore(request: Line) -> Iterator[Line]:
     """Every backend, device and kernel that the request does not skip."""
     from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable
     from gemm.measure import measure
     from gemm.verify import quick
 
@@ -257,7 +267,10 @@ def explore(request: Line) -> Iterator[Line]:
             backend = registry.backend(name)
             devices = backend.devices()
         except Exception as error:  # BackendUnavailable, or a driver's library that is broken in its own way
-            yield {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
+            line = {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
+            if isinstance(error, BackendUnavailable):
+                line |= {"cause": error.told, "why": error.cause, "remedy": error.remedy}
+            yield line
             continue
         for device in devices:
             yield {"step": "device", "device": device.key, "backend": name, "name": device.name,
@@ -291,4 +304,6 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 if __name__ == "__main__":
+    from gemm.dispatch.child import serve
+
     serve(answer)

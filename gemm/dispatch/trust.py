@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from gemm.catalog import Kernel
-from gemm.dispatch import late, probe
+from gemm.dispatch import probe
 from gemm.dispatch.probe import Facts
 from gemm.errors import KernelFailed
 from gemm.problem import Device
@@ -54,12 +55,21 @@ def failed(kernel: Kernel, device: Device) -> str:
     return _lost.get(device.key) or _failed.get((kernel.name, device.key), "")
 
 
+def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, Any] | None:
+    """What came out when `kernel` was verified on `device`; None if it was not yet."""
+    if kernel.late:
+        from gemm.dispatch import late
+
+        return late.record(kernel, device)
+    return facts.of(kernel, device) if facts else None
+
+
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
     """Why `kernel` may not be chosen on `device` unless it is named, as far as is known; or "".
 
     Late ones may be, until they fail: what chooses one has it verified.
     """
-    record = late.record(kernel, device) if kernel.late else facts.of(kernel, device) if facts else None
+    record = _record(kernel, device, facts)
     if record is None and kernel.late:
         return ""
     if record is None:
@@ -70,5 +80,5 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 def known_to_fail(kernel: Kernel, device: Device) -> str:
     """What is known to be wrong with `kernel` on `device`, without looking for anything; or ""."""
     facts = probe.facts(run=False)
-    record = late.record(kernel, device) if kernel.late else facts.of(kernel, device) if facts else None
+    record = _record(kernel, device, facts)
     return failed(kernel, device) or (unverified(kernel, device, facts) if record else "")

@@ -6,8 +6,6 @@ shipped with the package, for devices known by patterns, from the particular to 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -47,7 +45,7 @@ class Choice:
 def fingerprint(row: Kernel) -> str:
     """Of the row's source and fixed parameters: what is measured of another one says nothing of it."""
     fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
-    return hashlib.sha256(repr((sources.read(row), sorted(fixed.items()))).encode()).hexdigest()[:16]
+    return sources.digest(repr((sources.read(row), sorted(fixed.items()))).encode()).hex()[:16]
 
 
 def class_of(problem: Problem) -> Class:
@@ -130,7 +128,7 @@ def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> st
 def entry(device: Device) -> str:
     """The cache entry of the device's records."""
     identity = repr((device.backend, device.name, device.platform))
-    return f"tuning-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+    return f"tuning-{sources.digest(identity.encode()).hex()[:32]}"
 
 
 @lru_cache(maxsize=64)
@@ -144,6 +142,8 @@ def stored(device: Device) -> tuple[Record, ...]:
 
 
 def _groups(blob: bytes | None) -> list[Group]:
+    import json
+
     try:
         return [] if blob is None else parse(json.loads(blob))
     except ValueError as error:
@@ -153,6 +153,8 @@ def _groups(blob: bytes | None) -> list[Group]:
 
 def save(device: Device, records: Iterable[Record]) -> None:
     """Merge `records` into the device's, also with what another process has written meanwhile."""
+
+    import json
 
     def change(blob: bytes | None) -> bytes:
         known = {record.identity: record for group in _groups(blob) for record in group.records}
@@ -198,6 +200,8 @@ def imported(text: Any) -> int:
 
 @cache
 def _shipped() -> tuple[Group, ...]:
+    import json
+
     found: list[Group] = []
     for file in sorted(SHIPPED.glob("*.json")):
         try:

@@ -1,0 +1,32 @@
+# Others' test suites with their products by gemm (tests/suites): NumPy's, opt_einsum's, and those of the array API.
+# data-apis' own array-api-tests is on no registry; array-api-compat's sdist and array-api-strict bring the tests that are.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+conformance_venv
+mapfile -t tools < <(requirements test opt_einsum array-api-strict)
+work=$CI_WORK/suites
+mkdir -p "$work"
+alone retry "$PYTHON" -m pip download -qq --no-deps --no-binary :all: --dest "$work" array-api-compat
+alone retry "$PYTHON" -m pip install -qq "${tools[@]}" "$work"/array_api_compat-*.tar.gz
+tar -C "$work" -xf "$work"/array_api_compat-*.tar.gz
+cd "$work"/array_api_compat-*/
+
+suite() { # NAME PASSED COMPUTED ARGUMENT...: how many tests must pass, and in how many gemm must compute
+    say "$1"
+    PYTHONPATH=$SOURCE/tests/suites "$PYTHON" -m pytest -q --no-header -W ignore -o addopts= -p no:cacheprovider -p by_gemm \
+        --at-least "$2" --computed "$3" "${@:4}" || failed+=("$1")
+}
+
+failed=()
+tests=numpy._core.tests
+# test_huge_vectordot takes 17 GB, which the job beside this one may need.
+products='(Matmul or Dot or Vdot or Inner or Tensordot or Einsum or matmul or vecdot or vecmat or matvec or test_dot) and not huge'
+suite "NumPy, within gemm.use" 500 130 --xfails "$SOURCE/tests/suites/numpy.xfails" -k "$products" --pyargs \
+    $tests.test_multiarray $tests.test_numeric $tests.test_einsum $tests.test_ufunc numpy.linalg.tests.test_linalg
+suite "NumPy's TestMatmul, gemm.matmul" 50 44 --xfails "$SOURCE/tests/suites/matmul.xfails" --through matmul --pyargs \
+    $tests.test_multiarray -k "TestMatmul and not TestMatmulOperator and not TestMatmulInplace"
+suite "opt_einsum, backend gemm" 7500 6000 --xfails "$SOURCE/tests/suites/opt_einsum.xfails" --through contract --pyargs \
+    opt_einsum
+suite "array-api-compat, gemm.namespace" 80 0 --xfails "$SOURCE/tests/suites/array_api_compat.xfails" --through namespace \
+    tests -k "numpy and not cupy and not torch and not jax and not dask"
+suite "array-api-strict, within gemm.use" 750 2 --pyargs array_api_strict
+[[ ${#failed[@]} == 0 ]] || die "failed: ${failed[*]}"

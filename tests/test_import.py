@@ -1,0 +1,45 @@
+"""What `import gemm` brings along, beyond NumPy: nothing that takes long to load, and nothing that touches a driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+STANDARD = {"atexit", "copy", "dataclasses", "encodings", "heapq", "logging", "string", "threading", "traceback"}
+OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
+LATER = ("gemm.backends.opencl", "gemm.backends.cuda", "gemm.backends.numpy", "gemm.cli", "gemm.compare",
+         "gemm.dispatch.child", "gemm.dispatch.hybrid", "gemm.dispatch.late", "gemm.dispatch.trial",
+         "gemm.dispatch.tuner", "gemm.report", "gemm.timing", "gemm.verify")  # fmt: skip
+CODE = """
+import sys, numpy, threading
+before = set(sys.modules)
+import gemm
+print(sorted(set(sys.modules) - before), threading.active_count(), sep="\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def brought() -> tuple[set[str], int]:
+    """The modules that the import adds to NumPy's, and how many threads there are then."""
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    modules, threads = done.stdout.splitlines()
+    return set(json.loads(modules.replace("'", '"'))), int(threads)
+
+
+def test_others_modules(brought: tuple[set[str], int]) -> None:
+    names = {name.partition(".")[0] for name in brought[0]}
+    accelerators = {name for name in names if name.startswith("_")} - OTHERS  # the C halves of STANDARD
+    assert names - accelerators - {"gemm"} <= STANDARD | OTHERS
+    assert not accelerators & {"_hashlib", "_json", "_posixsubprocess", "_socket", "_ssl", "_queue"}
+
+
+def test_its_own_modules(brought: tuple[set[str], int]) -> None:
+    assert "gemm.dispatch.choice" in brought[0]
+    assert not [name for name in brought[0] if name.startswith(LATER)]
+
+
+def test_no_thread_starts(brought: tuple[set[str], int]) -> None:
+    assert brought[1] == 1
