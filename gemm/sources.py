@@ -7,6 +7,7 @@ torn, foreign or outdated one reads as absent.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -96,8 +97,6 @@ def refusal(folder: Path) -> tuple[str, str] | None:
 
 def digest(data: bytes) -> bytes:
     """SHA-256."""
-    import hashlib  # which takes OpenSSL along
-
     return hashlib.sha256(data).digest()
 
 

@@ -15,6 +15,7 @@ reproducible products neither teach nor learn. What gemm.dispatch.hybrid learns 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from functools import cache, lru_cache
@@ -85,8 +86,6 @@ def _smooth(known: dict[tuple[int, ...], float], at: tuple[int, ...]) -> float:
 @cache
 def fitted() -> Table:
     """What `gemm tune` found on this machine with these drivers."""
-    import json
-
     blob = sources.load(probe.entry("costs")) if probe.facts(run=False) else None
     table: Table = {}
     for where, what, at, value in json.loads(blob) if blob else ():
@@ -99,8 +98,6 @@ trust.forgetful += [fitted.cache_clear, _factor.cache_clear]
 
 def keep(table: Table) -> None:
     """Let `fitted` give `table`, in this process and in later ones on this machine."""
-    import json
-
     rows = [(*whose, at, value) for whose, known in sorted(table.items()) for at, value in sorted(known.items())]
     sources.store(probe.entry("costs"), json.dumps(rows).encode())
     trust.forget_choices()

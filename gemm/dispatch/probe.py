@@ -8,6 +8,7 @@ the child is started again without it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
@@ -108,8 +109,6 @@ def devices(backend: str) -> tuple[Device, ...]:
 
 def _known(name: str, *, run: bool) -> Facts | None:
     """The facts of entry `name`: remembered, or new ones if `run`. That there are none on disk is remembered, too."""
-    import json
-
     if _memory.get(name) is None and (run or name not in _memory):
         blob = sources.load(name)
         if blob is None and not run:

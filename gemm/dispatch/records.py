@@ -10,6 +10,7 @@ This machine's records, exports and the files of gemm/tuned are documents of one
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -159,8 +160,6 @@ def document(groups: Iterable[Group], *, trials: bool = True) -> dict[str, Any]:
 
 def text(whole: Mapping[str, Any]) -> str:
     """A document as JSON of one line a record."""
-    import json
-
     groups = []
     for group in whole["devices"]:
         lines = ",\n".join(f"    {json.dumps(record, allow_nan=False)}" for record in group["records"])

@@ -6,6 +6,7 @@ shipped with the package, for devices known by patterns, from the particular to 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -142,8 +143,6 @@ def stored(device: Device) -> tuple[Record, ...]:
 
 
 def _groups(blob: bytes | None) -> list[Group]:
-    import json
-
     try:
         return [] if blob is None else parse(json.loads(blob))
     except ValueError as error:
@@ -153,8 +152,6 @@ def _groups(blob: bytes | None) -> list[Group]:
 
 def save(device: Device, records: Iterable[Record]) -> None:
     """Merge `records` into the device's, also with what another process has written meanwhile."""
-
-    import json
 
     def change(blob: bytes | None) -> bytes:
         known = {record.identity: record for group in _groups(blob) for record in group.records}
@@ -200,8 +197,6 @@ def imported(text: Any) -> int:
 
 @cache
 def _shipped() -> tuple[Group, ...]:
-    import json
-
     found: list[Group] = []
     for file in sorted(SHIPPED.glob("*.json")):
         try:
