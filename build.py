@@ -1,6 +1,8 @@
-"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and those of csrc/python.
+"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and those of csrc/python;
+and libgemm, the same engine for programs in C.
 
-`python build.py` compiles them in place; setup.py takes `ffibuilder` and `extensions` from here. A new kernel needs
+`python build.py` compiles them in place, `python build.py --library DIR` libgemm alone, for which it takes a C compiler
+and nothing of PyPI's; setup.py takes `ffibuilder`, `extensions` and `build_command` from here. A new kernel needs
 nothing here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE
 (x86_64, aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally:
 kernels do so function by function, and the CPU is asked at run time, so that one build runs on every CPU.
@@ -12,13 +14,18 @@ import os
 import platform
 import re
 import runpy
+import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cffi import FFI
+if TYPE_CHECKING:
+    from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent
 TARGETS = {
@@ -52,6 +59,18 @@ def rows() -> list[Any]:
     return [row for row in KERNELS if row.backend == "cpu" and row.target in targets]
 
 
+FLAGS = [
+    # The order of operations is the contract: a multiplication and an addition must not become an fma where
+    # the source has none, and nothing of -ffast-math may ever be here.
+    # No debug information, which Python's own flags ask for: most of the time and of the file.
+    "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-pthread",
+    # Up to a tenth of a small product's time hangs on where its loops happen to lie in their cache lines.
+    # The threshold: a loop counts as worth it, however seldom GCC guesses that it is come to.
+    "-falign-functions=64", "-falign-loops=64", "--param=align-threshold=65535",
+]  # fmt: skip
+"""For a compiler that takes GCC's options."""
+
+
 def declarations(header: str) -> str:
     """What cffi's parser takes of gemm.h: its declarations, without comments, directives and the C++ guards."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
@@ -61,19 +80,17 @@ def declarations(header: str) -> str:
 
 def make_builder(base: Path = Path()) -> FFI:
     """The cffi builder, its paths below `base`; setuptools wants them relative to the project's folder."""
+    from cffi import FFI
+
     kernels = "".join(f"extern const gemm_kernel {row.name};\n" for row in rows())
     files = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.[ch]")}
     sources = {path for path in files if path.match("driver/*.c")} | {Path(row.source) for row in rows()}
     options: dict[str, list[str]] = {"extra_compile_args": ["/O2", "/fp:precise", "/std:c11"]}
     if platform.system() != "Windows":
-        # The order of operations is the contract: a multiplication and an addition must not become an fma where
-        # the source has none, and nothing of -ffast-math may ever be here.
-        # No debug information, which Python's own flags ask for: most of the time and of the file.
-        flags = ["-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-pthread"]
-        # Up to a tenth of a small product's time hangs on where its loops happen to lie in their cache lines.
-        # The threshold: a loop counts as worth it, however seldom GCC guesses that it is come to.
-        flags += ["-falign-functions=64", "-falign-loops=64", "--param=align-threshold=65535"]
-        options = {"extra_compile_args": flags, "extra_link_args": ["-pthread"], "libraries": ["m"]}
+        link = ["-pthread"]
+        if platform.system() == "Linux":  # else libgemm's functions of the same names, in one process, would be called
+            link.append("-Wl,-Bsymbolic")
+        options = {"extra_compile_args": FLAGS, "extra_link_args": link, "libraries": ["m"]}
     builder = FFI()
     builder.cdef(declarations((ROOT / "csrc" / "gemm.h").read_text(encoding="utf-8")) + kernels)
     builder.set_source(
@@ -85,6 +102,48 @@ def make_builder(base: Path = Path()) -> FFI:
         **options,
     )
     return builder
+
+
+BLAS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
+"""The types of libgemm, by BLAS's letters."""
+
+
+def make_library(prefix: Path, *, package: bool = False) -> None:
+    """Compile libgemm: prefix/lib/libgemm.so and, but for the package itself, libgemm.a and include/gemm_cblas.h.
+
+    $CC and $AR, or else Python's own compiler and archiver, are called; $CFLAGS and $LDFLAGS come behind our flags.
+    """
+
+    def call(tool: str, default: str, *words: str | Path) -> None:
+        program = os.environ.get(tool) or sysconfig.get_config_var(tool) or default
+        subprocess.run([*shlex.split(program), *map(str, words)], check=True, cwd=ROOT)
+
+    kernels = [row for row in rows() if row.name[:5] == f"{BLAS.get(row.dtype, '').lower()}gemm"]
+    table = [
+        f'ROW(BLAS_{BLAS[row.dtype]}, {row.name}, "{row.target}", '
+        f"{' | '.join(f'GEMM_{need.upper()}' for need in row.needs) or 0}, "
+        f"{row.params['MC']}, {row.params['KC']}, {row.params['NC']})\n"
+        for row in sorted(kernels, key=lambda row: -row.gflops)
+    ]
+    own = (path.relative_to(ROOT) for part in ("driver", "cblas") for path in (ROOT / "csrc" / part).glob("*.c"))
+    engine = sorted({*own, *(Path(row.source) for row in kernels)})
+    library, headers = prefix.resolve() / "lib", prefix.resolve() / "include"
+    library.mkdir(parents=True, exist_ok=True)
+    more, link = (shlex.split(os.environ.get(name, "")) for name in ("CFLAGS", "LDFLAGS"))
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(os.cpu_count()) as pool:
+        (Path(work) / "rows.h").write_text("".join(table), encoding="utf-8")
+        flags = ["-std=gnu11", "-fPIC", *FLAGS, f"-I{work}", "-Icsrc", "-Igemm/include", *more]
+        objects = [Path(work) / f"{source.parent.name}_{source.stem}.o" for source in engine]
+        compile_one = lambda source, to: call("CC", "cc", *flags, "-c", source, "-o", to)  # noqa: E731
+        list(pool.map(compile_one, engine, objects))
+        call("CC", "cc", "-shared", "-pthread", "-Wl,-soname,libgemm.so", "-Wl,-z,defs", *objects,
+             "-o", library / "libgemm.so", *link, "-lm")  # fmt: skip
+        if package:  # whose header is among its data
+            return
+        (library / "libgemm.a").unlink(missing_ok=True)
+        call("AR", "ar", "rcs", library / "libgemm.a", *objects)
+    headers.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "gemm/include/gemm_cblas.h", headers)
 
 
 def extensions() -> list[Any]:
@@ -104,7 +163,7 @@ def extensions() -> list[Any]:
 
 
 def build_command() -> type[Any]:
-    """setuptools' build_ext, but compiling an extension's fifty files side by side."""
+    """setuptools' build_ext, but compiling an extension's fifty files side by side, and the package's libgemm."""
     from setuptools.command.build_ext import build_ext
 
     class BuildSideBySide(build_ext):
@@ -118,6 +177,17 @@ def build_command() -> type[Any]:
 
             self.compiler.compile = compile_each
             super().build_extensions()
+
+        def run(self) -> None:
+            super().run()
+            if platform.system() == "Windows":  # whose compilers take other options
+                return
+            package = ROOT / "gemm" if self.inplace else Path(self.build_lib, "gemm")
+            library = package / "lib" / "libgemm.so"
+            made_of = (path for pattern in ("*.py", "csrc/**/*.[ch]", "gemm/include/*.h", "gemm/catalog/*.py")
+                       for path in ROOT.glob(pattern))  # fmt: skip
+            if not library.exists() or max(map(os.path.getmtime, made_of)) > library.stat().st_mtime:
+                make_library(package, package=True)
 
     return BuildSideBySide
 
@@ -138,7 +208,11 @@ def compile_in_place() -> None:
 
 if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":
     hand_over()
-elif __name__ == "__main__":
+elif __name__ == "__main__" and sys.argv[1:2] == ["--library"] and len(sys.argv) == 3:
+    make_library(Path(sys.argv[2]))
+elif __name__ == "__main__" and len(sys.argv) == 1:
     compile_in_place()
+elif __name__ == "__main__":
+    sys.exit("usage: build.py [--library DIR]")
 else:
     ffibuilder = make_builder()

@@ -20,8 +20,11 @@ for row in KERNELS:
     if where not in shipped:
         missing.append(f"{where} is not in the wheel")
 tuned = sorted(f"gemm/tuned/{file.name}" for file in (Path(__file__).parents[1] / "gemm" / "tuned").glob("*.json"))
+libgemm = ("gemm/include/gemm_cblas.h", "gemm/lib/libgemm.so")
 compared = ("gemm/compare/page.html", "gemm/compare/page.css", "gemm/compare/peers/native.c")
-missing += [f"{name} is not in the wheel" for name in ("gemm/py.typed", *compared, *tuned) if name not in shipped]
+missing += [
+    f"{name} is not in the wheel" for name in ("gemm/py.typed", *libgemm, *compared, *tuned) if name not in shipped
+]
 if not any(name.startswith("gemm/_cpu.") for name in shipped):
     missing.append("the compiled gemm/_cpu is not in the wheel")
 

@@ -1,6 +1,6 @@
 # The conformance suite of the CPU kernels on emulated Arm cores: each kernel on one that has what it needs, the base
-# ones on a Cortex-A53, where anything newer is an illegal instruction; then 32-bit Arm, in C alone. Of plain C, which
-# the other jobs test in every type, the two main ones.
+# ones on a Cortex-A53, where anything newer is an illegal instruction, and products of libgemm; then 32-bit Arm, in C
+# alone. Of plain C, which the other jobs test in every type, the two main ones.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install python3-venv gcc-arm-linux-gnueabihf libc6-dev-armhf-cross qemu-user-static
 copy_source "$CI_WORK/neon"
@@ -13,6 +13,7 @@ conform() { # CPU NAME EXPRESSION [WORD]: with the word "hashes", these too
         python3 ci/facts.py >"reports/$1.facts.json"
         [[ $3 != hashes ]] || python3 -m gemm verify --backends cpu --hashes --json "reports/$1.hashes.json"
         python3 -m pytest tests/conformance -n 2 -q --thin -k "$2" --require=neon --kernel-report "reports/$1.kernels.json"
+        [[ $3 != hashes ]] || python3 -m pytest -q tests/test_c_products.py -k "c-row or bits"
     ' bash "$2" "$3" "${4:-}"
 }
 

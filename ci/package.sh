@@ -15,6 +15,11 @@ mkdir "$work/elsewhere"
 cd "$work/elsewhere"
 venv "$work/venv" "gemm @ file://$(echo "$work"/dist/*.whl)" intel-opencl-rt intel-cmplr-lib-rt
 "$work/venv/bin/python" -m gemm verify --backends cpu
+# The document's program in C, with the wheel's header and library.
+sed -n '/^```c$/,/^```$/{/^```/!p}' "$ROOT/docs/c-api.md" >program.c
+# shellcheck disable=SC2046 # words
+gcc program.c $("$work/venv/bin/python" -m gemm info --cc) -o program
+[[ $(./program | tail -n 1) == 999 ]] || die "the wheel's libgemm computes wrongly"
 # Of OpenCL's, the short cases of a row show that its source is there and builds; the jobs pocl and intel check them all.
 # On Intel's runtime, since PyPI's PoCL builds nothing for CPUs that are newer than its compiler.
 export OCL_ICD_VENDORS=$work/venv/lib/libintelocl.so LD_LIBRARY_PATH=$work/venv/lib

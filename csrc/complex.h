@@ -74,7 +74,7 @@ TARGET INLINE void settle(number *x) {
 #define PA number
 #define PB number
 #define SAME 1
-#define TAKES GEMM_FIXED_ORDER /* b * a would add the two products of `im` in the other order */
+#define TAKES (GEMM_FIXED_ORDER | GEMM_PAIRS) /* b * a would add the two products of `im` in the other order */
 #define K_GROUP 1
 #define ACC vectors
 #define X vectors

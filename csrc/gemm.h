@@ -70,8 +70,9 @@ typedef struct gemm_kernel {
 } gemm_kernel;
 
 /* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
- * for the transposed product, because their types differ or it would be rounded otherwise. */
-enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8 };
+ * for the transposed product, because their types differ or it would be rounded otherwise; elements that are two numbers
+ * each, and aligned as one of them. */
+enum { GEMM_UNPACKED_A = 1, GEMM_UNPACKED_B = 2, GEMM_UNPACKED_DOTS = 4, GEMM_FIXED_ORDER = 8, GEMM_PAIRS = 16 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
 typedef struct gemm_strides {
@@ -101,7 +102,7 @@ enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 
 /* out = alpha * a * b + beta * c. c is NULL exactly when beta is 0; it is disjoint from out or the same elements.
  * Inputs may have zero and negative strides. Re-entrant. On any other result than GEMM_OK nothing was written:
- * GEMM_NO_MEMORY for the workspace, GEMM_UNALIGNED when a pointer is no multiple of the element size. */
+ * GEMM_NO_MEMORY for the workspace, GEMM_UNALIGNED when a pointer is no multiple of the size of a number. */
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta);
 

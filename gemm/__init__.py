@@ -17,6 +17,7 @@ from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
+from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
 from gemm.pending import batching, gemm_many, submit
 from gemm.prepared import Prepared, prepare
@@ -37,6 +38,8 @@ __all__ = [
     "explain",
     "gemm",
     "gemm_many",
+    "get_include",
+    "get_library",
     "get_num_threads",
     "kernels",
     "matmul",

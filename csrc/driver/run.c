@@ -166,9 +166,9 @@ static int orient(jobs *all, const gemm_plan *plan) {
     return transposed;
 }
 
-/* Sizes are powers of 2; 16 is complex, two of 8. */
-static int misaligned(const void *pointer, int64_t size) {
-    return ((uintptr_t)pointer & (uintptr_t)(min64(size, 8) - 1)) != 0;
+/* Sizes are powers of 2. */
+static int misaligned(const void *pointer, const gemm_kernel *kernel, int64_t size) {
+    return ((uintptr_t)pointer & (uintptr_t)((kernel->takes & GEMM_PAIRS ? size / 2 : size) - 1)) != 0;
 }
 
 int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
@@ -193,8 +193,8 @@ static void run_direct(const gemm_plan *plan, const void *a, const void *b, cons
 
 static int unaligned(const gemm_plan *plan, const void *a, const void *b, const void *c, const void *out) {
     const gemm_kernel *kernel = plan->kernel;
-    if (plan->k && (misaligned(a, kernel->a_size) || misaligned(b, kernel->b_size))) return 1;
-    return misaligned(c, kernel->c_size) || misaligned(out, kernel->c_size);
+    if (plan->k && (misaligned(a, kernel, kernel->a_size) || misaligned(b, kernel, kernel->b_size))) return 1;
+    return misaligned(c, kernel, kernel->c_size) || misaligned(out, kernel, kernel->c_size);
 }
 
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,

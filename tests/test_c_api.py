@@ -1,0 +1,121 @@
+"""libgemm in programs: compiled, linked, its errors and what it does without memory. Netlib's testers: ci/netlib.sh."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gemm
+from gemm import library
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "c_programs"
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="libgemm is built by compilers with GCC's options")
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False,
+                          env=os.environ | environment)  # fmt: skip
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done
+
+
+def test_the_python_extension_keeps_apart() -> None:
+    """It exports none of BLAS's names, and calls its own functions though libgemm's of the same name came first."""
+    extension = ctypes.CDLL(sys.modules["gemm._cpu"].__file__)
+    assert not [name for name in ("cblas_sgemm", "dgemm_", "cblas_xerbla", "xerbla_") if hasattr(extension, name)]
+    script = f"""import ctypes
+blas = ctypes.CDLL({gemm.get_library()!r}, ctypes.RTLD_GLOBAL)
+assert blas.gemm_get_num_threads() == 1  # by GEMM_NUM_THREADS
+blas.gemm_set_num_threads(5)
+import gemm
+gemm.set_num_threads(3)
+print(blas.gemm_get_num_threads(), gemm.get_num_threads())"""
+    assert run(sys.executable, "-c", script, GEMM_NUM_THREADS="1").stdout == "5 3\n"
+
+
+def test_where_the_library_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = run(sys.executable, "-m", "gemm", "info", "--cc").stdout.split()
+    assert words == library.compiler_words().split()
+    assert Path(gemm.get_include(), "gemm_cblas.h").is_file()
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"python build\.py"):
+        gemm.get_library()
+
+
+@pytest.fixture(scope="module")
+def cc() -> str:
+    found = shutil.which("cc") or shutil.which("gcc")
+    if not found:
+        pytest.skip("no C compiler")
+    return found
+
+
+@pytest.fixture(scope="module")
+def prefix(cc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `python build.py --library` makes, by an interpreter without packages; -O0 is sooner done."""
+    folder = tmp_path_factory.mktemp("library")
+    run(sys.executable, "-S", ROOT / "build.py", "--library", folder, CFLAGS="-O0")
+    return folder
+
+
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
+
+
+def test_document_s_program_prints_what_the_document_says(cc: str, prefix: Path, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "c-api.md").read_text(encoding="utf-8")
+    (source,), (printed,) = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S) for kind in ("c", "text"))
+    program = tmp_path / "program.c"
+    program.write_text(source, encoding="utf-8")
+    static = (f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread")
+    for words in (library.compiler_words().split(), static):
+        run(cc, "-std=c99", *STRICT, program, *words, "-o", tmp_path / "program")
+        assert run(tmp_path / "program").stdout == printed
+
+
+def test_header_is_c_plus_plus_too(tmp_path: Path) -> None:
+    if not (compiler := shutil.which("c++")):
+        pytest.skip("no C++ compiler")
+    (tmp_path / "x.cpp").write_text('#include "gemm_cblas.h"\nint main() { return gemm_get_num_threads() < 1; }\n')
+    run(compiler, *STRICT, tmp_path / "x.cpp", *library.compiler_words().split(), "-o", tmp_path / "x")
+    run(tmp_path / "x")
+
+
+REPORTS = [
+    *(f"{at} cblas_sgemm" for at in (1, 2, 3, 4, 5, 6, 9, 9, 9, 11, 11, 14, 14, 9, 8, 10)), "13 cblas_zgemm",
+    *(f"{at} cblas_sgemm_batch_strided" for at in (4, 9, 12, 16, 11, 18)),
+    *(f"{at} cblas_sgemm_batch" for at in (11, 15, 16)),
+    *(f"{at} SGEMM " for at in (1, 2, 3, 8, 10)), "13 ZGEMM ",
+]  # fmt: skip
+"""What tests/c_programs/errors.c is told, call by call."""
+
+
+@pytest.mark.parametrize("link", ["dynamic", "static"])
+def test_errors_are_reported_and_nothing_is_written(cc: str, prefix: Path, tmp_path: Path, link: str) -> None:
+    words = library.compiler_words().split()
+    if link == "static":
+        words = [f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread"]
+    program = tmp_path / "errors"
+    run(cc, *STRICT, "-DHANDLERS", PROGRAMS / "errors.c", *words, "-o", program)
+    assert run(program).stdout.splitlines() == REPORTS
+    run(cc, *STRICT, PROGRAMS / "errors.c", *words, "-o", program)  # by the library's own handlers
+    wanted = [f"Parameter {at} to routine {name} was incorrect" for at, _, name in (r.partition(" ") for r in REPORTS)]
+    assert run(program).stderr.splitlines() == wanted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's linker")
+def test_products_without_memory(cc: str, prefix: Path, tmp_path: Path) -> None:
+    """BLAS has no way to fail: where there is no memory to pack into, the bits are the same."""
+    program = tmp_path / "no_memory"
+    words = (f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread", "-Wl,--wrap=malloc")
+    run(cc, *STRICT, PROGRAMS / "no_memory.c", *words, "-o", program)
+    for isa in ("", "scalar"):
+        assert run(program, GEMM_CPU_ISA=isa).stdout == "the same bits\n"
