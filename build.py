@@ -136,8 +136,8 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
         objects = [Path(work) / f"{source.parent.name}_{source.stem}.o" for source in engine]
         compile_one = lambda source, to: call("CC", "cc", *flags, "-c", source, "-o", to)  # noqa: E731
         list(pool.map(compile_one, engine, objects))
-        call("CC", "cc", "-shared", "-pthread", "-Wl,-soname,libgemm.so", "-Wl,-z,defs", *objects,
-             "-o", library / "libgemm.so", *link, "-lm")  # fmt: skip
+        named = ["-Wl,-install_name,@rpath/libgemm.so"] if platform.system() == "Darwin" else ["-Wl,-soname,libgemm.so"]
+        call("CC", "cc", "-shared", "-pthread", *named, *objects, "-o", library / "libgemm.so", *link, "-lm")
         if package:  # whose header is among its data
             return
         (library / "libgemm.a").unlink(missing_ok=True)

@@ -92,6 +92,8 @@ typedef struct gemm_plan {
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
     const gemm_block *direct; /* what gemm_is_direct filled in, or NULL, which is slower for small products */
+    int32_t goes_on; /* out holds raw sums of earlier k, from which the chain goes on: alpha is 1, c NULL, out's columns
+                        adjacent and its type that of the kernel's sums */
 } gemm_plan;
 
 /* Whether the whole product is one call of the kernel in the calling thread, with nothing to pack. `block` is then that

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from gemm import dispatch, repeat
+from gemm import dispatch, operands, repeat
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import probe, trust
@@ -33,8 +33,9 @@ def gemm(
         b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
             Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
             of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, `__cuda_array_interface__`, DLPack), all
-            in one place; or what `prepare` made of b. Products of device arrays are enqueued, not waited for: of
-            pyopencl Arrays on the queue of out, else of a, behind all of their events; the result has the product's.
+            in one place; or what `prepare` made of b. Of dask arrays the result is one, too: `gemm.dask.gemm`. Products
+            of device arrays are enqueued, not waited for: of pyopencl Arrays on the queue of out, else of a, behind all
+            of their events; the result has the product's.
         c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
@@ -82,6 +83,15 @@ def gemm(
             "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
             "bias": bias, "activation": activation,
         })  # fmt: skip
+    if operands.lazy(a, b, c, bias):
+        if out is not None:
+            raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
+        from gemm.dask import gemm as lazily
+
+        return lazily(
+            a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
+            reproducible=reproducible, backend=backend, kernel=kernel, bias=bias, activation=activation,
+        )  # fmt: skip
     call = normalise(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
         precision=precision, reproducible=reproducible, bias=bias, activation=activation,

@@ -33,8 +33,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     """
     check(options)
     repeat.settle()
+    if operands.lazy(a, b):
+        from gemm.dask import tensordot as lazily
+
+        return lazily(a, b, axes, dtype=dtype, **options)
     x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
-    left, right = _paired(x.shape, y.shape, axes)
+    left, right = paired(x.shape, y.shape, axes)
     if isinstance(x, DeviceView) or isinstance(y, DeviceView):
         rows, columns = _others(x.ndim, left), _others(y.ndim, right)
         k = math.prod(x.shape[axis] for axis in left)
@@ -92,7 +96,7 @@ def foreign(*arrays: Any) -> Any:
     return next((array for array in arrays if type(array) is not np.ndarray), arrays[0])
 
 
-def _paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int], list[int]]:
+def paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int], list[int]]:
     """The axes of shapes a and b that are summed, none negative."""
     try:
         left, right = axes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
@@ -18,6 +19,9 @@ from gemm import threads
 from gemm.errors import BackendUnavailable
 
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
+
+_left = threading.local()
+"""count: how many CPUs this thread's products leave to others."""
 
 
 def engine() -> Any:
@@ -69,13 +73,15 @@ def set_num_threads(count: int | None) -> None:
 
 @contextmanager
 def leaving(count: int) -> Iterator[None]:
-    """Let the products of this thread leave `count` of their threads' CPUs to others, but one; the limit stays."""
-    lib = engine().lib
-    lib.gemm_leave_threads(count)
+    """Let the products of this thread leave `count` more of their threads' CPUs to others, but one; the limit stays."""
+    lib, before = engine().lib, getattr(_left, "count", 0)
+    _left.count = before + count
+    lib.gemm_leave_threads(_left.count)
     try:
         yield
     finally:
-        lib.gemm_leave_threads(0)
+        _left.count = before
+        lib.gemm_leave_threads(before)
 
 
 def start() -> None:

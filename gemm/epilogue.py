@@ -27,14 +27,19 @@ def finishing(launch: Launch, problem: Problem) -> Launch:
             c = None if c is None else c.astype(np.float32)
         launch(a, b, c, wide, alpha, beta)
         with np.errstate(all="ignore"):  # NaN and Inf are results, not events
-            if bias is not None:
-                np.add(wide, bias.astype(wide.dtype, copy=False), out=wide)
-            if problem.activation:
-                _activate(wide, problem.activation)
+            apply(wide, bias, problem.activation)
             if wide is not out:
                 out[...] = wide
 
     return finished
+
+
+def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
+    """x = activation(x + bias); "" is no activation."""
+    if bias is not None:
+        np.add(x, bias.astype(x.dtype, copy=False), out=x)
+    if activation:
+        _activate(x, activation)
 
 
 def _activate(x: np.ndarray, activation: str) -> None:

@@ -38,6 +38,13 @@ def wrap(array: Any, name: str) -> Operand:
         raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
 
 
+def lazy(*arrays: Any) -> bool:
+    """Whether one of them is dask's, whose products gemm.dask makes; judged without loading it."""
+    library = sys.modules.get("dask.array")
+    kind = getattr(library, "Array", ())  # () while another thread imports it
+    return any(isinstance(array, kind) for array in arrays)
+
+
 def wrap_output(array: Any, name: str = "out") -> Operand:
     """Like `wrap`, for memory that will be written: refuses what is read-only or would be a copy."""
     operand = wrap(array, name)

@@ -33,8 +33,15 @@ def test_session(page: Path) -> None:
 
 
 def modules() -> list[ModuleType]:
-    names = [module.name for module in pkgutil.walk_packages(gemm.__path__, "gemm.")]
-    return [gemm, *(importlib.import_module(name) for name in names if not name.endswith("__main__"))]
+    """All of the package, but those of libraries that are not installed."""
+    found = [gemm]
+    for module in pkgutil.walk_packages(gemm.__path__, "gemm."):
+        if not module.name.endswith("__main__"):
+            try:
+                found.append(importlib.import_module(module.name))
+            except ImportError as error:
+                assert not str(error.name).startswith("gemm"), error
+    return found
 
 
 def test_docstrings() -> None:
@@ -49,7 +56,7 @@ def test_the_reference_has_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: gemm\.([\w.]+)$", page, re.MULTILINE)
     assert set(gemm.__all__) <= set(shown)
-    for name in shown:
+    for name in set(shown) - {"dask"}:  # which wants its extra
         assert pkgutil.resolve_name(f"gemm.{name}").__doc__, name
 
 

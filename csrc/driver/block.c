@@ -158,7 +158,8 @@ static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *worksp
                         }
                         if (x->prepared || cut->pack_b) block.b_ps = nr, block.b_cs = 1, block.b_ts = nr * depth;
                         block.n = columns;
-                        block.from = first ? NULL : gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
+                        block.from =
+                            first && !x->goes_on ? NULL : gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
                         if (!last) {
                             block.to = (void *)gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
                         } else {
@@ -181,6 +182,7 @@ gemm_block gemm_block_of(const gemm_part *x, const gemm_cut *cut) {
     block.a = x->a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = cut->kernel->mr * x->a_rs;
     block.b = x->b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs, block.b_ts = cut->kernel->nr;
     block.c = x->c, block.c_rs = x->c_rs, block.to = x->out, block.to_rs = x->out_rs;
+    if (x->goes_on) block.from = x->out, block.from_rs = x->out_rs;
     return block;
 }
 

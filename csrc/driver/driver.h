@@ -17,6 +17,7 @@ typedef struct gemm_part {
     const void *prepared;              /* all of b's panels, or NULL */
     int64_t prepared_n, prepared_from; /* their columns, and the one that this part begins with */
     const gemm_scalar *alpha, *beta;
+    int goes_on; /* as in the plan */
 } gemm_part;
 
 /* How parts are cut for the caches, and what one thread needs for it: packed a, packed b, raw sums where out cannot

@@ -173,7 +173,7 @@ static int misaligned(const void *pointer, const gemm_kernel *kernel, int64_t si
 
 int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     jobs all = {.plan = plan, .batch = 1};
-    if (plan->batch_ndim || plan->prepared || orient(&all, plan)) return 0;
+    if (plan->batch_ndim || plan->prepared || plan->goes_on || orient(&all, plan)) return 0;
     if (alone_ns(&all) > GEMM_SHORT_NS) return 0;
     all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
     all.whole.b = (const void *)(uintptr_t)1;            /* it may begin anywhere */
@@ -207,7 +207,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     jobs all; /* set field by field: clearing it first would take longer than a small product */
     all.plan = plan, all.batch = 1;
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
-    all.whole.alpha = alpha, all.whole.beta = beta;
+    all.whole.alpha = alpha, all.whole.beta = beta, all.whole.goes_on = plan->goes_on;
     all.whole.prepared = plan->prepared ? b : NULL;
     all.whole.prepared_n = plan->prepared ? round_up(plan->n, plan->kernel->nr) : 0;
     orient(&all, plan);
@@ -292,7 +292,7 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
     if (count < 1) return GEMM_OK;
     jobs one = {.plan = plan, .batch = 1};
     one.whole.a = at->a, one.whole.b = at->b, one.whole.c = at->c, one.whole.out = at->out;
-    one.whole.alpha = alpha, one.whole.beta = beta;
+    one.whole.alpha = alpha, one.whole.beta = beta, one.whole.goes_on = plan->goes_on;
     many all = {.plan = plan, .at = at, .alpha = alpha, .beta = beta, .count = count};
     all.transposed = orient(&one, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];

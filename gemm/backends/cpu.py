@@ -102,10 +102,13 @@ class CpuLaunch:
     KEPT_LAYOUTS = 64
     """How many layouts of operands are remembered before it starts anew."""
 
-    def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, packed: np.ndarray | None = None) -> None:
-        """`packed`: what `pack` made of b; then that operand is ignored but for its shape."""
+    def __init__(
+        self, loaded: Any, kernel: Kernel, problem: Problem, packed: np.ndarray | None = None, goes_on: bool = False
+    ) -> None:
+        """`packed`: what `pack` made of b; then that operand is ignored but for its shape. `goes_on`: sums go on from
+        what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
         self._ffi, self._lib = loaded.ffi, loaded.lib
-        self._kernel, self._problem, self._packed = kernel, problem, packed
+        self._kernel, self._problem, self._packed, self._goes_on = kernel, problem, packed, goes_on
         self._layouts: dict[object, tuple[Any, Any] | None] = {}
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
@@ -161,6 +164,7 @@ class CpuLaunch:
                 *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
             ),
         )  # fmt: skip
+        plan.goes_on = self._goes_on
         block = ffi.new("gemm_block *")
         if self._lib.gemm_is_direct(plan, block):
             plan.direct = block
@@ -175,6 +179,6 @@ class CpuLaunch:
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
     """The launch for operands that are not aligned to their elements, such as fields of packed records."""
     a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
-    result = np.empty(out.shape, out.dtype)
+    result = np.array(out, order="C")  # for sums that go on
     launch(a, b, c, result, alpha, beta)
     out[...] = result

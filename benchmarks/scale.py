@@ -1,0 +1,219 @@
+"""How products of dask arrays scale over worker processes of this machine, beside dask's own matmul on NumPy.
+
+    python benchmarks/scale.py [--workers 1,2] [--size 4096] [--dtype float32] [--rounds 5] [--json FILE]
+
+The operands are square, random, in the host memory of the workers, in the chunks that gemm.dask would choose for the
+most workers; the result stays there. Strong scaling: the same product on more workers. Weak: size · workers^(1/3), the
+same work for each. Every worker has one thread, NumPy's BLAS too (dask sets that). A call of a contestant is timed from
+the graph to its last block:
+
+    gemm          gemm.dask.matmul(a, b, contraction="sum"): the same tasks as dask's
+    gemm, auto    gemm.dask.matmul(a, b)
+    gemm, chain   gemm.dask.matmul(a, b, reproducible=True, contraction="chain")
+    dask          da.matmul(a, b), whose tasks are NumPy's
+
+They alternate, in rotating order; times are medians. Each result is checked by a random projection. Besides, the
+constants of benchmarks/scale_model.py are measured.
+
+The JSON document ("gemm-scale/1") holds
+
+    date, command, commit, versions, machine
+    constants   rate {dtype: FLOP/s of a thread}, task {scheduler: seconds}, bandwidth: bytes/s between two workers
+    results     [{scaling, workers, size, side, dtype, seconds {contestant: median}, ratios {contestant: dask ÷ it},
+                spread, gflops, efficiency {contestant: of the time on the fewest workers}}]
+    quiet       what others did on the machine meanwhile
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import distributed
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers.duel import spread
+
+import gemm
+import gemm.dask
+from gemm import report
+from gemm.cli import text
+from gemm.cli.arguments import positive, save_json
+from gemm.compare.quiet import Watch
+from gemm.dask.chunks import choose, least_side
+
+CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
+    "gemm": partial(gemm.dask.matmul, contraction="sum", chunks=None), "gemm, auto": gemm.dask.matmul,
+    "gemm, chain": partial(gemm.dask.matmul, reproducible=True, contraction="chain", chunks=None), "dask": da.matmul,
+}  # fmt: skip
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Any]:
+    """A client of so many processes of one thread each."""
+    options: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as made, distributed.Client(made) as client:
+        client.wait_for_workers(workers)
+        yield client
+
+
+def operands(size: int, side: int, dtype: str) -> list[Any]:
+    """Two random matrices in the workers' memory."""
+    rng = da.random.default_rng(size)
+    made = dask.persist(*(rng.random((size, size), chunks=side, dtype=dtype) for _ in range(2)))
+    distributed.wait(made)
+    return list(made)
+
+
+def check(a: Any, b: Any, c: Any, dtype: str) -> None:
+    """Raises ArithmeticError unless c is a · b, as far as a random vector tells."""
+    size = a.shape[0]
+    vector = np.random.default_rng(0).choice([-1.0, 1.0], size)
+    left, right = dask.compute(c.astype(float) @ vector, a.astype(float) @ (b.astype(float) @ vector))
+    bound = (size + 2) * np.finfo(dtype).eps * size * np.sqrt(size)  # of elements up to `size`, `size` of them a row
+    if not abs(left - right).max() <= bound:
+        raise ArithmeticError(f"the result is off by {abs(left - right).max():.3g}; {bound:.3g} are allowed")
+
+
+def contest(size: int, side: int, dtype: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contestant, round by round."""
+    a, b = operands(size, side, dtype)
+    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    names = list(CONTESTANTS)
+    for turn in range(rounds + 1):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            start = time.perf_counter()
+            product = CONTESTANTS[name](a, b).persist()
+            distributed.wait(product)
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+            else:  # the first call does not count, but is checked
+                check(a, b, product, dtype)
+            del product
+    return seconds
+
+
+def rates() -> dict[str, float]:
+    """FLOP/s of one thread on products that fit its caches well."""
+    found, n = {}, 1536
+    gemm.set_num_threads(1)
+    for dtype in ("float32", "float64"):
+        a = np.random.default_rng(1).random((n, n)).astype(dtype)
+        out, samples = np.empty_like(a), []
+        for _ in range(6):
+            start = time.perf_counter()
+            gemm.gemm(a, a, out=out, backend="cpu")
+            samples.append(time.perf_counter() - start)
+        found[dtype] = 2 * n**3 / statistics.median(samples)
+    gemm.set_num_threads(None)
+    return found
+
+
+def _nothing(number: int) -> int:
+    return number
+
+
+def task_seconds(count: int = 2000) -> dict[str, float]:
+    """What a task that does nothing takes, on dask's threads and on two workers: client, scheduler and worker."""
+    graph = {("nothing", number): (_nothing, number) for number in range(count)}
+    start = time.perf_counter()
+    dask.threaded.get(graph, list(graph))
+    found = {"local": (time.perf_counter() - start) / count}
+    with cluster(2) as client:
+        client.gather(client.map(_nothing, range(count), pure=False))
+        start = time.perf_counter()
+        distributed.wait(client.map(_nothing, range(count), pure=False))
+        found["distributed"] = (time.perf_counter() - start) / count
+    return found
+
+
+def bandwidth(megabytes: int = 64, count: int = 8) -> float:
+    """Bytes/s of blocks that one worker asks another for, through the loopback of this machine."""
+    with cluster(2) as client:
+        here, there = client.scheduler_info()["workers"]
+        blocks = [client.submit(np.ones, megabytes << 17, workers=[here], pure=False) for _ in range(count)]
+        distributed.wait(blocks)
+        start = time.perf_counter()
+        distributed.wait([client.submit(len, block, workers=[there], pure=False) for block in blocks])
+        return count * (megabytes << 20) / (time.perf_counter() - start)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", default="1,2", help="numbers of processes")
+    parser.add_argument("--size", type=positive, default=4096, help="rows of the operands")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def main() -> int:
+    """Time, print, write."""
+    parser = arguments()
+    options = parser.parse_args()
+    try:
+        workers = sorted(positive(count) for count in options.workers.split(","))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--workers: {error}")
+    watch, results = Watch(), []
+    constants = {"rate": rates(), "task": task_seconds(), "bandwidth": bandwidth()}
+    first: dict[tuple[str, str], tuple[int, float]] = {}
+    for count in workers:
+        with cluster(count):
+            for scaling, size in (("strong", options.size), ("weak", round(options.size * count ** (1 / 3)))):
+                least = least_side(size**3, workers[-1], "distributed")
+                cells = (128 << 20) // np.dtype(options.dtype).itemsize
+                side = choose(size, size, size, 1, cells=cells, threads=workers[-1], least=least, fused=False).m
+                samples = contest(size, side, options.dtype, options.rounds)
+                seconds = {name: statistics.median(own) for name, own in samples.items()}
+                efficiency = {}
+                for name, own in seconds.items():
+                    fewest, then = first.setdefault((scaling, name), (count, own))
+                    efficiency[name] = then / own * (fewest / count if scaling == "strong" else 1)
+                results.append({
+                    "scaling": scaling, "workers": count, "size": size, "side": side, "dtype": options.dtype,
+                    "seconds": seconds, "ratios": {name: seconds["dask"] / own for name, own in seconds.items()},
+                    "spread": {name: spread(own) for name, own in samples.items()},
+                    "gflops": {name: 2e-9 * size**3 / own for name, own in seconds.items()}, "efficiency": efficiency,
+                })  # fmt: skip
+    show(constants, results)
+    if options.json:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spreads = [value for row in results for value in row["spread"].values()]
+        save_json(options.json, {
+            "schema": "gemm-scale/1", **report.head(), "dask": dask.__version__, "constants": constants,
+            "rounds": options.rounds, "results": results,
+            "quiet": watch.facts(spreads, helper=used.ru_utime + used.ru_stime),
+        })  # fmt: skip
+    return 0
+
+
+def show(constants: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """The constants, and a table."""
+    print(", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in constants["rate"].items()), "a thread;",
+          ", ".join(f"{1e6 * seconds:.0f} µs a task ({name})" for name, seconds in constants["task"].items()),
+          f"; {constants['bandwidth'] / 1e9:.2f} GB/s between workers")  # fmt: skip
+    head = ["scaling", "workers", "size", "contestant", "s", "GFLOP/s", "efficiency", "dask ÷ it"]
+    text.table(head, [
+        [row["scaling"], str(row["workers"]), str(row["size"]), name, f"{own:.3f}", f"{row['gflops'][name]:.0f}",
+         f"{row['efficiency'][name]:.2f}", f"{row['ratios'][name]:.2f}"]
+        for row in results for name, own in row["seconds"].items()
+    ], numbers=range(4, 8))  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

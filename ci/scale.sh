@@ -1,0 +1,11 @@
+# Scaling out: dask, its workers, cubed and xarray, none of which the other jobs install.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+apt_install gcc ccache libc6-dev python3-dev python3-venv
+copy_source "$CI_WORK/scale/source"
+mapfile -t tools < <(requirements test pytest pytest-timeout hypothesis ml_dtypes)
+venv "$CI_WORK/scale/venv" -e "$CI_WORK/scale/source[scale,opencl-cpu]" "${tools[@]}"
+
+cd "$CI_WORK/scale/source"
+"$CI_WORK/scale/venv/bin/python" -m pytest -q -rs tests/test_dask.py tests/test_dask_distributed.py tests/test_scale_out.py tests/test_chain.py |
+    tee "$CI_WORK/scale/report.txt"
+! grep -E '^SKIPPED' "$CI_WORK/scale/report.txt" || die "a test was skipped, and no other job runs it"

@@ -1,0 +1,240 @@
+"""Products of dask arrays: `gemm.gemm`, `gemm.matmul` and `gemm.tensordot` come here by themselves if one is among the
+operands.
+
+    import dask.array as da, gemm.dask
+
+    c = gemm.dask.matmul(da.from_zarr("a.zarr"), da.from_zarr("b.zarr"))
+    c.to_zarr("c.zarr")
+
+Nothing is computed until dask is asked to. Each worker multiplies by the best backend that it has, or by the one that
+its dask configuration names (`gemm.backend`; in its environment DASK_GEMM__BACKEND), with its share of the threads: see
+`gemm.dask.tasks.sharing`. Tasks are called gemm-matmul and gemm-tensordot. docs/scale.md says what it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.utils import parse_bytes
+from numpy.typing import DTypeLike
+
+from gemm import call, contract, dispatch, operands, pairs
+from gemm.dask import blocks, tasks
+from gemm.dask import chunks as cutting
+from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, chain, elementwise, stacked
+from gemm.dask.graph import contract as contracted
+from gemm.problem import NARROW
+
+__all__ = ["gemm", "matmul", "tensordot"]
+
+CONTRACTIONS = ("auto", "sum", "fused", "chain")
+
+
+def gemm(
+    a: Any, b: Any, c: Any = None, *, alpha: call.Scalar = 1.0, beta: call.Scalar = 0.0,
+    trans_a: bool | str = False, trans_b: bool | str = False, dtype: DTypeLike | None = None,
+    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    bias: Any = None, activation: str | None = None, contraction: str = "auto", chunks: Any = "auto",
+) -> Any:  # fmt: skip
+    """activation(alpha · op(a) · op(b) + beta · c + bias) as a dask array. See `gemm.gemm` for the arguments.
+
+    Args:
+        a, b, c, bias: dask arrays, or what dask makes some of; of known chunks.
+        reproducible: the bits of `gemm.gemm` on one machine with reproducible=True, whatever the chunks.
+        backend: "auto": each worker's own, see above.
+        contraction: "sum": a task for each block of k, and a tree of sums over these, as in dask's own matmul. Partial
+            sums of float16, bfloat16 and fp8 are float32. "fused": blocks of k are merged, and a task contracts all of
+            it: fewer tasks and no partial sums, but a row of blocks of a and a column of b in the memory of a task.
+            "chain", of real floating-point numbers: a task for each block of k, which goes on from the sums of the one
+            before, on the CPU: the order of one chain, in the memory of three blocks.
+            "auto": fused if the panels are no larger than a block may be and to merge them moves no more elements,
+            k·(m + n), than there are in the partial sums, m·n for each block of k; else sum. With reproducible=True
+            fused if the panels fit so, else chain.
+        chunks: "auto": the operands' own, if along k they agree, none (nor one of the result) is larger than dask's
+            `array.chunk-size` (128 MiB), and a task computes enough to be worth its scheduling; else such as
+            `gemm.dask.chunks` chooses for the threads of the default client of dask.distributed, or of this machine. A
+            task needs some four times that limit. A size, such as "32 MiB": the same with this limit. None: the
+            operands' own in any case (along k those of a).
+
+    Returns:
+        A dask array. Computed, its elements are within the bounds that `gemm.gemm` states.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message names it. What only computing can tell, such as a
+        backend that no worker has, is raised then.
+    """
+    given = {"a": a, "b": b, "c": c, "bias": bias}
+    arrays = {name: _array(name, x) for name, x in given.items() if x is not None}
+    options: dict[str, Any] = {
+        "trans_a": trans_a, "trans_b": trans_b, "precision": precision, "reproducible": reproducible,
+    }  # fmt: skip
+    asked = _checked(arrays, alpha=alpha, beta=beta, dtype=dtype, activation=activation, **options)
+    dispatch.check_names(backend, kernel)
+    kind = operands.named(asked.problem.dtype, "the result")
+    x, y = (_labelled(arrays[n], n, flip, end) for n, flip, end in (("a", trans_a, ROW), ("b", trans_b, COLUMN)))
+    batch = stacked(max(len(x.labels), len(y.labels)) - 2)
+    kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
+    if asked.problem.k == 0:  # or alpha is: a and b are not read
+        x, y = _without_depth(x), _without_depth(y)
+    contraction = _contraction(contraction, reproducible, kind)
+    if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
+        contraction = "fused"  # chains are the CPU's
+    x, y = blocks.cut(x, y, kind, chunks, contraction)
+
+    sizes = {label: lengths for o in (y, x) for label, lengths in zip(o.labels, o.array.chunks, strict=True)}
+    ends = {label: sizes[label] for label in kept[len(batch) :]}
+    more = {}
+    if "c" in arrays and asked.beta != 0:
+        z = arrays["c"]
+        more["c"] = Operand(z, kept[len(kept) - z.ndim :]).chunked(ends)
+    if "bias" in arrays:
+        more["bias"] = _bias(arrays["bias"], COLUMN if COLUMN in kept else ROW).chunked(ends)
+    options |= {"backend": backend, "kernel": kernel}
+    if x.blocks(DEPTH) == 1:
+        options |= {"alpha": alpha, "beta": beta if "c" in more else 0, "dtype": kind, "activation": activation}
+        return contracted(
+            tasks.product, [x, y, *more.values()], kept, (DEPTH,), kind, "gemm-matmul", named=tuple(more),
+            options=options,
+        )  # fmt: skip
+    wide = np.dtype(np.float32) if kind.name in NARROW else kind
+    options["dtype"] = wide
+    ordered = contraction in ("ordered", "chain")
+    if ordered:
+        sums = chain(x, y, kept, DEPTH, wide, "gemm-matmul", {**options, "reproducible": True})
+    else:
+        sums = contracted(tasks.product, [x, y], kept, (DEPTH,), wide, "gemm-matmul", named=(), options=options)
+    if not more and asked.alpha == 1 and activation is None and wide == kind:
+        return sums
+    return elementwise(
+        tasks.finish, [Operand(sums, kept), *more.values()], kind, "gemm-matmul-finish", named=tuple(more),
+        kind=kind, alpha=asked.alpha, beta=asked.beta, activation=activation,
+        dropped=(ROW not in kept, COLUMN not in kept), ordered=ordered,
+    )  # fmt: skip
+
+
+def matmul(x1: Any, x2: Any, /, **options: Any) -> Any:
+    """The matrix product of x1 and x2 with np.matmul's rules for shapes; options are those of `gemm` but for c's."""
+    return gemm(x1, x2, **options)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, contraction: str = "auto",
+              **options: Any) -> Any:  # fmt: skip
+    """np.tensordot(a, b, axes) as a dask array: blocks as they are, along summed axes those of a.
+
+    Args:
+        a, b, axes, dtype, options: as for `gemm.tensordot`.
+        contraction: as for `gemm`, which "auto" decides alike; with reproducible=True it is "fused".
+
+    Raises:
+        ValueError, TypeError, IndexError: an argument is wrong.
+    """
+    pairs.check(options)
+    a, b = _array("a", a), _array("b", b)
+    left, right = contract.paired(a.shape, b.shape, axes)
+    kind = call.common_dtype({"a": _nothing(a), "b": _nothing(b)}, dtype, None)
+    names = [f"k{pair}" for pair in range(len(left))]
+    labels = [[f"{name}{axis}" for axis in range(x.ndim)] for name, x in (("a", a), ("b", b))]
+    for name, i, j in zip(names, left, right, strict=True):
+        labels[0][i] = labels[1][j] = name
+    x, y = (Operand(array, tuple(own)) for array, own in ((a, labels[0]), (b, labels[1])))
+    y = y.chunked({name: a.chunks[i] for name, i in zip(names, left, strict=True)})
+    k = math.prod(a.shape[i] for i in left)
+    m, n = a.size // max(k, 1), b.size // max(k, 1)
+    parts = math.prod(a.numblocks[i] for i in left)
+    free = [math.prod(max(lengths) for lengths, label in zip(o.array.chunks, o.labels, strict=True)
+                      if label not in names) for o in (x, y)]  # fmt: skip
+    cells = parse_bytes(dask.config.get("array.chunk-size")) // kind.itemsize
+    own = cutting.Cut(free[0], -(-k // max(parts, 1)), free[1], 1)
+    contraction = _contraction(contraction, options.get("reproducible", False), kind)
+    if contraction == "chain":
+        raise ValueError('contraction must be "auto", "sum" or "fused" for tensordot')
+    if contraction in ("fused", "ordered") or (contraction == "auto" and cutting.fuses(m, k, n, own, cells)):
+        x, y = (o.chunked({name: (a.shape[i],) for name, i in zip(names, left, strict=True)}) for o in (x, y))
+    several = any(x.blocks(name) > 1 for name in names)
+    wide = np.dtype(np.float32) if kind.name in NARROW and several else kind
+    kept = tuple(label for label in (*x.labels, *y.labels) if label not in names)
+    result = contracted(
+        tasks.tensors, [x, y], kept, tuple(names), wide, "gemm-tensordot", axes=(left, right),
+        options={**options, "dtype": wide},
+    )  # fmt: skip
+    return result if wide == kind else result.astype(kind)
+
+
+def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
+    """How k is contracted: what is asked for, or "ordered" of "auto" where the order matters."""
+    if asked not in CONTRACTIONS:
+        raise ValueError(f"contraction must be one of {', '.join(CONTRACTIONS)}, not {asked!r}")
+    real = kind.kind == "f" or kind.name in NARROW
+    if asked == "chain" and not real:
+        raise ValueError(f'contraction="chain" is for real floating-point numbers, not for {kind}')
+    if not reproducible or kind.kind in "biu":
+        return asked
+    if asked == "sum":
+        raise ValueError('contraction="sum" has not the order of reproducible=True; pass "auto", "fused" or "chain"')
+    return ("ordered" if real else "fused") if asked == "auto" else asked
+
+
+def _array(name: str, x: Any) -> Any:
+    """`x` as a dask array of known chunks."""
+    array = da.asanyarray(x)
+    if any(math.isnan(length) for length in array.shape):
+        raise ValueError(f"{name} has chunks of unknown sizes, {array.chunks}; call {name}.compute_chunk_sizes() first")
+    return array
+
+
+def _nothing(x: Any, *shape: int) -> np.ndarray:
+    """An array of NumPy of the dtype of `x`, of one element's memory."""
+    return np.broadcast_to(np.empty((), x.dtype), shape)
+
+
+def _checked(arrays: dict[str, Any], **options: Any) -> call.Call:
+    """The call as `gemm.gemm` would check it, but of a stack of no products. Raises ValueError, TypeError."""
+    ndim = max(arrays["a"].ndim, arrays["b"].ndim)
+    stand_ins = {}
+    for name in ("a", "b"):
+        x = arrays[name]
+        stack = (0, *(1,) * (ndim - x.ndim)) if x.ndim > 1 else ()
+        stand_ins[name] = _nothing(x, *stack, *x.shape)
+    c = _nothing(arrays["c"]) if "c" in arrays else None
+    bias = _nothing(arrays["bias"], *arrays["bias"].shape) if "bias" in arrays else None
+    stacks = [arrays[name].shape[:-2] for name in ("a", "b")]
+    try:
+        batch = np.broadcast_shapes(*stacks)
+    except ValueError:
+        raise ValueError(f"the batches of a {stacks[0]} and b {stacks[1]} do not broadcast") from None
+    asked = call.normalise(stand_ins["a"], stand_ins["b"], c, out=None, bias=bias, **options)
+    if c is not None:
+        ends = asked.shape[1:][ndim - 2 :] if ndim > 1 else asked.shape
+        shape, own = (*batch, *ends), arrays["c"].shape
+        fits = len(own) <= len(shape) and all(
+            length in (1, whole) for length, whole in zip(reversed(own), reversed(shape), strict=False)
+        )
+        if not fits:
+            raise ValueError(f"c has shape {own}, which does not broadcast to the result's {shape}")
+    return asked
+
+
+def _labelled(array: Any, name: str, trans: Any, end: str) -> Operand:
+    """An operand with labels, those of its matrices as they lie."""
+    if array.ndim == 1:
+        return Operand(array, (DEPTH,))
+    flip = trans.upper() != "N" if isinstance(trans, str) else bool(trans)
+    matrix = (ROW, DEPTH) if name == "a" else (DEPTH, COLUMN)
+    return Operand(array, (*stacked(array.ndim - 2), *(reversed(matrix) if flip else matrix)))
+
+
+def _without_depth(x: Operand) -> Operand:
+    """An operand of the same blocks, but of no elements along k."""
+    chunks = tuple((0,) if label == DEPTH else own for label, own in zip(x.labels, x.array.chunks, strict=True))
+    return Operand(da.zeros_like(x.array, shape=tuple(map(sum, chunks)), chunks=chunks), x.labels)
+
+
+def _bias(array: Any, along: str) -> Operand:
+    """A bias, whose axis of length 1 has a label of its own."""
+    if array.ndim == 1:
+        return Operand(array, (along,))
+    return Operand(array, ("every m", COLUMN) if array.shape[0] == 1 else (ROW, "every n"))

@@ -1,0 +1,111 @@
+"""The graphs of products: blockwise over labels of axes, then a sum over the blocks of those that are contracted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+from dask.array.utils import meta_from_array
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from gemm.dask import tasks
+
+ROW, DEPTH, COLUMN = "m", "k", "n"
+"""Labels of the axes of matrices."""
+
+
+def stacked(axes: int) -> tuple[str, ...]:
+    """Labels of the axes of stacks, counted from the inside."""
+    return tuple(f"stack{axis}" for axis in range(axes, 0, -1))
+
+
+class Operand(NamedTuple):
+    """A dask array with a label for each axis. Along a label operands have the same length, or one of 1."""
+
+    array: Any
+    labels: tuple[str, ...]
+
+    def blocks(self, label: str) -> int:
+        """How many blocks there are along `label`; 1 without it."""
+        return int(self.array.numblocks[self.labels.index(label)]) if label in self.labels else 1
+
+    def key(self, at: dict[str, int]) -> tuple[Any, ...]:
+        """The key of the block at these numbers along labels."""
+        counts = zip(self.labels, self.array.numblocks, strict=True)
+        return (self.array.name, *(at[label] if count > 1 else 0 for label, count in counts))
+
+    def chunked(self, chunks: dict[str, Any]) -> Operand:
+        """With these chunks along labels, where it has them and does not repeat one element."""
+        wanted = {
+            axis: chunks[label]
+            for axis, label in enumerate(self.labels)
+            if label in chunks and self.array.shape[axis] == sum(chunks[label])
+        }
+        return Operand(self.array.rechunk(wanted), self.labels)
+
+
+def contract(
+    task: Callable[..., Any], operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...],
+    dtype: np.dtype[Any], name: str, **options: Any,
+) -> Any:  # fmt: skip
+    """The dask array, with the labels `kept`, of `task` for all blocks, summed over those along the labels `summed`."""
+    cut = tuple(label for label in summed if any(operand.blocks(label) > 1 for operand in operands))
+    count = math.prod(max(operand.blocks(label) for operand in operands) for label in (*kept, *cut))
+    labels = (*kept, *(summed if cut else ()))
+    meta = meta_from_array(operands[0].array._meta, len(labels), dtype)
+    products = da.blockwise(
+        task, labels, *(x for operand in operands for x in operand), dtype=dtype, meta=meta, token=name,
+        concatenate=False, adjust_chunks=dict.fromkeys(summed, 1) if cut else None,
+        summed=len(summed) if cut else 0, tasks=count, **options,
+    )  # fmt: skip
+    if not cut:
+        return products
+    return da.reduction(
+        products, tasks.part, tasks.total, axis=tuple(range(len(kept), len(labels))), concatenate=False, dtype=dtype,
+        meta=meta_from_array(meta, len(kept), dtype), name=name,
+    )  # fmt: skip
+
+
+def chain(
+    x: Operand, y: Operand, kept: tuple[str, ...], summed: str, dtype: np.dtype[Any], name: str, options: dict[str, Any]
+) -> Any:
+    """The dask array of x · y with the labels `kept`: a task for each block along `summed`, which goes on from the sums
+    of the one before."""
+    sizes, arrays = da.core.unify_chunks(*x, *y)
+    x, y = (Operand(array, own.labels) for array, own in zip(arrays, (x, y), strict=True))
+    token = tokenize(x.array.name, y.array.name, kept, options)
+    counts = [max(operand.blocks(label) for operand in (x, y)) for label in kept]
+    common: dict[str, Any] = {"tasks": math.prod(counts), "options": options}
+    begin = partial(tasks.product, named=(), summed=0, **common)
+    go_on = partial(tasks.going_on, **common)
+    last = x.blocks(summed) - 1
+    layer: dict[Any, Any] = {}
+    for index in itertools.product(*map(range, counts)):
+        before: Any = None
+        for part in range(last + 1):
+            at = {**dict(zip(kept, index, strict=True)), summed: part}
+            blocks = [operand.key(at) for operand in (x, y)]
+            key = (f"{name}-{token}", *index) if part == last else (f"{name}-part-{token}", *index, part)
+            layer[key] = (go_on, before, *blocks) if part else (begin, *blocks)
+            before = key
+    graph = HighLevelGraph.from_collections(f"{name}-{token}", layer, dependencies=[x.array, y.array])
+    meta = meta_from_array(x.array._meta, len(kept), dtype)
+    return da.Array(graph, f"{name}-{token}", [sizes[label] for label in kept], meta=meta)
+
+
+def elementwise(
+    task: Callable[..., Any], operands: Sequence[Operand], dtype: np.dtype[Any], name: str, **options: Any
+) -> Any:
+    """The dask array of `task` for all blocks, with the labels of the first operand."""
+    labels = operands[0].labels
+    meta = meta_from_array(operands[0].array._meta, len(labels), dtype)
+    return da.blockwise(
+        task, labels, *(x for operand in operands for x in operand), dtype=dtype, meta=meta, token=name,
+        concatenate=False, **options,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""cubed and xarray multiply by gemm, as docs/scale.md shows; its tables are the model's; the benchmark runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+RECORDED = ROOT / "benchmarks" / "results" / "2026-11-24-epyc-scale" / "scale.json"
+
+
+def example(library: str) -> str:
+    """The code of the document's section about `library`."""
+    section = DOCUMENT.partition(f"\n## {library}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return str(code)
+
+
+def run(code: str, folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+COUNTED = """
+import gemm.api, gemm.functions, gemm.pairs
+calls, own = [], gemm.api.at_once
+def counted(*args, **kwargs):
+    calls.append(kwargs.get("reproducible", False))
+    return own(*args, **kwargs)
+gemm.functions.gemm = gemm.pairs.gemm = counted
+"""
+
+
+def test_cubed_multiplies_by_gemm(tmp_path: Path) -> None:
+    pytest.importorskip("cubed", reason="cubed is not installed (the extra `scale`)")
+    check = """
+import numpy as np, gemm
+assert calls, "no block was multiplied by gemm"
+same = np.testing.assert_allclose
+same(c.compute(), np.asarray(a.compute()) @ np.asarray(b.compute()), rtol=1e-4, atol=1e-4)
+print(len(calls))
+"""
+    printed = run(COUNTED + example("cubed") + check, tmp_path, CUBED_BACKEND_ARRAY_API_MODULE="gemm.namespace")
+    assert int(printed.splitlines()[-1]) >= 4
+
+
+def test_xarray_multiplies_by_gemm(tmp_path: Path) -> None:
+    pytest.importorskip("xarray", reason="xarray is not installed (the extra `scale`)")
+    pytest.importorskip("dask", reason="dask is not installed (the extra `scale`)")
+    check = """
+import numpy as np, gemm
+assert True in calls, "the product of gemm.array did not go through gemm"
+expected = gemm.gemm(np.asarray(a.data), np.asarray(b.data), reproducible=True)
+assert product.dims == lazy.dims == ("row", "column")
+assert np.array_equal(product.data, expected)
+assert lazy.data.name.startswith("gemm-matmul")
+assert np.array_equal(lazy.compute(), expected)
+print("same bits")
+"""
+    assert run(COUNTED + example("xarray") + check, tmp_path).endswith("same bits\n")
+
+
+def test_the_models_tables_are_what_it_prints() -> None:
+    pytest.importorskip("dask", reason="dask is not installed (the extra `scale`)")
+    command = [sys.executable, str(ROOT / "benchmarks" / "scale_model.py"), str(RECORDED)]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert len(printed.splitlines()) > 12
+    assert printed in DOCUMENT
+
+
+def test_the_benchmark_of_scaling(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed (the extra `scale`)")
+    file = tmp_path / "scale.json"
+    options = ["--workers", "1,2", "--size", "300", "--rounds", "2", "--dtype", "float64", "--json", str(file)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(file.read_text())
+    assert document["schema"] == "gemm-scale/1"
+    assert {"date", "command", "commit", "versions", "machine", "quiet", "rounds"} <= document.keys()
+    constants = document["constants"]
+    assert constants["rate"].keys() == {"float32", "float64"}
+    assert 0 < constants["task"]["local"] < constants["task"]["distributed"]
+    assert constants["bandwidth"] > 1e6
+    rows = {(row["scaling"], row["workers"]): row for row in document["results"]}
+    assert rows.keys() == {(scaling, count) for scaling in ("strong", "weak") for count in (1, 2)}
+    assert rows["strong", 2]["size"] == 300 < rows["weak", 2]["size"]
+    for row in rows.values():
+        assert row["seconds"].keys() == {"gemm", "gemm, auto", "gemm, chain", "dask"}
+        for name, seconds in row["seconds"].items():
+            assert row["ratios"][name] == row["seconds"]["dask"] / seconds
+        if row["workers"] == 1:
+            assert set(row["efficiency"].values()) == {1.0}
+    assert subprocess.run([*command, "--workers", "1,none"], capture_output=True, check=False).returncode == 2
