@@ -1,4 +1,4 @@
-"""The command line of the scripts beside this file that write a document."""
+"""What the scripts beside this file that write documents and draw charts share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main(argv: Sequence[str] | None, about: str | None, target: Path, document: Callable[[], str]) -> int:
@@ -20,3 +21,21 @@ def main(argv: Sequence[str] | None, about: str | None, target: Path, document: 
         print(f"docs/{target.name} is out of date: run python docs/{Path(sys.argv[0]).name}", file=sys.stderr)
         return 1
     return 0
+
+
+def recorded(document: dict[str, Any]) -> str:
+    """The date and the commit of a recorded run."""
+    commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")
+    return f"{document['date'][:10]}, commit {commit[:12]}{commit[40:]}"
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, set so that the same results give the same file. Charts need matplotlib, tables do not."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "gemm"
+    mpl.rcParams["svg.fonttype"] = "none"  # text as text: half the size
+    from matplotlib import pyplot as plt
+
+    return plt

@@ -17,6 +17,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import generated
+
 TARGET = Path(__file__).resolve().with_name("cpu.svg")
 FAMILIES = ("square", "skinny", "batched", "dtypes")
 MAIN = ("float32", "float64")
@@ -34,9 +36,8 @@ def read(paths: list[Path]) -> tuple[list[Row], str]:
         if document.get("schema") != "gemm-cpu-peers/2":
             raise ValueError(f"{path} was not written by this version of benchmarks/cpu_vs_peers.py")
         devices[document["device"]["name"]] = None
-        commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")
         loud = " (not on a quiet machine)" if document["quiet"]["warnings"] else ""
-        captions.append(f"{document['date'][:10]}, commit {commit[:12]}{commit[40:]}{loud}")
+        captions.append(f"{generated.recorded(document)}{loud}")
         for row in document["results"]:
             if row["family"] in FAMILIES and row["ratios"]:
                 peers |= dict.fromkeys(row["ratios"])
@@ -88,12 +89,7 @@ def panel(axes: Any, rows: list[Row], threads: list[int]) -> None:
 
 def draw(rows: list[Row], caption: str, target: Path) -> None:
     """Write the chart."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "gemm"  # the same results give the same file
-    mpl.rcParams["svg.fonttype"] = "none"  # text as text: half the size
-    from matplotlib import pyplot as plt
+    plt = generated.pyplot()
 
     threads = sorted({row["threads"] for row in rows})
     columns = [dtype for dtype in MAIN if any(row["dtype"] == dtype for row in rows)]

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import generated
+
 TARGET = Path(__file__).resolve().with_name("cuda.svg")
 BYTES = {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 2), "float16": (2, 2), "int8": (1, 4), "fp8": (1, 2)}
 """Of an element of the operands and of the result, by the first word of a family."""
@@ -36,8 +38,7 @@ def read(paths: list[Path]) -> tuple[list[Row], str, float, str]:
             raise ValueError(f"{path} was not written by this version of benchmarks/cuda_vs_cublas.py")
         devices[document["device"]["name"]] = None
         rate = max(rate, 1e9 * document["copy_gbs"])
-        commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")
-        captions.append(f"{document['date'][:10]}, commit {commit[:12]}{commit[40:]}")
+        captions.append(generated.recorded(document))
         for row in document["results"]:
             rows[tuple(row[name] for name in ("family", "batch", "m", "n", "k"))] = row
     if len(devices) != 1 or not rows:
@@ -73,12 +74,7 @@ def panel(axes: Any, family: str, rows: list[Row], rate: float, peak: float | No
 
 def draw(rows: list[Row], name: str, rate: float, caption: str, target: Path) -> None:
     """Write the chart."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "gemm"  # the same results give the same file
-    mpl.rcParams["svg.fonttype"] = "none"  # text as text: half the size
-    from matplotlib import pyplot as plt
+    plt = generated.pyplot()
 
     peaks = next((known for part, known in PEAKS.items() if part in name), {})
     families = list(dict.fromkeys(row["family"] for row in rows))

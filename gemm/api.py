@@ -32,7 +32,7 @@ def gemm(
         a: (..., m, k) array, or (..., k, m) with trans_a; (k,) is a row that is dropped from the result.
         b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
             Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
-            of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, __cuda_array_interface__, DLPack), all
+            of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, `__cuda_array_interface__`, DLPack), all
             in one place; or what `prepare` made of b. Of dask arrays the result is one, too: `gemm.dask.gemm`. Products
             of device arrays are enqueued, not waited for: of pyopencl Arrays on the queue of out, else of a, behind all
             of their events; the result has the product's.

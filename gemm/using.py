@@ -34,9 +34,9 @@ def use(**options: Any) -> Using:
     The functions of the module numpy are replaced, so that these are not reached, and compute by NumPy: `@` between
     NumPy's arrays and the method dot (make one of them a `gemm.array`), functions imported before
     (`from numpy import dot`), and code in C. np.matmul is a ufunc no longer: it has the attributes (np.matmul.reduce,
-    .signature, ...; the ufunc is np.matmul.__wrapped__), but isinstance(np.matmul, np.ufunc) is False, and
-    `ufunc is np.matmul` too, in the __array_ufunc__ of others; nor can a function imported before be pickled meanwhile.
-    No product by gemm warns of overflow.
+    .signature, ...; the ufunc is `np.matmul.__wrapped__`), but isinstance(np.matmul, np.ufunc) is False, and
+    `ufunc is np.matmul` too, in the `__array_ufunc__` of others; nor can a function imported before be pickled
+    meanwhile. No product by gemm warns of overflow.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.

@@ -5,10 +5,8 @@ That nothing is copied is asserted by `gemm.copied()`. Kernels are named, so tha
 
 from __future__ import annotations
 
-import doctest
 import gc
 import itertools
-import re
 import subprocess
 import sys
 import threading
@@ -21,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sessions
 from oracle import check_close, exact
 from oracle.ordered import check_same_bits, ordered
 
@@ -427,11 +426,8 @@ def test_an_operand_is_not_lent_twice_by_one_thread(first: str, monkeypatch: pyt
 
 
 def test_the_documents_session(first: str) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "zero-copy.md").read_text(encoding="utf-8")
-    session = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("opencl:0", first)
-    assert len(re.findall("^>>> ", session, re.MULTILINE)) >= 10
-    test = doctest.DocTestParser().get_doctest(session, {}, "zero-copy.md", "zero-copy.md", 0)
-    assert not doctest.DocTestRunner().run(test).failed
+    session = sessions.session(Path(__file__).parents[1] / "docs" / "zero-copy.md")
+    assert sessions.run(session.replace("opencl:0", first), "zero-copy.md") >= 10
 
 
 # Arrays of the caller's own, wrapped.

@@ -1,0 +1,70 @@
+"""check_site.py FOLDER: whether the built documentation is whole by itself.
+
+Every link of every page, the reference's and the pictures' too, must lead to a file of the site, and to an anchor that
+is there; nothing may be loaded from elsewhere when a page is opened. Links to other sites are left alone. Exits 1
+otherwise.
+"""
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data"), ("link", "href")}
+"""What a browser fetches by itself. A <link> to another page is checked as if it were."""
+
+
+class Page(HTMLParser):
+    """The anchors, links and loads of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors, self.links, self.loads = {""}, [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("id", "name") and value:
+                self.anchors.add(value)
+            elif (tag, name) in LOADS and value:
+                self.loads.append(value)
+            elif (tag, name) == ("a", "href") and value is not None:
+                self.links.append(value)
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong, a line each."""
+    pages = {path.resolve(): Page(path) for path in sorted(folder.rglob("*.html"))}
+    wrong = []
+    for path, page in pages.items():
+        name = path.relative_to(folder.resolve())
+        for load in page.loads:
+            if urlsplit(load).scheme not in ("", "data") or load.startswith("//"):
+                wrong.append(f"{name} loads {load}")
+        for link in [*page.links, *(load for load in page.loads if not urlsplit(load).scheme)]:
+            target, anchor = urldefrag(link)
+            if urlsplit(target).scheme or (name.name == "404.html" and target.startswith("/")):
+                continue  # 404.html is shown at any depth, so its links begin at the site's root
+            file = (path.parent / unquote(target)).resolve() if target else path
+            file = file / "index.html" if file.is_dir() else file
+            if not file.exists():
+                wrong.append(f"{name} leads to {link}, which is not there")
+            elif anchor and file in pages and unquote(anchor) not in pages[file].anchors:
+                wrong.append(f"{name} leads to {link}, which has no such anchor")
+    for path in folder.rglob("*.css"):
+        for url in re.findall(r"(?:url\(|@import\s*)[\"']?((?:https?:)?//[^\"')]+)", path.read_text(encoding="utf-8")):
+            wrong.append(f"{path.relative_to(folder)} loads {url}")
+    if len(pages) < 20:
+        wrong.append(f"there are only {len(pages)} pages")
+    return wrong
+
+
+def main(folder: str) -> int:
+    wrong = faults(Path(folder))
+    print("\n".join(wrong) or "every link leads somewhere, and nothing is loaded from elsewhere")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,108 @@
+"""Draws docs/regret.svg, what backend="auto" loses, and docs/batching.svg, many small products, from recorded runs.
+
+    python docs/make_auto_charts.py benchmarks/results/*-auto/*.json [--folder FOLDER]
+
+The files are those of benchmarks/auto_regret.py --json and benchmarks/batching.py --json; others are passed over.
+Regret: a panel a place of the operands, a line a run: which share of the random problems has at most so much.
+Batching: of the last file, the time of a product by each way, a panel a place of the operands. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import generated
+
+REGRET, BATCHING = "gemm-auto-regret/1", "gemm-batching/1"
+Document = dict[str, Any]
+
+
+def read(paths: list[Path]) -> dict[str, list[Document]]:
+    """The documents by schema, oldest first, each with the name of its file. Raises ValueError if either has none."""
+    found: dict[str, list[Document]] = {REGRET: [], BATCHING: []}
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found.get(document.get("schema", ""), []).append({**document, "file": f"{path.parent.name}/{path.stem}"})
+    if not all(found.values()):
+        raise ValueError("the files must hold runs of both auto_regret.py and batching.py")
+    return {schema: sorted(documents, key=lambda d: str(d["date"])) for schema, documents in found.items()}
+
+
+def machine(document: Document) -> str:
+    """The CPU, and the GPU if there is one that the document names."""
+    gpus = [device["name"] for device in document.get("devices", ()) if device["kind"] == "gpu"]
+    return ", ".join([document["machine"]["cpu"], f"{document['machine']['cpus']} cores", *gpus[:1]])
+
+
+def draw_regret(documents: list[Document], target: Path) -> None:
+    """Time of what auto chose ÷ that of the best, over the share of problems."""
+    plt = generated.pyplot()
+    places = {"host arrays": ("host",), "arrays on a device": ("cuda:0", "opencl:0")}
+    figure, panels = plt.subplots(1, len(places), figsize=(11, 4.6), sharey=True, layout="constrained")
+    for axes, (title, among) in zip(panels, places.items(), strict=True):
+        for number, document in enumerate(documents):
+            values = sorted(row["regret"] for row in document["results"] if row["place"] in among)
+            if not values:
+                continue
+            shares = [100 * (rank + 1) / len(values) for rank in range(len(values))]
+            label = f"{document['file']}: {machine(document)}; {generated.recorded(document)}"
+            axes.step(shares, values, where="pre", color=f"C{number}", linewidth=1.5, label=label)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("% of the problems", fontsize=9)
+        axes.set_xlim(50, 100.5)
+        axes.set_yscale("log")
+        axes.set_yticks([1, 1.25, 1.5, 2, 3, 4], ["1", "1.25", "1.5", "2", "3", "4"])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("time of what auto chose ÷ best", fontsize=9)
+    names = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.suptitle('What backend="auto" loses: at most so much in so many of the problems', fontsize=11)
+    figure.legend(names.values(), names.keys(), loc="outside lower center", fontsize=7)
+    figure.savefig(target, metadata={"Date": None})
+    plt.close(figure)
+
+
+def draw_batching(document: Document, target: Path) -> None:
+    """The time of one product by each way."""
+    plt = generated.pyplot()
+    rows = document["results"]
+    columns = min(3, len(rows))
+    lines = -(-len(rows) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 2.4 * lines), squeeze=False, layout="constrained")
+    for axes, row in zip(grid.flat, rows, strict=False):
+        ways = dict(sorted(row["seconds"].items(), key=lambda item: -float(item[1])))
+        times = [1e9 * seconds for seconds in ways.values()]
+        bars = axes.barh(list(ways), times, log=True, color="C0")
+        axes.bar_label(bars, [f"{float(f'{time:.3g}'):,g}" for time in times], fontsize=7, padding=2)
+        axes.set_xlim(right=20 * max(times))  # room for the labels
+        axes.tick_params(labelsize=7)
+        axes.set_title(f"{row['count']} products of {row['size']}³: {row['place']}", fontsize=8)
+    for axes in list(grid.flat)[len(rows) :]:
+        axes.set_visible(False)
+    figure.supxlabel("ns a product", fontsize=9)
+    figure.suptitle(f"Many small products: {machine(document)}; {generated.recorded(document)}", fontsize=9)
+    figure.savefig(target, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parent)
+    args = parser.parse_args(argv)
+    try:
+        found = read(args.files)
+    except (OSError, ValueError) as error:
+        print(f"make_auto_charts: {error}", file=sys.stderr)
+        return 2
+    draw_regret(found[REGRET], args.folder / "regret.svg")
+    draw_batching(found[BATCHING][-1], args.folder / "batching.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

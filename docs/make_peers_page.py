@@ -1,0 +1,186 @@
+"""Writes docs/peers.md, gemm beside other libraries, from recorded runs.
+
+python docs/make_peers_page.py            write it
+python docs/make_peers_page.py --check    exit 1 if it is not what would be written
+
+A run that replaces another is named here, in RUNS; all else is read from benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import generated
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "docs" / "peers.md"
+RUNS = {
+    "Zen 3": "2026-11-21-zen3/cpu_vs_peers.json",
+    "Xeon": "2026-11-21-xeon/cpu_vs_peers.json",
+    "Xeon, high": "2026-11-21-xeon/cpu_vs_peers_high.json",
+    "OpenCL": "2026-11-22-h200-opencl/opencl_vs_peers.json",
+    "CUDA": "2026-11-23-h200-cuda/cuda_vs_cublas.json",
+    "CUDA, odd": "2026-11-24-h200-auto/cuda_odd.json",
+}
+FAMILIES = ("square", "skinny", "batched", "dtypes")
+"""Of the runs on CPUs; the others compare this package with itself."""
+NAMES = {"numpy": "NumPy", "openblas": "OpenBLAS", "torch": "PyTorch", "mkl": "MKL", "blis": "BLIS",
+         "blis-wheel": "BLIS, PyPI", "amd-blis": "AMD's BLIS"}  # fmt: skip
+SHAPES = (*((0, s, s, s) for s in (512, 1024, 2048, 4096, 8192)), (0, 64, 4096, 4096), (0, 256, 256, 16384),
+          (64, 128, 128, 128))  # fmt: skip
+"""(batch, m, n, k) of the table of CUDA's products; the chart and the record have all."""
+
+INTRODUCTION = """# Beside other libraries
+
+<!-- Made by docs/make_peers_page.py from benchmarks/results: change those. -->
+
+Figures without a unit are *ratios*: the other library's time ÷ gemm's, for one product. Above 1 gemm is faster, below 1
+the other is. Contestants alternate round by round in one process, on the same number of threads and the same memory,
+and every result is checked; a ratio is the median over the rounds. *Best* is the ratio to whichever peer was the
+fastest for that product. Every run names its device, date and commit; on other devices, or with other versions, figures
+differ. What was not run is not here: there are no figures of Adreno and Intel GPUs, of Arm, of macOS or of Windows.
+"""
+CPU = """## On the CPU
+
+`python benchmarks/cpu_vs_peers.py`, after `pip install ".[peers]"`. Geometric means over the products of a family;
+*least* is the lowest ratio to the best peer, *behind* how many products are below 1. A dash: the library does not
+multiply that type, or was not there. The [gallery](gallery.md) has the same product by product.
+"""
+HIGH = """bfloat16 by AMX, with `precision="high"`, in the same form:
+"""
+OPENCL = """## Through OpenCL
+
+`python benchmarks/opencl_vs_peers.py`: float32, whole products of operands on the device, beside CLBlast 1.5.3 with its
+database's parameters and with those that its tuners found on this device.
+"""
+CUDA = """## On CUDA
+
+`python benchmarks/cuda_vs_cublas.py`: beside the quickest of cuBLAS through PyTorch, CuPy and cublasLt, in the same
+memory on the same stream. With `precision="high"` float32 is summed from several narrower products on tensor cores,
+beside cuBLAS's float32; with `"medium"` it is TF32, beside TF32. Why it falls short where it does is told in
+[CUDA](cuda.md#versions).
+"""
+ODD = """bfloat16 products whose rows are not aligned, in TFLOP/s:
+"""
+AUTO = """## auto beside the best choice
+
+`python benchmarks/auto_regret.py`, on random products: the time of whom `backend="auto"` chose ÷ that of the best. 1 is
+a right choice; the median, what 95 of 100 products do not exceed, and the worst. Operands on the host, where a device
+is chosen, or in the memory of a device, where a kernel is. Runs called *tuned*, and that of the Zen 3, came after
+`gemm tune`.
+"""
+CALLS = """What a repeated product of 64 × 64 costs the host, in µs:
+"""
+
+
+def read(run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / RUNS[run]).read_text(encoding="utf-8"))
+    return found
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}" if value < 9.95 else f"{value:.0f}"
+
+
+def size(row: dict[str, Any]) -> str:
+    batch, m, n, k = row.get("batch", 0), row["m"], row["n"], row["k"]
+    return f"{batch} × " * bool(batch) + (f"{m}³" if m == n == k else f"{m} × {n} × {k}")
+
+
+def caption(run: str) -> str:
+    """Where, when and of which commit a run is, and what it says of itself."""
+    document = read(run)
+    device, file = document["device"], RUNS[run]
+    cores = f", {device['limits']['cores']} cores" if "cores" in device["limits"] else ""
+    driver = f", driver {device['driver']}" if device["driver"] else ""
+    commit = (document["commit"] or "unknown").partition("-")
+    changed = " with changes" * bool(commit[2])
+    lines = [f"{device['name']}{cores}{driver}; {document['date'][:10]}, commit {commit[0][:7]}{changed}; "
+             f"[{file}](../benchmarks/results/{file})."]  # fmt: skip
+    if warnings := document.get("quiet", {}).get("warnings"):
+        lines.append(f"The machine was not quiet: {'; '.join(warnings)}.")
+    return " ".join(lines) + "\n"
+
+
+def on_cpu(run: str) -> str:
+    means = [row for row in read(run)["means"] if row["family"] in FAMILIES]
+    peers = [name for name in NAMES if any(name in row["peers"] for row in means)]
+    head = ["family", "dtype", "threads", "best", "least", "behind", *(NAMES[name] for name in peers)]
+    return table(head, (
+        [row["family"], row["dtype"], str(row["threads"]), ratio(row["best"]), ratio(row["least"]),
+         f"{row['lost']} of {row['rows']}", *(ratio(row["peers"].get(name)) for name in peers)]
+        for row in means
+    ))  # fmt: skip
+
+
+def versions(run: str) -> str:
+    peers = read(run)["peers"]
+    return f"Peers: {'; '.join(about for name, about in peers.items() if name in NAMES)}.\n"
+
+
+def through_opencl() -> str:
+    return table(["product", "ours, TFLOP/s", "CLBlast", "CLBlast, tuned"], (
+        [size(row), f"{row['gflops']['gemm'] / 1000:.3g}", ratio(row["ratios"]["CLBlast"]),
+         ratio(row["ratios"]["CLBlast, tuned"])]
+        for row in read("OpenCL")["results"]
+    ))  # fmt: skip
+
+
+def on_cuda() -> str:
+    rows = {(r["family"], r["batch"], r["m"], r["n"], r["k"]): r for r in read("CUDA")["results"]}
+    names = [size(dict(zip(("batch", "m", "n", "k"), shape, strict=True))) for shape in SHAPES]
+    return table(["operands", *names], (
+        [family, *(ratio(rows[(family, *shape)].get("ratio")) for shape in SHAPES)]
+        for family in dict.fromkeys(key[0] for key in rows)
+    ))  # fmt: skip
+
+
+def odd() -> str:
+    return table(["product", "gemm", "cuBLAS's best"], (
+        [size(row), f"{row['tflops']['gemm']:.3g}", f"{row['tflops'][row['best']]:.3g}"]
+        for row in read("CUDA, odd")["results"]
+    ))  # fmt: skip
+
+
+def calls() -> str:
+    return table(["call", "µs"], ([name, f"{1e6 * seconds:.1f}"] for name, seconds in read("CUDA")["calls"].items()))
+
+
+def auto() -> str:
+    rows = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*-auto/auto_regret*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        name = f"{path.parent.name}/{path.name}"
+        for place, found in run["regret"].items():
+            if place.startswith("place "):
+                figures = (f"{found[key]:.2f}" for key in ("median", "p95", "worst"))
+                rows.append([f"[{name}](../benchmarks/results/{name})", run["commit"][:7], place.removeprefix("place "),
+                             str(found["count"]), *figures])  # fmt: skip
+    return table(["run", "commit", "operands on", "products", "median", "95 %", "worst"], rows)
+
+
+def document() -> str:
+    """The text of docs/peers.md."""
+    small = {row["what"]: row["seconds"] for row in read("OpenCL")["small"]}
+    launch = (f"A launch in a row of products of 16 × 16 takes {1e6 * small['launch']['gemm']:.0f} µs there, CLBlast's "
+              f"{1e6 * small['launch']['CLBlast']:.0f} µs.\n")  # fmt: skip
+    return "\n".join([
+        INTRODUCTION, CPU,
+        *(part for run in ("Zen 3", "Xeon") for part in (caption(run), on_cpu(run), versions(run))),
+        HIGH, on_cpu("Xeon, high"), caption("Xeon, high"),
+        OPENCL, through_opencl(), caption("OpenCL"), launch,
+        CUDA, on_cuda(), caption("CUDA"), CALLS, calls(), ODD, odd(), caption("CUDA, odd"), AUTO, auto(),
+    ]).rstrip() + "\n"  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(generated.main(None, __doc__, TARGET, document))

@@ -1,0 +1,173 @@
+"""What the documents show is what happens: sessions, the worked kernel, the notebook; what is generated is current."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import sessions
+
+import gemm
+from gemm import report
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_SESSIONS = [page for page in PAGES if sessions.session(page) and page.name != "zero-copy.md"]
+"""zero-copy.md wants an OpenCL device that shares the host's memory: tests/test_zero_copy.py."""
+
+
+@pytest.mark.parametrize("page", WITH_SESSIONS, ids=lambda page: page.name)
+def test_session(page: Path) -> None:
+    assert sessions.run(sessions.session(page), page.name) >= 2
+
+
+def modules() -> list[ModuleType]:
+    """All of the package, but those of libraries that are not installed."""
+    found = [gemm]
+    for module in pkgutil.walk_packages(gemm.__path__, "gemm."):
+        if not module.name.endswith("__main__"):
+            try:
+                found.append(importlib.import_module(module.name))
+            except ImportError as error:
+                if str(error.name).startswith("gemm"):
+                    raise
+    return found
+
+
+def test_docstrings() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    tests = [test for module in modules() for test in finder.find(module, module.__name__) if test.examples]
+    assert "gemm" in {test.name for test in tests}
+    for test in tests:
+        assert not doctest.DocTestRunner().run(test).failed, test.name
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: gemm\.([\w.]+)$", page, re.MULTILINE)
+    assert set(gemm.__all__) <= set(shown)
+    for name in set(shown) - {"dask"}:  # which wants its extra
+        assert pkgutil.resolve_name(f"gemm.{name}").__doc__, name
+
+
+def test_readme_has_one_command_for_each_purpose() -> None:
+    for tag in ("run", "test"):
+        (command,) = re.findall(rf"^```sh {tag}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+        assert len(command.splitlines()) == 1
+
+
+def test_settings_name_every_environment_variable() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in report.VARIABLES)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """In the repository; that they do so on the site, anchors included, is what ci/docs.sh checks."""
+    text = re.sub(r"^(```+).*?^\1$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("script", ["make_kernel_table.py", "make_peers_page.py"])
+def test_generated_page_is_current(script: str) -> None:
+    command = [sys.executable, str(ROOT / "docs" / script), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_auto_charts(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the charts")
+    files = map(str, sorted((ROOT / "benchmarks" / "results").glob("*-auto/*.json")))
+    script = str(ROOT / "docs" / "make_auto_charts.py")
+    subprocess.run([sys.executable, script, *files, "--folder", str(tmp_path)], timeout=120, check=True)
+    for name, words in ("regret.svg", "time of what auto chose"), ("batching.svg", "gemm_many"):
+        drawn = (tmp_path / name).read_text(encoding="utf-8")
+        assert words in drawn
+        # The committed one has the same texts; how numbers are rounded in paths is matplotlib's affair.
+        committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == re.findall(r"<text[^>]*>([^<]*)<", committed)
+
+
+def test_version_of_the_citation() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {gemm.__version__}\n" in citation
+
+
+def test_notebook() -> None:
+    nbformat = pytest.importorskip("nbformat", reason="the extra docs has it")
+    nbclient = pytest.importorskip("nbclient", reason="the extra docs has it")
+    pytest.importorskip("ipykernel", reason="the extra docs has it")
+    notebook = nbformat.read(ROOT / "examples" / "report.ipynb", 4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code), "it is stored without outputs"
+    nbclient.NotebookClient(notebook, timeout=300).execute()
+    shown = ["".join(output.data.get("text/html", "")) for cell in code for output in cell.outputs if "data" in output]
+    assert any("gemm-compare" in html and "<svg" in html for html in shown)
+    assert any(html.startswith("<pre>256 × 256 × 256 float32") for html in shown)
+
+
+# docs/write-a-kernel.md: one file and one row, in a copy of the package.
+
+KERNEL = "sgemm_generic_strip_4x1"
+
+
+def titled(page: str) -> dict[str, str]:
+    """{file: block} of the page's blocks that name one."""
+    return dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and its tests, with the page's file and row."""
+    if why_not := gemm.backends()["opencl"]:
+        pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("kernel")
+    for name in ("gemm", "kernels", "csrc", "tests", "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    blocks = titled((ROOT / "docs" / "write-a-kernel.md").read_text(encoding="utf-8"))
+    (source, kernel), (catalog, row) = blocks.items()
+    assert not (folder / source).exists()
+    (folder / source).write_text(kernel, encoding="utf-8")
+    text = (folder / catalog).read_text(encoding="utf-8")
+    end = next(n.end_lineno for n in ast.parse(text).body if isinstance(n, ast.AnnAssign) and n.target.id == "OPENCL")
+    lines = text.splitlines(keepends=True)
+    (folder / catalog).write_text("".join([*lines[: end - 1], row, *lines[end - 1 :]]), encoding="utf-8")
+    return folder
+
+
+def commands() -> list[str]:
+    page = (ROOT / "docs" / "write-a-kernel.md").read_text(encoding="utf-8")
+    return re.findall(r"^python (-m .*)$", page, re.MULTILINE)
+
+
+def run(command: str, folder: Path) -> str:
+    """What Python prints, run with these words in the copy."""
+    settings = {**os.environ, "PYTHONPATH": str(folder), "GEMM_CACHE_DIR": str(folder / "cache"), "PYTEST_ADDOPTS": ""}
+    words = [sys.executable, *command.split()]
+    done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_worked_kernel(command: str, copy: Path) -> None:
+    assert ("passed" if "pytest" in command else KERNEL) in run(command, copy)
+
+
+def test_the_worked_kernel_keeps_the_rules_of_the_house(copy: Path) -> None:
+    """Its name, and its defaults, which are its row's."""
+    done = run("-m pytest -q tests/test_sources.py -k strip", copy)
+    assert "3 passed" in done
