@@ -54,6 +54,7 @@ def gemm(
             "hybrid": large products of host arrays by the CPU and the fastest other device at once, each a share of the
             rows; the better one alone where that gains nothing; arrays on a device there. The shares follow measured
             times, and with them the last bits of elements that both round differently, but for reproducible=True.
+            "cuda:all": by all GPUs at once, each a rectangle of the result; by one where that is sooner.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
         bias: (n,) or (1, n): added to each row of the result; (m, 1): to each column ((m,) where b is a column). It is
             rounded to the result's dtype and the same for all of a batch.

@@ -17,7 +17,7 @@ from gemm import engine, operands
 from gemm.dispatch import choice, hybrid
 from gemm.dispatch.balance import CPU
 from gemm.dispatch.hybrid import name_of
-from gemm.dispatch.plan import Plan, Split
+from gemm.dispatch.plan import EVERY, HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
 
@@ -41,22 +41,19 @@ class SplitLaunch:
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
         bias: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        axis, problem, whole = self._plan.axis, self._plan.problem, _Views(a, b, c, out, bias)
-        parts, start = [], 0
-        for side in self._plan.sides:
-            stop = start + getattr(side.problem, axis)
-            views = whole
-            if len(self._plan.sides) > 1:
-                views = _cut(whole, axis, start / getattr(problem, axis), stop / getattr(problem, axis))
+        plan, whole, parts = self._plan, _Views(a, b, c, out, bias), []
+        alone = len(plan.sides) == 1
+        for side, cut in zip(plan.sides, plan.cuts, strict=True):
+            views = whole if alone else _cut(whole, plan.problem, cut)
             if views.out.size:
-                own = problem if views is whole else _described(side.problem, views)
-                parts.append(_Part(side, own, views, (alpha, beta)))
-            start = stop
+                own = plan.problem if alone else _described(side.problem, views)
+                parts.append(_Part(side, own, views, (alpha, beta), plan.named))
         _at_once(parts)
         failed = [part for part in parts if part.failure is not None]
+        well = [part.name for part in parts if part.failure is None]
         for part in failed:
-            self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
-        if not failed and len(parts) == len(self._plan.sides):
+            self._make_up(part, [*well, "auto" if plan.backend == HYBRID else EVERY.partition(":")[0]])
+        if plan.backend == HYBRID and not failed and len(parts) == len(plan.sides):
             hybrid.learn(self._plan, [part.seconds for part in parts])
 
     def _make_up(self, part: _Part, others: list[str]) -> None:
@@ -87,17 +84,19 @@ class _Views(NamedTuple):
     bias: np.ndarray | None
 
 
-def _cut(whole: _Views, axis: str, first: float, last: float) -> _Views:
-    """A share of the operands, from `first` to `last`: rows of the result, or items of the longest axis of a stack."""
+def _cut(whole: _Views, problem: Problem, cut: tuple[tuple[str, int, int], ...]) -> _Views:
+    """A part of the operands: rows and columns of the result, or items of the longest axis of a stack."""
     a, b, c, out, bias = whole
-    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
-    cut = slice(round(first * out.shape[at]), round(last * out.shape[at]))
-    of = (*(slice(None),) * at, cut)
-    if axis == "batch":
-        b = b[of]
-    elif bias is not None and bias.shape[0] > 1:
-        bias = bias[cut]
-    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
+    for axis, start, stop in cut:
+        at = int(np.argmax(out.shape[:-2])) if axis == "batch" else out.ndim - 2 + (axis == "n")
+        items = out.shape[at], getattr(problem, axis)  # these are the whole stack's
+        along = slice(*(round(end * items[0] / items[1]) for end in (start, stop)))
+        of = (*(slice(None),) * at, along)
+        a, b = a if axis == "n" else a[of], b if axis == "m" else b[of]
+        c, out = None if c is None else c[of], out[of]
+        if bias is not None and axis != "batch" and bias.shape[axis == "n"] > 1:
+            bias = bias[along] if axis == "m" else bias[:, along]
+    return _Views(a, b, c, out, bias)
 
 
 def _described(predicted: Problem, views: _Views) -> Problem:
@@ -115,8 +114,10 @@ class _Part:
         failure: what was raised. seconds: what it took, once its kernel was there.
     """
 
-    def __init__(self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any]) -> None:
-        self.plan, self.views = plan, views
+    def __init__(
+        self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any], kernel: str | None
+    ) -> None:  # fmt: skip
+        self.plan, self.views, self._kernel = plan, views, kernel
         self.name = name_of(plan)
         self.failure: BaseException | None = None
         self.seconds = 0.0
@@ -131,7 +132,7 @@ class _Part:
                 launch.native(*self.views[:4])  # which it then knows
 
         try:
-            choice.deliver(self._problem, self.name, None, None, attempt)
+            choice.deliver(self._problem, self.name, self._kernel, None, attempt)
         except (BackendUnavailable, MemoryError) as error:
             self.failure = error
 
@@ -148,11 +149,11 @@ class _Part:
     def run(self, backend: str) -> None:
         """Compute it by the best kernel of `backend`."""
         a, b, c, out, bias = self.views
-        choice.run(self._problem, backend, None, a, b, c, out, *self._scalars, bias)
+        choice.run(self._problem, backend, self._kernel, a, b, c, out, *self._scalars, bias)
 
 
 def _at_once(parts: list[_Part]) -> None:
-    """Compute the parts, the last one, which is the CPU's, in this thread."""
+    """Compute the parts, the last one, which is the CPU's if that has one, in this thread."""
     *others, own = parts
     for part in parts if others else ():
         part.load()
