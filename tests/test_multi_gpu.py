@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm.backends import cuda_api, cuda_compiler
+from gemm.backends import cuda_api, cuda_compiler, cuda_summa
 from gemm.dispatch import balance, choice, late, probe, registry, several, trust
 from gemm.dispatch.plan import Split
 from gemm.problem import Device
@@ -99,3 +99,92 @@ HOST: dict[str, Callable[[], None]] = {
 @pytest.mark.parametrize("name", HOST)
 def test_host_operands(gpus: tuple[Device, ...], name: str) -> None:
     HOST[name]()
+
+
+# Operands on one GPU.
+
+
+def resident(*operands: np.ndarray | None, on: int = 0) -> list[Any]:
+    """Copies on a GPU."""
+    backend = registry.backend("cuda")
+    device = backend.devices()[on]
+    return [None if x is None else backend.to_device(x, device).owner for x in operands]
+
+
+def fetched(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+    """The bits of the CPU, of operands on the second GPU."""
+    right = gemm.gemm(a, b, c, backend="cpu", reproducible=True, **options)
+    x, y, z = resident(a, b, c, on=1)
+    assert len(split(x, y, z, reproducible=True, **options).sides) > 1
+    found = gemm.gemm(x, y, z, backend=ALL, reproducible=True, **options)
+    np.testing.assert_array_equal(found.copy_to_host(), right)
+    assert found.device.key == "cuda:1"
+
+
+RESIDENT: dict[str, Callable[[], None]] = {
+    "plain": lambda: fetched(rand(M, K), rand(K, N)),
+    "transposed": lambda: fetched(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
+    "beta": lambda: fetched(rand(M, K), rand(K, N), rand(M, N), alpha=-1.5, beta=0.5),
+    "batch": lambda: fetched(rand(90, 4, 5), rand(90, 5, 6)),
+    "a stack of large ones": lambda: fetched(rand(3, M, K), rand(K, N)),
+    "float64": lambda: fetched(rand(M, K, dtype="d"), rand(K, N, dtype="d")),
+    "int64": lambda: fetched(*(np.trunc(9 * rand(*shape)).astype("i8") for shape in ((M, K), (K, N)))),
+}
+
+
+@pytest.mark.parametrize("name", RESIDENT)
+def test_operands_on_one_gpu(gpus: tuple[Device, ...], small_panels: None, name: str) -> None:
+    RESIDENT[name]()
+
+
+# Sharded operands.
+
+
+def grids(gpus: tuple[Device, ...]) -> list[tuple[int, int]]:
+    return list(several.grids(len(gpus)))
+
+
+def test_shard_and_back(gpus: tuple[Device, ...]) -> None:
+    a = rand(M, N)
+    for grid in grids(gpus):
+        found = gemm.shard(a, grid)
+        assert (found.grid, found.shape, found.dtype) == (grid, a.shape, a.dtype)
+        assert sum(found.devices, ()) == tuple(device.key for device in gpus)
+        assert [block.shape[0] for block, *_ in found.blocks] == list(np.diff(found.rows))
+        np.testing.assert_array_equal(found.copy_to_host(), a)
+        np.testing.assert_array_equal(gemm.shard(found, grid[::-1]).copy_to_host(), a)
+    (one,) = resident(a, on=1)
+    np.testing.assert_array_equal(gemm.shard(one).copy_to_host(), a)
+    np.testing.assert_array_equal(gemm.shard(a[::-2, 1::3]).copy_to_host(), a[::-2, 1::3])
+    np.testing.assert_array_equal(gemm.shard(rand(1, 7)).copy_to_host(), rand(1, 7))
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+@pytest.mark.parametrize("trans", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_of_sharded(
+    gpus: tuple[Device, ...], small_panels: None, reproducible: bool, trans: tuple[bool, bool]
+) -> None:
+    a, b, c = rand(*(M, K)[:: -1 if trans[0] else 1]), rand(*(K, N)[:: -1 if trans[1] else 1]), rand(M, N)
+    options: dict[str, Any] = {"trans_a": trans[0], "trans_b": trans[1], "reproducible": reproducible}
+    check = np.testing.assert_array_equal if reproducible else close
+    right = gemm.gemm(a, b, backend="cpu", **options)
+    added = gemm.gemm(a, b, c, alpha=2.0, beta=-0.5, backend="cpu", **options)
+    for grid in grids(gpus):
+        x, y, z = gemm.shard(a, grid), gemm.shard(b, grid), gemm.shard(c, grid)
+        found = gemm.gemm(x, y, **options)
+        assert isinstance(found, gemm.Sharded)
+        assert found.grid == grid
+        check(found.copy_to_host(), right)
+        check(gemm.gemm(x, y, z, alpha=2.0, beta=-0.5, **options).copy_to_host(), added)
+        assert gemm.gemm(x, y, z, alpha=2.0, beta=-0.5, out=z, **options) is z
+        check(z.copy_to_host(), added)
+
+
+def close(found: np.ndarray, right: np.ndarray) -> None:
+    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-4)
+
+
+@pytest.fixture
+def small_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_summa, "DEEP", 16)
+    monkeypatch.setattr(cuda_summa, "NARROWEST", 8)

@@ -195,6 +195,10 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
     if isinstance(plan, Split):
+        if plan.problem.device != "host":
+            from gemm.dispatch.summa import SummaLaunch
+
+            return SummaLaunch(plan)
         from gemm.dispatch.together import SplitLaunch
 
         return SplitLaunch(plan)

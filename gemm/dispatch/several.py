@@ -50,31 +50,41 @@ def choose(problem: Problem, kernel: str | None, held_by: Device | None) -> Plan
             whole.append(on(device, problem))
         except BackendUnavailable as error:  # it has failed before, say
             refusal = error
-    if not whole:
-        assert refusal is not None
-        raise refusal
-    best = min(whole, key=lambda plan: plan.seconds)
+    alone = [plan for plan in whole if held_by in (None, plan.device)]
+    if not alone:
+        raise refusal or BackendUnavailable(EVERY, "no GPU is left")
+    best = min(alone, key=lambda plan: plan.seconds)
     if len(whole) == 1:
         return replace(best, reason=f"{best.reason}; no other GPU has a kernel for it")
-    cuts = tuple(_cuts(problem, whole))
-    sides = []
-    for plan, cut in zip(whole, cuts, strict=True):
-        sizes: dict[str, Any] = {axis: stop - start for axis, start, stop in cut}
-        sides.append(on(plan.device, replace(problem, **sizes)) if all(x[1] < x[2] for x in cut) else plan)
-    used = [at for at, cut in enumerate(cuts) if all(start < stop for _, start, stop in cut)]
-    seconds = balance.START + max(sides[at].seconds for at in used)
-    if len(used) == 1 or seconds > GAIN * best.seconds:
+    if held_by is not None and "S" in problem.layout:
+        return replace(best, reason=f"{best.reason}; operands whose elements lie apart are not fetched by other GPUs")
+    sides, cuts = [], []
+    for plan, cut in zip(whole, _cuts(problem, whole), strict=True):
+        if all(start < stop for _, start, stop in cut):
+            sizes: dict[str, Any] = {axis: stop - start for axis, start, stop in cut}
+            sides.append(on(plan.device, replace(problem, **sizes)))
+            cuts.append(cut)
+    seconds = balance.START + max(max(side.seconds, _fetched(side, held_by)) for side in sides)
+    if len(sides) == 1 or seconds > GAIN * best.seconds:
         return replace(best, reason=f"{best.reason}; more GPUs would not gain enough")
-    told = ", ".join(_told(cuts[at], sides[at]) for at in used)
+    told = ", ".join(_told(cut, side) for cut, side in zip(cuts, sides, strict=True))
     told += f"; {best.device.key} alone would take {balance.ms(best.seconds)}"
-    first = sides[used[0]]
     return Split(
-        problem, first.kernel, first.device, seconds, told, backend=EVERY, named=kernel,
-        sides=tuple(sides[at] for at in used), cuts=tuple(cuts[at] for at in used),
+        problem, sides[0].kernel, sides[0].device, seconds, told, backend=EVERY, named=kernel,
+        sides=tuple(sides), cuts=tuple(cuts),
     )  # fmt: skip
 
 
 trust.forgetful.append(choose.cache_clear)
+
+
+def _fetched(side: Plan, home: Device | None) -> float:
+    """Seconds that operands of a GPU's part take from the GPU that holds them, and its results back."""
+    if home is None or side.device.handle is home.handle:
+        return 0.0
+    from gemm.backends import cuda_peers  # not before there are GPUs
+
+    return sum(side.problem.moved) / cuda_peers.rate(side.device.handle, home.handle)
 
 
 def grids(count: int) -> Iterator[tuple[int, int]]:
