@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -155,11 +155,12 @@ def product(
             raise TypeError(f'trans_{name}="C" of complex numbers is not offered for sharded operands')
     spreads = {name: _spread(x) for name, x in given.items()}
     flips = [trans not in (False, "N", "n") for trans in (trans_a, trans_b)]
-    shape = a.shape[1 if flips[0] else 0], b.shape[0 if flips[1] else 1]
-    stands = {name: _stand(x, at) for at, (name, x) in enumerate(given.items())}
+    shape = given["a"].shape[1 if flips[0] else 0], given["b"].shape[0 if flips[1] else 1]
+    model = next(each for each in (a, b, c, out) if isinstance(each, Sharded))
+    stands = {name: _stand(x, at, model.blocks[0][0].device) for at, (name, x) in enumerate(given.items())}
     kind = common_dtype({name: x for name, x in stands.items() if name != "out"}, dtype, stands.get("out"))
-    if c is not None and c.shape != shape:
-        raise ValueError(f"c has shape {c.shape}; the result's is {shape}")
+    if c is not None and given["c"].shape != shape:
+        raise ValueError(f"c has shape {given['c'].shape}; the result's is {shape}")
     if c is out and c is not None:
         stands["out"], spreads["out"] = stands["c"], spreads["c"]
     example = stands.get("out") or _standing(shape, kind, len(stands), stands["a"].device)
@@ -168,7 +169,6 @@ def product(
         out=example, dtype=dtype, precision=precision, reproducible=reproducible,
     )  # fmt: skip
     x, y = (spreads[name].mT if flip else spreads[name] for name, flip in zip("ab", flips, strict=True))
-    model = next(each for each in (a, b, c, out) if isinstance(each, Sharded))
     p, q = model.grid
     rows = x.rows if len(x.rows) == p + 1 else bounds(shape[0], [1] * p)
     columns = y.columns if len(y.columns) == q + 1 else bounds(shape[1], [1] * q)
@@ -179,13 +179,7 @@ def product(
         x = Spread.of(operands.nothing_of(x.all[0], shape[0], 0))
         y = Spread.of(operands.nothing_of(y.all[0], 0, shape[1]))
     with delivering(EVERY):
-        direct = "out" in spreads and not any(
-            operands.overlap(one, other)
-            for one in spreads["out"].all
-            for name, spread in spreads.items()
-            if name != "out" and spread is not spreads["out"]
-            for other in spread.all
-        )
+        direct = "out" in spreads and not _overlap(spreads["out"], (spreads[name] for name in spreads if name != "out"))
         made = out if direct else Sharded(rows, columns, kind, places)
         goal = spreads["out"] if direct else made.spread()
     if isinstance(made, Sharded):
@@ -205,6 +199,17 @@ def product(
     return made if out is None else out
 
 
+def _overlap(out: Spread, others: Iterable[Spread]) -> bool:
+    """Whether out shares memory with any of the others but itself."""
+    return any(
+        operands.overlap(one, another)
+        for other in others
+        if other is not out
+        for one in out.all
+        for another in other.all
+    )
+
+
 def _given(x: Any, name: str) -> Sharded | DeviceView:
     if isinstance(x, Sharded):
         return x
@@ -222,11 +227,11 @@ def _spread(x: Sharded | DeviceView) -> Spread:
     return x.spread() if isinstance(x, Sharded) else Spread.of(x)
 
 
-def _stand(x: Sharded | DeviceView, at: int) -> DeviceView:
-    """What stands for an operand where arguments are checked: memory of no GPU, apart from that of others."""
+def _stand(x: Sharded | DeviceView, at: int, device: Device) -> DeviceView:
+    """What stands for an operand where arguments are checked: on one GPU with others, apart from their memory."""
     if isinstance(x, Sharded):
-        return _standing(x.shape, x.dtype, at, x.blocks[0][0].device)
-    return replace(x, owner=None, data=_FAR * (at + 1), offset=0)
+        return _standing(x.shape, x.dtype, at, device)
+    return replace(x, owner=None, data=_FAR * (at + 1), offset=0, device=device)
 
 
 def _standing(shape: tuple[int, ...], dtype: np.dtype[Any], at: int, device: Device) -> DeviceView:

@@ -241,8 +241,8 @@ class Part:
                     if ks[0]:  # the panels before
                         scale, given = 1, into
                     options = (None if extra is None else _row(extra.view, r, c),) if fused else ()
-                    self.wrote |= not goal.own
                     launch(part(x.view, {down: r}), part(y.view, {across: c}), given, into, alpha, scale, *options)
+                    self.wrote |= not goal.own
                     if goal.own and last:
                         self.wrote = True
                         lane.follow(lane.down, run)

@@ -1,10 +1,12 @@
 // Streams, events, copies and graphs. Work runs when it is enqueued, or with CUDA_MACHINE_STREAMS=late only when something
-// waits for it: then what is not ordered by an event or a wait comes in another order than it was written.
+// waits for it, or with mixed at any time before: then what is not ordered by an event or a wait comes in another order
+// than it was written.
 #include "driver.h"
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -58,9 +60,9 @@ Stream &per_thread() {
     return per_threads[(size_t)std::max(device(), 0)];
 }
 
-bool late() {
+bool streams_are(const char *how) {
     const char *text = getenv("CUDA_MACHINE_STREAMS");
-    return text && !strcmp(text, "late");
+    return text && !strcmp(text, how);
 }
 
 Stream *find(void *handle) {
@@ -75,6 +77,20 @@ void run_to(Stream *stream, uint64_t at) {
         work();
         ++stream->done;
     }
+}
+
+// Some of what is enqueued, on streams of any device.
+void run_some() {
+    static std::mt19937 random(atoi(getenv("CUDA_MACHINE_SEED") ? getenv("CUDA_MACHINE_SEED") : "1"));
+    std::vector<Stream *> waiting;
+    for (auto *defaults : {&legacies, &per_threads})
+        for (Stream &stream : *defaults)
+            if (!stream.queue.empty()) waiting.push_back(&stream);
+    for (Stream *stream : streams)
+        if (!stream->queue.empty()) waiting.push_back(stream);
+    if (waiting.empty() || random() % 2) return;
+    Stream *stream = waiting[random() % waiting.size()];
+    run_to(stream, stream->done + 1 + random() % 3);
 }
 
 void put(Stream *stream, std::function<void()> work) {
@@ -121,7 +137,10 @@ int enqueue(void *handle, const char *, std::function<void()> work) {
         follow(stream, &legacy());
     }
     put(stream, std::move(work));
-    if (!late()) run_to(stream, stream->enqueued);
+    if (streams_are("mixed"))
+        run_some();
+    else if (!streams_are("late"))
+        run_to(stream, stream->enqueued);
     return 0;
 }
 
