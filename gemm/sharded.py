@@ -19,7 +19,7 @@ from gemm.errors import BackendUnavailable, delivering
 from gemm.problem import Device, DeviceView
 
 if TYPE_CHECKING:
-    from gemm.backends.cuda_summa import Spread
+    from gemm.backends.cuda_spread import Spread
 
 _FAR = 1 << 56  # bytes between the places of stand-ins, which have no memory
 
@@ -73,7 +73,7 @@ class Sharded:
 
     def spread(self) -> Spread:
         """As products take it."""
-        from gemm.backends.cuda_summa import Spread
+        from gemm.backends.cuda_spread import Spread
 
         return Spread(self.rows, self.columns, tuple(tuple(block.view() for block in row) for row in self.blocks))
 
@@ -174,7 +174,7 @@ def product(
     columns = y.columns if len(y.columns) == q + 1 else bounds(shape[1], [1] * q)
     places = [[block.device for block in row] for row in model.blocks]
     if call.problem.k == 0:  # a and b are not read
-        from gemm.backends.cuda_summa import Spread
+        from gemm.backends.cuda_spread import Spread
 
         x = Spread.of(operands.nothing_of(x.all[0], shape[0], 0))
         y = Spread.of(operands.nothing_of(y.all[0], 0, shape[1]))
@@ -222,7 +222,7 @@ def _given(x: Any, name: str) -> Sharded | DeviceView:
 
 
 def _spread(x: Sharded | DeviceView) -> Spread:
-    from gemm.backends.cuda_summa import Spread
+    from gemm.backends.cuda_spread import Spread
 
     return x.spread() if isinstance(x, Sharded) else Spread.of(x)
 

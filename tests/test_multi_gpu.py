@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -464,3 +467,31 @@ def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytes
         gemm.gemm(x, y, backend=ALL, reproducible=True).copy_to_host(),
         gemm.gemm(rand(8, 8), rand(8, 8), backend="cpu", reproducible=True),
     )  # fmt: skip
+
+
+def test_the_benchmark_tells_speed_ups(tmp_path: Path) -> None:
+    try:
+        settings = cuda_machine.environment("5.3", devices=2, sms=2)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    file, root = tmp_path / "multi.json", Path(__file__).resolve().parents[1]
+    command = [sys.executable, str(root / "benchmarks/multi_gpu.py"), "--size", "48", "--counts", "1,2,4"]
+    command += ["--rounds", "2", "--dtypes", "float32", "--json", str(file)]
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    assert document["schema"] == "gemm-multi-gpu/1"
+    assert len(document["devices"]) == len(document["links"]) == 2
+    assert document["absent"].keys() <= {"torch", "cublasmp"}
+    rows = [row for row in document["results"] if row["contestant"] == "gemm"]
+    assert {(row["way"], row["gpus"]) for row in rows} == {
+        (way, gpus) for way in ("sharded", "weak", "one", "host") for gpus in (1, 2)
+    }
+    alone = {row["way"]: row for row in rows if row["gpus"] == 1}
+    for row in rows:
+        first = alone[row["way"]]
+        if row["way"] == "weak":
+            assert row["efficiency"] == pytest.approx(row["tflops"] / row["gpus"] / first["tflops"])
+        else:
+            assert row["speedup"] == pytest.approx(first["median"] / row["median"])
+    assert f"{'sharded':8} {48:>6}" in done.stdout

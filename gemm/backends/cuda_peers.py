@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_driver import Gpu
+from gemm.backends.cuda_travel import DEVICE, Rows2D
 from gemm.errors import KernelFailed
 from gemm.problem import DeviceView
 
 SLOW = 10e9
 """Bytes a second that are assumed of a link that could not be timed."""
-_DEVICE, _READ_WRITE = 2, 3  # CU_MEMORYTYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _TIMED = 64 << 20
 
 
@@ -136,16 +137,30 @@ def rows(to: DeviceView, source: DeviceView) -> Iterator[Rows]:
 
 def copy(to: DeviceView, source: DeviceView, stream: int) -> None:
     """Enqueue to[...] = source on `stream` of the GPU whose context is current; see `rows`. Raises KernelFailed."""
-    if not source.size:
+    if source.size:
+        send = _within if to.device.handle is source.device.handle else _between
+        for each in rows(to, source):
+            send(each, to.device.handle, source.device.handle, stream)
+
+
+def _within(what: Rows, gpu: Gpu, _: Gpu, stream: int) -> None:
+    if what.rows == 1:
+        cuda().cuMemcpyDtoDAsync(what.to, what.source, what.width, stream)
         return
-    contexts: Sequence[int] = [x.device.handle.context for x in (to, source)]
-    for each in rows(to, source):
-        if each.rows == 1:
-            cuda().cuMemcpyPeerAsync(each.to, contexts[0], each.source, contexts[1], each.width, stream)
-            continue
-        there, here = (
-            _Side(kind=_DEVICE, device=address, context=context, pitch=pitch, height=each.rows)
-            for address, context, pitch in zip((each.to, each.source), contexts, each.pitches, strict=True)
-        )
-        box = _Box(here, there, each.width, each.rows, 1)
-        cuda().cuMemcpy3DPeerAsync(ctypes.addressof(box), stream)
+    box = Rows2D(
+        from_kind=DEVICE, from_device=what.source, from_pitch=what.pitches[1],
+        to_kind=DEVICE, to_device=what.to, to_pitch=what.pitches[0], width=what.width, rows=what.rows,
+    )  # fmt: skip
+    cuda().cuMemcpy2DAsync(ctypes.addressof(box), stream)
+
+
+def _between(what: Rows, gpu: Gpu, other: Gpu, stream: int) -> None:
+    if what.rows == 1:
+        cuda().cuMemcpyPeerAsync(what.to, gpu.context, what.source, other.context, what.width, stream)
+        return
+    there, here = (
+        _Side(kind=DEVICE, device=address, context=each.context, pitch=pitch, height=what.rows)
+        for address, each, pitch in zip((what.to, what.source), (gpu, other), what.pitches, strict=True)
+    )
+    box = _Box(here, there, what.width, what.rows, 1)
+    cuda().cuMemcpy3DPeerAsync(ctypes.addressof(box), stream)

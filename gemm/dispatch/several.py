@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from gemm.backends.cuda_panels import HOST
 from gemm.dispatch import balance, choice, registry, trust
 from gemm.dispatch.plan import EVERY, Plan, Split
 from gemm.errors import BackendUnavailable
@@ -64,7 +65,9 @@ def choose(problem: Problem, kernel: str | None, held_by: Device | None) -> Plan
             sizes: dict[str, Any] = {axis: stop - start for axis, start, stop in cut}
             sides.append(on(plan.device, replace(problem, **sizes)))
             cuts.append(cut)
-    seconds = balance.START + max(max(side.seconds, _fetched(side, held_by)) for side in sides)
+    seconds = balance.START + max(
+        _copied(sides, held_by), *(max(side.seconds, _fetched(side, held_by)) for side in sides)
+    )
     if len(sides) == 1 or seconds > GAIN * best.seconds:
         return replace(best, reason=f"{best.reason}; more GPUs would not gain enough")
     told = ", ".join(_told(cut, side) for cut, side in zip(cuts, sides, strict=True))
@@ -85,6 +88,11 @@ def _fetched(side: Plan, home: Device | None) -> float:
     from gemm.backends import cuda_peers  # not before there are GPUs
 
     return sum(side.problem.moved) / cuda_peers.rate(side.device.handle, home.handle)
+
+
+def _copied(sides: Sequence[Plan], home: Device | None) -> float:
+    """Seconds that the host's threads take, which all GPUs share, to copy host operands of all parts."""
+    return 0.0 if home is not None else sum(sum(side.problem.moved) for side in sides) / HOST
 
 
 def grids(count: int) -> Iterator[tuple[int, int]]:

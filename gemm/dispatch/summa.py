@@ -16,7 +16,8 @@ from typing import Any
 from gemm import operands
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_blocks import Cut
-from gemm.backends.cuda_summa import Part, Spread, fetch
+from gemm.backends.cuda_spread import Spread
+from gemm.backends.cuda_summa import Part, fetch
 from gemm.dispatch import choice, registry
 from gemm.dispatch.plan import EVERY, Plan, Split
 from gemm.dispatch.together import Side, at_once, make_up, ranges
