@@ -21,6 +21,7 @@ from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
 from gemm.pending import batching, gemm_many, submit
 from gemm.prepared import Prepared, prepare
+from gemm.sharded import Sharded, shard
 from gemm.summation import einsum
 from gemm.using import use
 
@@ -29,6 +30,7 @@ __all__ = [
     "BackendUnavailable",
     "GemmPlan",
     "Prepared",
+    "Sharded",
     "array",
     "backends",
     "batching",
@@ -47,6 +49,7 @@ __all__ = [
     "plan",
     "prepare",
     "set_num_threads",
+    "shard",
     "show_config",
     "submit",
     "tensordot",

@@ -20,7 +20,7 @@ from gemm.backends.base import Launch
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
 from gemm.dispatch import registry, trust
-from gemm.dispatch.plan import HYBRID
+from gemm.dispatch.plan import EVERY, HYBRID
 from gemm.engine import engine
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
@@ -192,7 +192,7 @@ def prepare(
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
         MemoryError: there is no room for the packed copy.
     """
-    if backend == HYBRID:
+    if backend in (HYBRID, EVERY):
         raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
     repeat.settle()  # b may be a result
     matrix = operands.wrap(b, "b")

@@ -164,9 +164,9 @@ class LazyCuda:
         self.enqueue(stream, lambda: _move(to, source, size))
 
     def cuMemcpy2DAsync(self, address: int, stream: int) -> None:
-        from gemm.backends.cuda_travel import _Rows
+        from gemm.backends.cuda_travel import Rows2D
 
-        rows = _Rows.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(_Rows)))
+        rows = Rows2D.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(Rows2D)))
         source, target = rows.from_host or rows.from_device, rows.to_host or rows.to_device
         assert (rows.from_kind, rows.to_kind) in ((1, 2), (2, 1))
         assert (rows.from_kind == 1) == bool(rows.from_host)

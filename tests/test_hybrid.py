@@ -303,7 +303,7 @@ def test_products_settle_on_what_takes_least_time(device: Device, monkeypatch: p
     right = gemm.gemm(a, b, backend="cpu", reproducible=True)
     taken = {(device.key,): 3e-4, ("cpu",): 2e-4, (device.key, "cpu"): 1.7e-4}
     done: list[tuple[str, ...]] = []
-    real = together._at_once
+    real = together.at_once
 
     def at_once(parts: list[Any]) -> None:
         real(parts)
@@ -311,7 +311,7 @@ def test_products_settle_on_what_takes_least_time(device: Device, monkeypatch: p
         for part in parts:
             part.seconds = taken[done[-1]]
 
-    monkeypatch.setattr(together, "_at_once", at_once)
+    monkeypatch.setattr(together, "at_once", at_once)
     plan = gemm.plan(a, b, backend="hybrid")
     for _ in range(TRIED):
         np.testing.assert_allclose(plan(a, b), right, rtol=1e-4, atol=1e-4)

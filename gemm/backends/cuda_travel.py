@@ -15,10 +15,10 @@ from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_blocks import Block, Cut, Piece, block, pieces
 from gemm.backends.cuda_pinned import AHEAD, DEPTH, SLOT, Lane, Slot, happened, lanes
 
-_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
+HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
 
-class _Rows(ctypes.Structure):
+class Rows2D(ctypes.Structure):
     """CUDA_MEMCPY2D."""
 
     _fields_ = (
@@ -157,9 +157,9 @@ def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool)
         else:
             cuda().cuMemcpyHtoDAsync(device, host, piece.width, stream)
         return
-    here: dict[str, Any] = {"kind": _HOST, "host": host, "pitch": piece.width}
-    there: dict[str, Any] = {"kind": _DEVICE, "device": device, "pitch": piece.pitch}
+    here: dict[str, Any] = {"kind": HOST, "host": host, "pitch": piece.width}
+    there: dict[str, Any] = {"kind": DEVICE, "device": device, "pitch": piece.pitch}
     source, target = (there, here) if to_host else (here, there)
     ends = {f"from_{key}": value for key, value in source.items()} | {f"to_{k}": v for k, v in target.items()}
-    rows = _Rows(width=piece.width, rows=piece.rows, **ends)
+    rows = Rows2D(width=piece.width, rows=piece.rows, **ends)
     cuda().cuMemcpy2DAsync(ctypes.addressof(rows), stream)

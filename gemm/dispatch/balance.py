@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gemm.dispatch import choice, trust
-from gemm.dispatch.plan import Plan, Split
+from gemm.dispatch.plan import HYBRID, Plan, Split
 from gemm.problem import Problem
 
 CPU = "cpu"
@@ -29,13 +29,13 @@ def cut(
         most: seconds; a cut that is predicted to take longer is none.
     """
     problem, names = here.problem, (there.device.key, CPU)
-    axis = _axis(problem)
+    axis = longest(problem)
 
     def seconds(items: int, side: int) -> float:
         return scales[side] * _predicted(_part(problem, axis, items), names[side])
 
     total = getattr(problem, axis)
-    grain = 1 if axis == "batch" else _tile(there)
+    grain = 1 if axis == "batch" else tile(there, axis)
     if share is None:
         items = balanced(total, grain, lambda n: seconds(n, 0), lambda n: seconds(n, 1))
     else:
@@ -82,16 +82,23 @@ def ms(seconds: float) -> str:
 
 
 def split(problem: Problem, sides: tuple[Plan, ...], seconds: float, reason: str) -> Split:
-    """The plan of these sides; one may have all."""
-    first, axis = sides[0], _axis(problem)
-    return Split(problem, first.kernel, first.device, seconds, reason, axis=axis, sides=sides)
+    """The plan of these sides of hybrid's, each of which has the items after those of the one before."""
+    first, axis, cuts, start = sides[0], longest(problem), [], 0
+    for side in sides:
+        stop = start + getattr(side.problem, axis)
+        cuts.append(((axis, start, stop),))
+        start = stop
+    return Split(
+        problem, first.kernel, first.device, seconds, reason, backend=HYBRID, sides=sides, cuts=tuple(cuts)
+    )  # fmt: skip
 
 
 def _part(problem: Problem, axis: str, items: int) -> Problem:
     return replace(problem, batch=items) if axis == "batch" else replace(problem, m=items)
 
 
-def _axis(problem: Problem) -> str:
+def longest(problem: Problem) -> str:
+    """The axis along which to cut: that of the batch where it is longer than a matrix has rows."""
     return "batch" if problem.batch > problem.m else "m"
 
 
@@ -102,13 +109,14 @@ def _predicted(problem: Problem, backend: str) -> float:
     return math.inf if found is None or found.seconds is None else found.seconds / found.factor
 
 
-def _tile(plan: Plan) -> int:
-    """Rows of the result that the device computes at a time; fewer where the product has but few such tiles."""
-    problem, (rows, columns) = plan.problem, plan.kernel.group
-    tile = columns if plan.kernel.swaps(problem.m, problem.n, problem.layout) else rows
-    while tile > 1 and tile * FINEST > problem.m:
-        tile //= 2
-    return tile
+def tile(plan: Plan, axis: str) -> int:
+    """Rows (axis "m") or columns ("n") of the result that the device computes at a time; fewer where the product has
+    but few such tiles."""
+    problem, group = plan.problem, plan.kernel.group
+    size = group[(axis == "n") != plan.kernel.swaps(problem.m, problem.n, problem.layout)]
+    while size > 1 and size * FINEST > getattr(problem, axis):
+        size //= 2
+    return size
 
 
 trust.forgetful += [cut.cache_clear, _predicted.cache_clear]

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from gemm.backends.base import Launch, converting
 from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import HYBRID, Candidate, Plan, Split
+from gemm.dispatch.plan import EVERY, HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -25,7 +25,8 @@ def choose(
     """The plan for `problem`.
 
     Args:
-        backend: "auto", "hybrid", a backend, a target or a device key. kernel: a catalog row's name, or None.
+        backend: "auto", "hybrid", "cuda:all", a backend, a target or a device key.
+        kernel: a catalog row's name, or None.
         held_by: the device that holds the operands, None for the host.
         without: (kernel, device) pairs that have already failed in this call.
 
@@ -37,6 +38,10 @@ def choose(
         from gemm.dispatch import hybrid  # which has its sides chosen here
 
         return hybrid.choose(problem)
+    if backend == EVERY and not without:
+        from gemm.dispatch import several  # likewise
+
+        return several.choose(problem, kernel, held_by)
     return _choose(problem, backend, kernel, held_by, without)
 
 
@@ -190,6 +195,10 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
     if isinstance(plan, Split):
+        if plan.problem.device != "host":
+            from gemm.dispatch.summa import SummaLaunch
+
+            return SummaLaunch(plan)
         from gemm.dispatch.together import SplitLaunch
 
         return SplitLaunch(plan)

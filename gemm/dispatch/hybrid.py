@@ -150,8 +150,8 @@ class _Known:
             for side, value in zip(plan.sides, late, strict=True):
                 correction.put(self._pair(name_of(side)), self._at, value)
         if quickest:
-            parts = [getattr(side.problem, plan.axis) for side in plan.sides]
-            correction.put(self._pair(SHARE), self._at, parts[0] / sum(parts))
+            ((axis, _, items),) = plan.cuts[0]
+            correction.put(self._pair(SHARE), self._at, items / getattr(plan.problem, axis))
 
     @property
     def _sides(self) -> tuple[Plan, Plan]:

@@ -11,6 +11,8 @@ from gemm.problem import Device, Problem
 
 HYBRID = "hybrid"
 """The name for the CPU and a device at once; see gemm.dispatch.hybrid."""
+EVERY = "cuda:all"
+"""The name for all GPUs at once; see gemm.dispatch.several."""
 CALL = 2e-6
 """Seconds of a call that only enters native code."""
 
@@ -80,15 +82,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Plan):
-    """A product cut along an axis: a device has the first items, the CPU has the others, at once.
+    """A product in parts that several devices compute at once.
 
-    It is chosen anew for each product, as measured times move the cut. `kernel` and `device` are the first side's,
-    `seconds` are those until the later side is done.
+    It is chosen anew for each product, as measured times may move the cuts. `kernel` and `device` are the first side's,
+    `seconds` are those until the last side is done.
 
     Attributes:
-        axis: what is cut, a field of Problem: "m" or "batch".
+        backend: what was asked for, HYBRID or EVERY. named: the kernel that was, or None.
         sides: a plan each; one of them has everything where that turned out to be sooner.
+        cuts: the part of each side: (axis, start, stop) of each axis that is cut, a field of Problem, "m", "n" or
+            "batch".
     """
 
-    axis: str
+    backend: str
     sides: tuple[Plan, ...]
+    cuts: tuple[tuple[tuple[str, int, int], ...], ...]
+    named: str | None = None

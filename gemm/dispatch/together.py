@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
@@ -14,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm import engine, operands
+from gemm.backends.cuda_blocks import Cut, part, parts
 from gemm.dispatch import choice, hybrid
 from gemm.dispatch.balance import CPU
 from gemm.dispatch.hybrid import name_of
-from gemm.dispatch.plan import Plan, Split
+from gemm.dispatch.plan import EVERY, HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Problem
 
@@ -41,97 +43,48 @@ class SplitLaunch:
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
         bias: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        axis, problem, whole = self._plan.axis, self._plan.problem, _Views(a, b, c, out, bias)
-        parts, start = [], 0
-        for side in self._plan.sides:
-            stop = start + getattr(side.problem, axis)
-            views = whole
-            if len(self._plan.sides) > 1:
-                views = _cut(whole, axis, start / getattr(problem, axis), stop / getattr(problem, axis))
+        plan, whole, sides = self._plan, _Views(a, b, c, out, bias), []
+        alone = len(plan.sides) == 1
+        for side, cut in zip(plan.sides, plan.cuts, strict=True):
+            views = whole if alone else _cut(whole, plan.problem, cut)
             if views.out.size:
-                own = problem if views is whole else _described(side.problem, views)
-                parts.append(_Part(side, own, views, (alpha, beta)))
-            start = stop
-        _at_once(parts)
-        failed = [part for part in parts if part.failure is not None]
-        for part in failed:
-            self._make_up(part, [*(other.name for other in parts if other is not part), "auto"])
-        if not failed and len(parts) == len(self._plan.sides):
-            hybrid.learn(self._plan, [part.seconds for part in parts])
-
-    def _make_up(self, part: _Part, others: list[str]) -> None:
-        """Compute a part whose side has failed by the first of `others` that can."""
-        assert part.failure is not None
-        error = part.failure
-        for name in others:
-            if not isinstance(error, BackendUnavailable | MemoryError):
-                raise error
-            try:
-                part.run(name)
-                return
-            except (BackendUnavailable, MemoryError) as failure:
-                error = failure
-        c, out = part.views.c, part.views.out
-        if c is None or len(self._plan.sides) == 1 or not operands.identical(c, out):
-            raise error
-        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+                own = plan.problem if alone else _described(side.problem, views)
+                sides.append(_Part(side, own, views, (alpha, beta), plan.named, alone=alone))
+        at_once(sides)
+        failed = [side for side in sides if side.failure is not None]
+        well = [side.name for side in sides if side.failure is None]
+        for each in failed:
+            make_up(each, [*well, "auto" if plan.backend == HYBRID else EVERY.partition(":")[0]])
+        if plan.backend == HYBRID and not failed and len(sides) == len(plan.sides):
+            hybrid.learn(self._plan, [side.seconds for side in sides])
 
 
-class _Views(NamedTuple):
-    """Operands as Launch has them."""
-
-    a: np.ndarray
-    b: np.ndarray
-    c: np.ndarray | None
-    out: np.ndarray
-    bias: np.ndarray | None
-
-
-def _cut(whole: _Views, axis: str, first: float, last: float) -> _Views:
-    """A share of the operands, from `first` to `last`: rows of the result, or items of the longest axis of a stack."""
-    a, b, c, out, bias = whole
-    at = out.ndim - 2 if axis == "m" else int(np.argmax(out.shape[:-2]))
-    cut = slice(round(first * out.shape[at]), round(last * out.shape[at]))
-    of = (*(slice(None),) * at, cut)
-    if axis == "batch":
-        b = b[of]
-    elif bias is not None and bias.shape[0] > 1:
-        bias = bias[cut]
-    return _Views(a[of], b, None if c is None else c[of], out[of], bias)
-
-
-def _described(predicted: Problem, views: _Views) -> Problem:
-    """The Problem of a part: of a cut its layout and places are what they are, not always those of the whole."""
-    places = tuple(map(operands.place, views[:4]))
-    layout = "".join(map(operands.layout, (views.a, views.b, views.out)))
-    return replace(predicted, batch=math.prod(views.out.shape[:-2]), layout=layout, places=places * any(places))
-
-
-class _Part:
+class Side:
     """One side's part of a product.
 
     Attributes:
-        plan: as it was predicted. name: of the side. views: of the operands.
+        name: of the side, a device's key or "cpu". native: the CPU's own kernels compute it.
+        spoils: others write to an out that is c meanwhile.
         failure: what was raised. seconds: what it took, once its kernel was there.
     """
 
-    def __init__(self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any]) -> None:
-        self.plan, self.views = plan, views
-        self.name = name_of(plan)
+    def __init__(self, name: str, *, native: bool = False, spoils: bool = False) -> None:
+        self.name, self.native, self.spoils = name, native, spoils
         self.failure: BaseException | None = None
         self.seconds = 0.0
-        self._problem, self._scalars = problem, scalars
 
     def load(self) -> None:
-        """Have the kernel compiled or loaded."""
+        """Have the kernel compiled or loaded. Raises what `run` does."""
+        raise NotImplementedError
 
-        def attempt(plan: Plan) -> None:
-            launch = choice.launcher(plan)
-            if hasattr(launch, "native"):
-                launch.native(*self.views[:4])  # which it then knows
+    def run(self, backend: str) -> None:
+        """Compute it by the best kernel of `backend`. Raises BackendUnavailable, MemoryError or RuntimeError."""
+        raise NotImplementedError
 
+    def prepare(self) -> None:
+        """`load`; a failure is kept."""
         try:
-            choice.deliver(self._problem, self.name, None, None, attempt)
+            self.load()
         except (BackendUnavailable, MemoryError) as error:
             self.failure = error
 
@@ -145,32 +98,113 @@ class _Part:
             self.failure = error
         self.seconds = time.perf_counter() - begun
 
+
+def make_up(part: Side, others: Iterable[str]) -> None:
+    """Compute a part whose side has failed by the first of `others` that can."""
+    assert part.failure is not None
+    error = part.failure
+    for name in others:
+        if not isinstance(error, BackendUnavailable | MemoryError):
+            raise error
+        try:
+            part.run(name)
+            return
+        except (BackendUnavailable, MemoryError) as failure:
+            error = failure
+    if not part.spoils:
+        raise error
+    raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+
+
+class _Views(NamedTuple):
+    """Operands as Launch has them."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray | None
+    out: np.ndarray
+    bias: np.ndarray | None
+
+
+def _cut(whole: _Views, problem: Problem, cut: tuple[tuple[str, int, int], ...]) -> _Views:
+    """A part of the operands: rows and columns of the result, or items of the longest axis of a stack."""
+    of, down = ranges(problem, cut, whole.out.shape), whole.out.ndim - 2
+    bias = whole.bias
+    if bias is not None:
+        bias = part(bias, {at - down: r for at, r in of.items() if at >= down and bias.shape[at - down] > 1})
+    return _Views(*parts(*whole[:4], of), bias)
+
+
+def ranges(problem: Problem, cut: tuple[tuple[str, int, int], ...], shape: Sequence[int]) -> Cut:
+    """A cut of Split's as one of an out of that shape, whose longest axis of a stack is cut for the batch."""
+    found: Cut = {}
+    for axis, start, stop in cut:
+        at, total = len(shape) - 2 + (axis == "n"), getattr(problem, axis)
+        if axis == "batch":
+            at = max(range(len(shape) - 2), key=lambda at: shape[at])
+        found[at] = (round(start * shape[at] / total), round(stop * shape[at] / total))
+    return found
+
+
+def _described(predicted: Problem, views: _Views) -> Problem:
+    """The Problem of a part: of a cut its layout and places are what they are, not always those of the whole."""
+    places = tuple(map(operands.place, views[:4]))
+    layout = "".join(map(operands.layout, (views.a, views.b, views.out)))
+    return replace(predicted, batch=math.prod(views.out.shape[:-2]), layout=layout, places=places * any(places))
+
+
+class _Part(Side):
+    """A side's part of a product of host operands.
+
+    Attributes:
+        plan: as it was predicted. views: of the operands.
+    """
+
+    def __init__(
+        self, plan: Plan, problem: Problem, views: _Views, scalars: tuple[Any, Any], kernel: str | None,
+        *, alone: bool,
+    ) -> None:  # fmt: skip
+        spoils = not alone and views.c is not None and operands.identical(views.c, views.out)
+        super().__init__(name_of(plan), native=plan.kernel.backend == CPU, spoils=spoils)
+        self.plan, self.views, self._kernel = plan, views, kernel
+        self._problem, self._scalars = problem, scalars
+
+    def load(self) -> None:
+        """Have the kernel compiled or loaded."""
+
+        def attempt(plan: Plan) -> None:
+            launch = choice.launcher(plan)
+            if hasattr(launch, "native"):
+                launch.native(*self.views[:4])  # which it then knows
+
+        choice.deliver(self._problem, self.name, self._kernel, None, attempt)
+
     def run(self, backend: str) -> None:
         """Compute it by the best kernel of `backend`."""
         a, b, c, out, bias = self.views
-        choice.run(self._problem, backend, None, a, b, c, out, *self._scalars, bias)
+        choice.run(self._problem, backend, self._kernel, a, b, c, out, *self._scalars, bias)
 
 
-def _at_once(parts: list[_Part]) -> None:
-    """Compute the parts, the last one, which is the CPU's, in this thread."""
-    *others, own = parts
-    for part in parts if others else ():
-        part.load()
-    begun, running = time.perf_counter(), list[tuple[_Part, threading.Event | None]]()
-    native = others and own.plan.kernel.backend == CPU
+def at_once(sides: Sequence[Side]) -> None:
+    """Compute the parts of all sides, the last one, which is the CPU's if that has one, in this thread."""
+    *others, own = sides
+    for side in sides if others else ():
+        side.prepare()
+    begun, running = time.perf_counter(), list[tuple[Side, threading.Event | None]]()
+    native = others and own.native
     try:
         with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
-            running += [(part, _beside(part, begun)) for part in others]
+            running += [(side, _beside(side, begun)) for side in others]
             own.compute(begun)
     finally:
-        for part, done in running:  # whatever has happened, nobody writes to out any more when this returns
+        for side, done in running:  # whatever has happened, nobody writes to out any more when this returns
             if done is None:
-                part.compute(begun)
+                side.compute(begun)
             else:
                 done.wait()
 
 
-_Given = SimpleQueue[tuple[_Part, float, threading.Event]]
+_Given = SimpleQueue[tuple[Side, float, threading.Event]]
 
 _idle: list[_Given] = []
 """Of threads that wait for the next product: to start one may take as long as a millisecond's product gains."""
@@ -178,7 +212,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # a fork's child has none of them
 
 
-def _beside(part: _Part, begun: float) -> threading.Event | None:
+def _beside(part: Side, begun: float) -> threading.Event | None:
     """Have another thread compute a part; the event that it is done, None where the system has no more threads."""
     try:
         given = _idle.pop()

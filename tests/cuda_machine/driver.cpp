@@ -13,18 +13,19 @@
 namespace machine {
 
 std::recursive_mutex mutex;
-Fault fault;
+Fault faults[DEVICES];
 
 namespace {
 struct Allocation {
     char *base;
     size_t mapped, size;
     int device;
-    bool host, registered;
+    bool host, registered, pooled;
 };
 std::map<uint64_t, Allocation> allocations;
-size_t allocated[16];
-thread_local std::vector<int> contexts; // ordinals
+size_t allocated[DEVICES];
+bool reaches[DEVICES][DEVICES], pool_reached[DEVICES][DEVICES]; // [who][whose memory], [whose pool][by whom]
+thread_local std::vector<int> contexts;                         // ordinals
 
 int setting(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -40,7 +41,7 @@ std::vector<Injected> injected;
 std::string injected_text;
 std::map<std::string, int> calls;
 
-// CUDA_MACHINE_FAIL="function:n:status[:sticky],...": the n-th call, from 1, fails.
+// CUDA_MACHINE_FAIL="function[@device]:n:status[:sticky],...": the n-th call, from 1, fails.
 int injection(const char *function) {
     const char *text = getenv("CUDA_MACHINE_FAIL");
     if (injected_text != (text ? text : "")) {
@@ -57,9 +58,11 @@ int injection(const char *function) {
         }
     }
     if (injected.empty()) return 0;
-    const int count = ++calls[function];
-    for (const Injected &i : injected)
-        if (i.function == function && (count == i.call || (i.sticky && count > i.call))) return i.status;
+    for (const std::string &called : {std::string(function), function + ("@" + std::to_string(device()))}) {
+        const int count = ++calls[called];
+        for (const Injected &i : injected)
+            if (i.function == called && (count == i.call || (i.sticky && count > i.call))) return i.status;
+    }
     return 0;
 }
 } // namespace
@@ -77,20 +80,26 @@ int enter(const char *function, const char *format, ...) {
             fclose(file);
         }
     }
-    if (fault.status && setting("CUDA_MACHINE_STICKY", 0)) return fault.status;
+    const int broken = fault().status;
+    if (broken && setting("CUDA_MACHINE_STICKY", 0)) return broken;
     return injection(function);
+}
+
+// Of the current device.
+Fault &fault() {
+    return faults[std::max(device(), 0)];
 }
 
 // A fault of earlier work, told by a function that waits.
 int told() {
-    const int status = fault.status;
-    if (!setting("CUDA_MACHINE_STICKY", 0)) fault.status = 0;
+    const int status = fault().status;
+    if (!setting("CUDA_MACHINE_STICKY", 0)) fault().status = 0;
     return status;
 }
 
-void note(int status, const std::string &report) {
-    if (!status || fault.status) return;
-    fault = {status, report};
+void note(int on, int status, const std::string &report) {
+    if (!status || faults[on].status) return;
+    faults[on] = {status, report};
     fprintf(stderr, "emulated CUDA machine: %s\n", report.c_str());
 }
 
@@ -105,12 +114,48 @@ int device() {
     return contexts.empty() ? -1 : contexts.back();
 }
 
-bool pinned(const void *pointer) {
+static const Allocation *holder(const void *pointer) {
     auto at = allocations.upper_bound((uint64_t)pointer);
-    if (at == allocations.begin()) return false;
+    if (at == allocations.begin()) return nullptr;
     --at;
-    return (uint64_t)pointer < at->first + at->second.size;
+    return (uint64_t)pointer < at->first + at->second.size ? &at->second : nullptr;
 }
+
+bool pinned(const void *pointer) {
+    return holder(pointer) != nullptr;
+}
+
+// Whether the memory of `pointer` is not another device's: then only copies between peers may touch it.
+bool near(const void *pointer, int on) {
+    const Allocation *found = holder(pointer);
+    return !found || found->host || found->device == on;
+}
+
+int devices() {
+    return std::min(setting("CUDA_MACHINE_DEVICES", 1), DEVICES);
+}
+
+// While a kernel runs on a device, memory of others that it was given no access to is not there.
+class Apart {
+    std::vector<const Allocation *> hidden;
+
+    static void protect(const Allocation *a, int how) {
+        mprotect(a->base, a->mapped - 2 * ((size_t)1 << 20), how);
+    }
+
+  public:
+    explicit Apart(int on) {
+        for (const auto &[address, a] : allocations) {
+            const bool reached = a.pooled ? pool_reached[a.device][on] : reaches[on][a.device];
+            if (a.host || a.device == on || reached) continue;
+            protect(&a, PROT_NONE);
+            hidden.push_back(&a);
+        }
+    }
+    ~Apart() {
+        for (const Allocation *a : hidden) protect(a, PROT_READ | PROT_WRITE);
+    }
+};
 
 static size_t shared_optin() {
     const int c = capability();
@@ -124,10 +169,10 @@ static size_t memory_bytes() {
 constexpr size_t GUARD = 1 << 20; // bytes on both sides of an allocation that nobody may touch
 
 // Begins at a multiple of 256, ends as near to its guard as that allows, and holds NaN.
-static int allocate(uint64_t *address, size_t size, bool host) {
+static int allocate(uint64_t *address, size_t size, bool host, int pool = -1) {
     if (!size) return 1;
-    const int on = device();
-    if (on < 0) return 201;
+    const int on = pool < 0 ? device() : pool;
+    if (device() < 0) return 201;
     if (!host && allocated[on] + size > memory_bytes()) return 2;
     const size_t page = 4096, used = (size + 255 + page - 1) / page * page, mapped = used + 2 * GUARD;
     char *base = (char *)mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -137,7 +182,7 @@ static int allocate(uint64_t *address, size_t size, bool host) {
     *address = ((uint64_t)base + used - size) & ~(uint64_t)255;
     memset((void *)*address, 0xFF, std::min(size, (size_t)64 << 20));
     memset((char *)*address + size, 0xA5, (size_t)(base + used - (char *)*address) - size);
-    allocations[*address] = {base, mapped, size, on, host, false};
+    allocations[*address] = {base, mapped, size, on, host, false, pool >= 0};
     if (!host) allocated[on] += size;
     return 0;
 }
@@ -149,7 +194,8 @@ int release(uint64_t address) {
     const Allocation &a = at->second;
     for (const char *p = (char *)address + a.size; p < a.base + a.mapped - 2 * GUARD; ++p)
         if (*p != (char)0xA5) {
-            note(700, "something wrote behind the end of an allocation of " + std::to_string(a.size) + " bytes");
+            note(a.device, 700,
+                 "something wrote behind the end of an allocation of " + std::to_string(a.size) + " bytes");
             break;
         }
     if (!a.host) allocated[a.device] -= a.size;
@@ -167,6 +213,7 @@ struct Module {
 };
 
 struct Function {
+    int device;
     Module *module;
     std::string name;
     std::vector<Instance> instances;
@@ -182,7 +229,7 @@ static void *load(const std::vector<char> &image) {
     const bool whole = write(file, image.data(), image.size()) == (ssize_t)image.size();
     close(file);
     void *handle = whole ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-    if (!handle) note(200, std::string("dlopen: ") + dlerror());
+    if (!handle) note(std::max(device(), 0), 200, std::string("dlopen: ") + dlerror());
     unlink(path);
     return handle;
 }
@@ -205,6 +252,7 @@ static int launch(Function *f, const unsigned *grid, const unsigned *block, size
     const size_t threads = (size_t)b.x * b.y * b.z, count = (size_t)cluster.x * cluster.y * cluster.z;
     if (!f || !threads || threads > 1024 || !g.x || !g.y || !g.z || g.x > 0x7FFFFFFF || g.y > 65535 || g.z > 65535)
         return 1;
+    if (f->device != device()) return 400; // another context's
     if (f->bounds && threads > (size_t)f->bounds) return 701;
     if (shared > f->dynamic_limit || shared + f->static_shared > shared_optin()) return 1;
     if ((count > 1 || overlaps) && capability() < 90) return 1;
@@ -235,12 +283,13 @@ static int launch(Function *f, const unsigned *grid, const unsigned *block, size
         if (total && (!buffer || size < total)) return 1;
         if (total) memcpy(copy->bytes, buffer, total);
     }
-    return enqueue(stream, "launch", [=] {
+    return enqueue(stream, "launch", [=, on = device()] {
+        const Apart apart(on);
         std::vector<void *> arguments;
         for (size_t offset : offsets) arguments.push_back(copy->bytes + offset);
         const Launch what = {g, b, cluster, shared, overlaps, &f->instances, arguments.data()};
         const Outcome outcome = run(what);
-        if (outcome.status) note(outcome.status, f->name + ": " + outcome.report);
+        if (outcome.status) note(on, outcome.status, f->name + ": " + outcome.report);
     });
 }
 
@@ -252,7 +301,7 @@ API cuInit(unsigned) {
     ENTER(" ");
     const int status = setting("CUDA_MACHINE_INIT", 0);
     if (status) return status;
-    return setting("CUDA_MACHINE_DEVICES", 1) > 0 ? 0 : 100;
+    return devices() > 0 ? 0 : 100;
 }
 API cuDriverGetVersion(int *version) {
     ENTER(" ");
@@ -261,12 +310,12 @@ API cuDriverGetVersion(int *version) {
 }
 API cuDeviceGetCount(int *count) {
     ENTER(" ");
-    *count = setting("CUDA_MACHINE_DEVICES", 1);
+    *count = devices();
     return 0;
 }
 API cuDeviceGet(int *result, int ordinal) {
     ENTER(" %d", ordinal);
-    if (ordinal < 0 || ordinal >= setting("CUDA_MACHINE_DEVICES", 1)) return 101;
+    if (ordinal < 0 || ordinal >= devices()) return 101;
     *result = ordinal;
     return 0;
 }
@@ -388,6 +437,7 @@ API cuDeviceGetAttribute(int *value, int attribute, int) {
 
 API cuDevicePrimaryCtxRetain(void **context, int on) {
     ENTER(" %d", on);
+    if (on < 0 || on >= devices()) return 101;
     *context = (void *)(uintptr_t)(on + 1);
     return 0;
 }
@@ -425,6 +475,36 @@ API cuCtxGetDevice(int *on) {
     return 0;
 }
 
+// ---- Peers.
+
+API cuDeviceCanAccessPeer(int *can, int on, int other) {
+    ENTER(" %d %d", on, other);
+    *can = on != other && setting("CUDA_MACHINE_PEERS", 1);
+    return 0;
+}
+API cuCtxEnablePeerAccess(void *context, unsigned flags) {
+    ENTER(" %p", context);
+    const int other = (int)(uintptr_t)context - 1;
+    if (device() < 0 || flags) return device() < 0 ? 201 : 1;
+    if (other == device() || !setting("CUDA_MACHINE_PEERS", 1)) return 217;
+    if (reaches[device()][other]) return 704;
+    reaches[device()][other] = true;
+    return 0;
+}
+struct AccessDesc {
+    int kind, device, flags;
+};
+API cuMemPoolSetAccess(void *pool, const AccessDesc *given, size_t count) {
+    ENTER(" %zu", count);
+    const int whose = (int)(uintptr_t)pool - 1;
+    for (size_t i = 0; i < count; ++i) {
+        if (given[i].kind != 1 || given[i].device < 0 || given[i].device >= devices()) return 1;
+        if (given[i].device == whose || !setting("CUDA_MACHINE_PEERS", 1)) return 217;
+        pool_reached[whose][given[i].device] = given[i].flags == 3;
+    }
+    return 0;
+}
+
 // ---- Memory.
 
 API cuMemGetInfo_v2(size_t *left, size_t *total) {
@@ -440,16 +520,17 @@ API cuMemAlloc_v2(uint64_t *address, size_t size) {
 }
 API cuMemFree_v2(uint64_t address) {
     ENTER(" ");
-    finish_all();
+    const Allocation *found = holder((void *)address);
+    if (found) finish_all(found->device);
     return release(address);
 }
 API cuMemAllocAsync(uint64_t *address, size_t size, void *stream) {
     ENTER(" %zu, stream %p", size, stream);
     return allocate(address, size, false);
 }
-API cuMemAllocFromPoolAsync(uint64_t *address, size_t size, void *, void *stream) {
+API cuMemAllocFromPoolAsync(uint64_t *address, size_t size, void *pool, void *stream) {
     ENTER(" %zu, stream %p", size, stream);
-    return allocate(address, size, false);
+    return allocate(address, size, false, (int)(uintptr_t)pool - 1);
 }
 API cuMemFreeAsync(uint64_t address, void *stream) {
     ENTER(" stream %p", stream);
@@ -459,7 +540,8 @@ API cuMemFreeAsync(uint64_t address, void *stream) {
 API cuMemPoolCreate(void **pool, const int *properties) { // a CUmemPoolProps
     ENTER(" ");
     if (properties[0] != 1 || properties[1] != 0 || properties[2] != 1) return 1;
-    *pool = (void *)1;
+    if (properties[3] < 0 || properties[3] >= devices()) return 1;
+    *pool = (void *)(uintptr_t)(properties[3] + 1);
     return 0;
 }
 API cuMemPoolDestroy(void *) {
@@ -485,18 +567,18 @@ API cuMemHostAlloc(void **pointer, size_t size, unsigned) {
 }
 API cuMemFreeHost(void *pointer) {
     ENTER(" ");
-    finish_all();
+    for (int on = 0; on < DEVICES; ++on) finish_all(on);
     return release((uint64_t)pointer);
 }
 API cuMemHostRegister_v2(void *pointer, size_t size, unsigned) {
     ENTER(" %zu", size);
     if (allocations.count((uint64_t)pointer)) return 712;
-    allocations[(uint64_t)pointer] = {nullptr, 0, size, device(), true, true};
+    allocations[(uint64_t)pointer] = {nullptr, 0, size, device(), true, true, false};
     return 0;
 }
 API cuMemHostUnregister(void *pointer) {
     ENTER(" ");
-    finish_all();
+    for (int on = 0; on < DEVICES; ++on) finish_all(on);
     auto at = allocations.find((uint64_t)pointer);
     if (at == allocations.end() || !at->second.registered) return 713;
     allocations.erase(at);
@@ -567,14 +649,14 @@ API cuModuleLoadData(void **result, const void *image) {
 }
 API cuModuleUnload(Module *module) {
     ENTER(" ");
-    finish_all();
+    for (int on = 0; on < DEVICES; ++on) finish_all(on);
     for (void *handle : module->handles) dlclose(handle);
     delete module;
     return 0;
 }
 API cuModuleGetFunction(Function **result, Module *module, const char *name) {
     ENTER(" %s", name);
-    auto *function = new Function{module, name, {}, {}, {}, 0, 0};
+    auto *function = new Function{device(), module, name, {}, {}, {}, 0, 0};
     const std::string of = name;
     using Parameters = size_t(size_t *, size_t *);
     auto *parameters = (Parameters *)dlsym(module->handles[0], ("machine_parameters_" + of).c_str());
@@ -685,12 +767,14 @@ static const struct {
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
@@ -709,8 +793,8 @@ API cuGetErrorString(int status, const char **text) {
     for (const auto &error : errors)
         if (error.status == status) {
             *text = error.text;
-            if (status >= 700 && status < 720 && !fault.report.empty()) {
-                told_last = std::string(error.text) + ": " + fault.report;
+            if (status >= 700 && status < 720 && !fault().report.empty()) {
+                told_last = std::string(error.text) + ": " + fault().report;
                 *text = told_last.c_str();
             }
             return 0;

@@ -14,19 +14,22 @@ struct Fault {
     std::string report;
 };
 
+constexpr int DEVICES = 16; // at most
+
 extern std::recursive_mutex mutex;
-extern Fault fault;
 
 int enter(const char *function, const char *format, ...) __attribute__((format(printf, 2, 3)));
+Fault &fault();
 int told();
-void note(int status, const std::string &report);
-int device();
+void note(int on, int status, const std::string &report);
+int device(); // the current context's, or -1
+bool near(const void *pointer, int on);
 bool pinned(const void *pointer); // or on a device: what asynchronous copies do not stage
 int release(uint64_t address);
 
 int enqueue(void *stream, const char *what, std::function<void()> work);
 int enqueue_free(void *stream, uint64_t address);
-void finish_all();
+void finish_all(int on);
 
 } // namespace machine
 

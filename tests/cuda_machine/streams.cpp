@@ -1,10 +1,12 @@
 // Streams, events, copies and graphs. Work runs when it is enqueued, or with CUDA_MACHINE_STREAMS=late only when something
-// waits for it: then what is not ordered by an event or a wait comes in another order than it was written.
+// waits for it, or with mixed at any time before: then what is not ordered by an event or a wait comes in another order
+// than it was written.
 #include "driver.h"
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct Graph {
 };
 
 struct Stream {
+    int device;
     bool blocking;
     std::deque<std::function<void()>> queue;
     uint64_t enqueued = 0, done = 0;
@@ -32,23 +35,39 @@ struct Stream {
 };
 
 struct Event {
+    int device;
     Stream *stream = nullptr;
     uint64_t at = 0;
     Graph *capture = nullptr;
     std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
 
-std::set<Stream *> streams; // that were created
-Stream legacy{true, {}}, per_thread{true, {}};
+// Each device has default streams of its own.
+struct Defaults : std::vector<Stream> {
+    Defaults() {
+        for (int on = 0; on < DEVICES; ++on) push_back({on, true, {}});
+    }
+};
 
-bool late() {
+std::set<Stream *> streams; // that were created
+Defaults legacies, per_threads;
+
+Stream &legacy() {
+    return legacies[(size_t)std::max(device(), 0)];
+}
+
+Stream &per_thread() {
+    return per_threads[(size_t)std::max(device(), 0)];
+}
+
+bool streams_are(const char *how) {
     const char *text = getenv("CUDA_MACHINE_STREAMS");
-    return text && !strcmp(text, "late");
+    return text && !strcmp(text, how);
 }
 
 Stream *find(void *handle) {
-    if ((uintptr_t)handle <= 1) return &legacy;
-    return (uintptr_t)handle == 2 ? &per_thread : (Stream *)handle;
+    if ((uintptr_t)handle <= 1) return &legacy();
+    return (uintptr_t)handle == 2 ? &per_thread() : (Stream *)handle;
 }
 
 void run_to(Stream *stream, uint64_t at) {
@@ -58,6 +77,20 @@ void run_to(Stream *stream, uint64_t at) {
         work();
         ++stream->done;
     }
+}
+
+// Some of what is enqueued, on streams of any device.
+void run_some() {
+    static std::mt19937 random(atoi(getenv("CUDA_MACHINE_SEED") ? getenv("CUDA_MACHINE_SEED") : "1"));
+    std::vector<Stream *> waiting;
+    for (auto *defaults : {&legacies, &per_threads})
+        for (Stream &stream : *defaults)
+            if (!stream.queue.empty()) waiting.push_back(&stream);
+    for (Stream *stream : streams)
+        if (!stream->queue.empty()) waiting.push_back(stream);
+    if (waiting.empty() || random() % 2) return;
+    Stream *stream = waiting[random() % waiting.size()];
+    run_to(stream, stream->done + 1 + random() % 3);
 }
 
 void put(Stream *stream, std::function<void()> work) {
@@ -87,29 +120,35 @@ int copy(void *stream, void *to, const void *from, size_t size, bool to_host, bo
 
 int enqueue_free(void *handle, uint64_t address) {
     if (Graph *capture = find(handle)->capture) return capture->memory->addresses.push_back(address), 0;
-    return enqueue(handle, "free", [=] { note(release(address), "cuMemFreeAsync: not allocated"); });
+    const int on = device();
+    return enqueue(handle, "free", [=] { note(on, release(address), "cuMemFreeAsync: not allocated"); });
 }
 
 int enqueue(void *handle, const char *, std::function<void()> work) {
     if (device() < 0) return 201;
     Stream *stream = find(handle);
+    if (stream->device != device()) return 400; // another context's
     if (stream->capture) return stream->capture->work.push_back(std::move(work)), 0;
-    if (stream == &legacy) {
+    if (stream == &legacy()) {
         for (Stream *other : streams)
-            if (other->blocking) follow(stream, other);
-        follow(stream, &per_thread);
+            if (other->blocking && other->device == stream->device) follow(stream, other);
+        follow(stream, &per_thread());
     } else if (stream->blocking) {
-        follow(stream, &legacy);
+        follow(stream, &legacy());
     }
     put(stream, std::move(work));
-    if (!late()) run_to(stream, stream->enqueued);
+    if (streams_are("mixed"))
+        run_some();
+    else if (!streams_are("late"))
+        run_to(stream, stream->enqueued);
     return 0;
 }
 
-void finish_all() {
-    run_to(&legacy, legacy.enqueued);
-    run_to(&per_thread, per_thread.enqueued);
-    for (Stream *stream : streams) run_to(stream, stream->enqueued);
+// What was enqueued on a device, and what that waits for.
+void finish_all(int on) {
+    for (Stream *stream : {&legacies[(size_t)on], &per_threads[(size_t)on]}) run_to(stream, stream->enqueued);
+    for (Stream *stream : streams)
+        if (stream->device == on) run_to(stream, stream->enqueued);
 }
 
 } // namespace machine
@@ -118,7 +157,8 @@ using namespace machine;
 
 API cuStreamCreate(Stream **stream, unsigned flags) {
     ENTER(" ");
-    *stream = new Stream{!(flags & 1), {}};
+    if (device() < 0) return 201;
+    *stream = new Stream{device(), !(flags & 1), {}};
     streams.insert(*stream);
     return 0;
 }
@@ -135,7 +175,7 @@ API cuStreamSynchronize(void *handle) {
     ENTER(" %p", handle);
     Stream *stream = find(handle);
     if (stream->capture) return 900;
-    if (stream == &legacy) finish_all();
+    if (stream == &legacy()) finish_all(stream->device);
     run_to(stream, stream->enqueued);
     return told();
 }
@@ -143,12 +183,13 @@ API cuStreamQuery(void *handle) {
     ENTER(" %p", handle);
     Stream *stream = find(handle);
     run_to(stream, stream->done + 1); // so that who asks again and again gets there
-    if (fault.status) return told();
+    if (fault().status) return told();
     return stream->done == stream->enqueued ? 0 : 600;
 }
 API cuCtxSynchronize() {
     ENTER(" ");
-    finish_all();
+    if (device() < 0) return 201;
+    finish_all(device());
     return told();
 }
 API cuStreamGetCtx(void *, void **context) {
@@ -159,7 +200,8 @@ API cuStreamGetCtx(void *, void **context) {
 
 API cuEventCreate(Event **event, unsigned) {
     ENTER(" ");
-    *event = new Event;
+    if (device() < 0) return 201;
+    *event = new Event{device()};
     return 0;
 }
 API cuEventDestroy_v2(Event *event) {
@@ -170,6 +212,7 @@ API cuEventDestroy_v2(Event *event) {
 API cuEventRecord(Event *event, void *handle) {
     ENTER(" %p", handle);
     Stream *stream = find(handle);
+    if (event->device != stream->device) return 400;
     if (stream->capture) return event->capture = stream->capture, 0;
     auto time = std::make_shared<std::chrono::steady_clock::time_point>();
     event->time = time;
@@ -196,7 +239,7 @@ API cuEventSynchronize(Event *event) {
 API cuEventQuery(Event *event) {
     ENTER(" ");
     if (event->stream) run_to(event->stream, std::min(event->stream->done + 1, event->at));
-    if (fault.status) return told();
+    if (fault().status) return told();
     return !event->stream || event->stream->done >= event->at ? 0 : 600;
 }
 API cuEventElapsedTime(float *milliseconds, Event *begin, Event *end) {
@@ -220,18 +263,19 @@ API cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t size, void *stream) 
 }
 API cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t size, void *stream) {
     ENTER(" %zu, stream %p", size, stream);
+    if (!near(to, device()) || !near(from, device())) return 1;
     return copy(stream, to, from, size, false, false);
 }
 API cuMemcpyHtoD_v2(void *to, const void *from, size_t size) {
     ENTER(" %zu", size);
     copy(nullptr, to, from, size, false, true);
-    run_to(&legacy, legacy.enqueued);
+    run_to(&legacy(), legacy().enqueued);
     return told();
 }
 API cuMemcpyDtoH_v2(void *to, const void *from, size_t size) {
     ENTER(" %zu", size);
     copy(nullptr, to, from, size, true, false);
-    run_to(&legacy, legacy.enqueued);
+    run_to(&legacy(), legacy().enqueued);
     return told();
 }
 struct Side {
@@ -251,6 +295,7 @@ struct Copy2D {
 API cuMemcpy2DAsync_v2(const Copy2D *c, void *stream) {
     ENTER(" %zu x %zu, stream %p", c->width, c->height, stream);
     char *to = c->to.begin(), *from = c->from.begin();
+    if (!near(to, device()) || !near(from, device())) return 1;
     const size_t width = c->width, height = c->height, in = c->from.pitch, out = c->to.pitch;
     if (width > in || width > out) return 1;
     auto rows = [=](const char *source, size_t pitch) {
@@ -264,6 +309,37 @@ API cuMemcpy2DAsync_v2(const Copy2D *c, void *stream) {
     const int status = enqueue(stream, "copy", [=] { rows(from, in); });
     if (c->to.kind == 1 && !pinned(to)) run_to(find(stream), find(stream)->enqueued);
     return status;
+}
+// Between devices: each address must lie on that of its context.
+API cuMemcpyPeerAsync(char *to, void *to_context, const char *from, void *from_context, size_t size, void *stream) {
+    ENTER(" %zu, from %p to %p, stream %p", size, from_context, to_context, stream);
+    if (!near(to, (int)(uintptr_t)to_context - 1) || !near(from, (int)(uintptr_t)from_context - 1)) return 1;
+    return enqueue(stream, "copy", [=] { memcpy(to, from, size); });
+}
+struct PeerSide {
+    size_t x, y, z, level;
+    unsigned kind; // 2 device
+    char *host, *device;
+    void *array, *context;
+    size_t pitch, height;
+    char *begin() const {
+        return device + (z * height + y) * pitch + x;
+    }
+};
+struct Copy3DPeer {
+    PeerSide from, to;
+    size_t width, height, depth;
+};
+API cuMemcpy3DPeerAsync(const Copy3DPeer *c, void *stream) {
+    ENTER(" %zu x %zu x %zu, from %p to %p, stream %p", c->width, c->height, c->depth, c->from.context, c->to.context,
+          stream);
+    const size_t width = c->width, height = c->height, in = c->from.pitch, out = c->to.pitch;
+    if (c->from.kind != 2 || c->to.kind != 2 || c->depth != 1 || width > in || width > out) return 1;
+    char *to = c->to.begin(), *from = c->from.begin();
+    if (!near(to, (int)(uintptr_t)c->to.context - 1) || !near(from, (int)(uintptr_t)c->from.context - 1)) return 1;
+    return enqueue(stream, "copy", [=] {
+        for (size_t y = 0; y < height; ++y) memcpy(to + y * out, from + y * in, width);
+    });
 }
 API cuMemsetD32Async(unsigned *to, unsigned value, size_t count, void *stream) {
     ENTER(" %zu, stream %p", count, stream);
@@ -293,7 +369,8 @@ API cuStreamEndCapture(void *handle, Graph **graph) {
     if (!*graph) return 901;
     for (Stream *stream : streams)
         if (stream->capture == *graph) stream->capture = nullptr;
-    if (per_thread.capture == *graph) per_thread.capture = nullptr;
+    for (Stream &stream : per_threads)
+        if (stream.capture == *graph) stream.capture = nullptr;
     return 0;
 }
 API cuGraphInstantiateWithFlags(Graph **made, Graph *graph, unsigned long long) {
