@@ -12,10 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from gemm.backends import cuda_heads
 from gemm.backends.cuda_api import LEGACY_STREAM
 from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends.cuda_heads import Columns, Read
 from gemm.backends.cuda_recipe import Layout
 from gemm.backends.cuda_sequence import Launches
+from gemm.backends.cuda_table import LEAST, MOST
 from gemm.errors import KernelFailed
 
 
@@ -24,13 +27,16 @@ class _Reader(NamedTuple):
 
     Attributes:
         facts: what decides a product's launches but for addresses. address: of the first element.
-        stream: the one that work on an array belongs on. empty(array, shape): a new array of its dtype and device.
+        stream: the one that work on an array belongs on. empty(array)(): a new array like it; several(array)(count): so
+            many, which may be slices of one. read: of many arrays at once; None: there is no way.
     """
 
     facts: Callable[[Any], Any]
     address: Callable[[Any], int]
     stream: Callable[[Any], int]
     empty: Callable[[Any], Callable[[], Any]]
+    several: Callable[[Any], Callable[[int], Any]]
+    read: Read | None
 
 
 def _torch() -> _Reader:
@@ -49,7 +55,13 @@ def _torch() -> _Reader:
     def empty(x: Any) -> Callable[[], Any]:
         return partial(torch.empty, tuple(x.shape), dtype=x.dtype, device=x.device)
 
-    return _Reader(facts, torch.Tensor.data_ptr, slow_stream if current is None else stream, empty)
+    def several(x: Any) -> Callable[[int], Any]:
+        rows, *rest = x.shape
+        make = partial(torch.empty, dtype=x.dtype, device=x.device)
+        return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # to autograd arrays of their own
+
+    used = slow_stream if current is None else stream
+    return _Reader(facts, torch.Tensor.data_ptr, used, empty, several, cuda_heads.tensors())
 
 
 def _cupy() -> _Reader:
@@ -69,13 +81,24 @@ def _cupy() -> _Reader:
         x_device, shape, dtype = x.device.id, x.shape, x.dtype
         return made
 
-    return _Reader(facts, lambda x: int(x.data.ptr), stream, empty)
+    def several(x: Any) -> Callable[[int], Any]:
+        def made(count: int) -> Any:
+            with cupy.cuda.Device(x_device):
+                return list(cupy.empty((count, *shape), dtype))
+
+        x_device, shape, dtype = x.device.id, x.shape, x.dtype
+        return made
+
+    read = cuda_heads.arrays(("shape", "strides", "dtype", "data.device_id"), "data.ptr")
+    return _Reader(facts, lambda x: int(x.data.ptr), stream, empty, several, read)
 
 
 def _own() -> _Reader:
     return _Reader(
         lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address),
         lambda x: LEGACY_STREAM, lambda x: partial(DeviceArray, x.shape, x.dtype, x.device),
+        lambda x: lambda count: [DeviceArray(x.shape, x.dtype, x.device) for _ in range(count)],
+        cuda_heads.arrays(("shape", "dtype", "device.key"), "_address"),
     )  # fmt: skip
 
 
@@ -106,15 +129,33 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     )  # fmt: skip
 
 
+class Ready(NamedTuple):
+    """Products whose places are written.
+
+    Attributes:
+        bits: that the addresses of a, b, c and out have. in_place: each c is its out. made: the results, if out is new.
+    """
+
+    count: int
+    bits: tuple[int, ...]
+    in_place: bool
+    made: Any
+
+
 class Replay:
-    """A product of device arrays, repeatable for arrays like them in any thread."""
+    """A product of device arrays, repeatable for arrays like them in any thread.
+
+    Attributes:
+        layout, scale: what was launched, and its alpha and beta.
+    """
 
     def __init__(
         self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: _Reader, arrays: tuple[Any, ...]
     ) -> None:
-        self._launches, self._run, self._scale = launches, launches.run, scale
+        self._launches, self._run, self.scale = launches, launches.run, scale
+        self.layout = layout
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
-        self._empty = reader.empty(arrays[3])
+        self._empty, self._several = reader.empty(arrays[3]), reader.several(arrays[3])
         self._kept = kept  # b's address where it is prepared
         self._reads_c = layout.reads_c
         # Low bits that addresses must not have.
@@ -154,7 +195,7 @@ class Replay:
             return None
         spans = tuple(limit for span in self._spans for limit in span)
         aligned = tuple(mask + 1 for mask in self._masks)
-        lesson = (a, b, c, out, self._empty, self._launches.native, self._scale, self._kept, self._reads_c, aligned,
+        lesson = (a, b, c, out, self._empty, self._launches.native, self.scale, self._kept, self._reads_c, aligned,
                   spans)  # fmt: skip
         if memo is None or not memo.learn(*lesson):
             try:
@@ -163,6 +204,33 @@ class Replay:
                 return None
             memo.learn(*lesson)
         return memo
+
+    def stream(self, column: Any, number: int) -> int:
+        """The one that a product belongs on whose a the column has."""
+        return self._stream(_item(column, number))
+
+    def places(self, columns: Columns, start: int, count: int, address: int, room: int) -> Ready | None:
+        """Write to `address` where those of `count` products lie that are like this one, and of which none reads or
+        writes what another writes; None: they are too few.
+
+        Args:
+            start: the number of the first of them. room: as for `cuda_heads.independent`.
+        """
+        read, (a, b, c, out), made = self._reader.read, columns, None
+        if read is None:
+            return None
+        count, bits = read(columns, start, min(count, MOST), address)
+        in_place = c is not None and out is not None and _item(c, start) is _item(out, start)
+        if out is None and count >= LEAST:
+            made = self._several(count)
+            read_again, (*_, own) = read((None, None, None, made), 0, count, address)
+            count, bits = min(count, read_again), (*bits[:3], own)
+        own_c = self._reads_c and not in_place
+        while made is None and count >= LEAST:
+            if cuda_heads.independent(address, count, self._spans[:4], own_c, room):
+                break
+            count //= 2
+        return Ready(count, bits, in_place, made) if count >= LEAST else None
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, bias: Any = None) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
@@ -186,10 +254,15 @@ class Replay:
             if w and w + spans[4][0] < high and low < w + spans[4][1]:
                 return None
         try:
-            self._run(self._stream(out), x, y, z, goal, w, self._scale)
+            self._run(self._stream(out), x, y, z, goal, w, self.scale)
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out
+
+
+def _item(column: Any, number: int) -> Any:
+    """A product's operand in a column."""
+    return column[number] if isinstance(column, list | tuple) else column
 
 
 def _itemsize(x: Any) -> int:
