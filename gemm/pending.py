@@ -3,8 +3,8 @@
 A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
 GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
 alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Whole
-lists of them are read by all threads at once (csrc/python/many.c). Those of device arrays do not wait, for to read three
-of them takes as long as to launch one more product; of lists of them `gemm.resident` makes one launch.
+lists of them are read by all threads at once (csrc/python/many.c). Those of device arrays do not wait: to read three of
+them one by one takes as long as to launch one more product. Of lists of them `gemm.resident` makes one launch.
 """
 
 from __future__ import annotations

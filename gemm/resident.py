@@ -22,8 +22,8 @@ log = logging.getLogger("gemm")
 
 LEAST = 16
 """Products that are worth the look."""
-_AGAIN = 64
-"""Products after which it is worth another one, where few were alike and independent."""
+_SOON, _LATE = 4, 64
+"""Products after which it is worth another one, where few were alike and independent: at first, and later on."""
 
 
 class Together:
@@ -33,8 +33,8 @@ class Together:
         """`options`: a key of repeat.replays. `results` has those of products whose out is new, and is their column
         else."""
         self._options, self._columns, self._results = options, tuple(columns), results
-        self._limit = 1 << 30  # products to look at
-        self._from = 0  # from this number on
+        self._limit, self._from = 1 << 30, 0  # how many products to look at, and from which number on
+        self._pause = _SOON
 
     def launch(self, number: int) -> int:
         """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
@@ -45,9 +45,10 @@ class Together:
             return 0
         count = self._delivered(number, min(left, self._limit), *found)
         if count < LEAST:
-            self._from, self._limit = number + _AGAIN, _AGAIN
+            self._from, self._limit = number + self._pause, _LATE
+            self._pause = min(_LATE, 2 * self._pause)
         else:
-            self._limit = max(2 * self._limit, 4 * count)
+            self._limit, self._pause = max(2 * self._limit, 4 * count), _SOON
         return count
 
     def _delivered(self, number: int, count: int, replay: Any, problem: Problem, device: Device) -> int:

@@ -83,8 +83,20 @@ static void fetch(const char *what, int lines) {
 #endif
 }
 
-/* Brings the heads of the products from `start` to `stop`, one after another, and what they point to: each would be
- * waited for otherwise. */
+/* What a tensor's first word points to, and that's third word, which is its storage mostly: for `fetch`, to which any
+ * address will do. */
+static const char *body_of(const reading *all, PyObject *array) {
+    const char *tensor = tensor_in(all, array);
+    return tensor ? *(const char *const *)tensor : NULL;
+}
+
+static const char *storage_of(const reading *all, PyObject *array) {
+    const char *body = body_of(all, array);
+    return body ? ((const char *const *)body)[2] : NULL;
+}
+
+/* Brings the heads of the products from `start` to `stop`, one after another, then what they point to, then what that
+ * does: each would be waited for otherwise. */
 static void fetch_heads(const reading *all, int64_t start, int64_t stop, PyObject *(*arrays)[RUN]) {
     enum { LINES = 4 }; /* of a tensor that are read */
     for (int operand = 0; operand <= OUT; operand++) {
@@ -95,10 +107,11 @@ static void fetch_heads(const reading *all, int64_t start, int64_t stop, PyObjec
     }
     for (int operand = 0; operand <= OUT; operand++) {
         if (!gemm_column_lists(all->columns[operand])) continue;
-        for (int64_t i = start; i < stop; i++) {
-            const char *tensor = tensor_in(all, arrays[operand][i - start]);
-            if (tensor) fetch(*(const char *const *)tensor, LINES);
-        }
+        for (int64_t i = start; i < stop; i++) fetch(body_of(all, arrays[operand][i - start]), LINES);
+    }
+    for (int operand = 0; operand <= OUT; operand++) {
+        if (!gemm_column_lists(all->columns[operand])) continue;
+        for (int64_t i = start; i < stop; i++) fetch(storage_of(all, arrays[operand][i - start]), 1);
     }
 }
 

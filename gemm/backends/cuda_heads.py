@@ -25,7 +25,12 @@ _TENSOR = (
     "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_get_device_index", "aoti_torch_get_layout",
     "_ZN2at6native6is_negERKNS_6TensorE",
 )  # fmt: skip
-"""What PyTorch tells of a tensor: its stable C functions, and at::native::is_neg, as compilers but Microsoft's name it."""
+"""What PyTorch tells of a tensor: stable C functions, and at::native::is_neg as compilers but Microsoft's name it."""
+
+
+def item(column: Any, number: int) -> Any:
+    """A product's operand in a column."""
+    return column[number] if isinstance(column, list | tuple) else column
 
 
 @cache

@@ -93,9 +93,7 @@ class Launcher:
             raise
         self._last.given = launches, layout, scale, (x, y, z, goal, w)
 
-    def _enqueue_apart(
-        self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int
-    ) -> None:
+    def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
         """Launch for stacks as if each of their products lay by itself."""
         *batch, m, n = layout.shape
         one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
@@ -122,9 +120,9 @@ class Launcher:
                 ready = replay.places(columns, start, count, slot.address, cuda_table.room(slot))
                 if ready is None:
                     return 0, None
-                cuda_table.launch(gpu, self._launches, slot, ready.count, replay.layout, ready.bits, replay.scale,
+                cuda_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits, replay.scale,
                                   stream, in_place=ready.in_place)  # fmt: skip
-        return ready.count, ready.made
+        return ready.many, ready.made
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
         """alpha and beta as gemm.cuh has them, 16 bytes each."""

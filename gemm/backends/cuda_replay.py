@@ -7,111 +7,15 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
-from gemm.backends import cuda_heads
-from gemm.backends.cuda_api import LEGACY_STREAM
-from gemm.backends.cuda_arrays import DeviceArray
-from gemm.backends.cuda_heads import Columns, Read
+from gemm.backends import cuda_heads, cuda_readers
+from gemm.backends.cuda_heads import Columns, item
+from gemm.backends.cuda_readers import Reader
 from gemm.backends.cuda_recipe import Layout
 from gemm.backends.cuda_sequence import Launches
 from gemm.backends.cuda_table import LEAST, MOST
 from gemm.errors import KernelFailed
-
-
-class _Reader(NamedTuple):
-    """How arrays of one library are read, as quickly as that library allows.
-
-    Attributes:
-        facts: what decides a product's launches but for addresses. address: of the first element.
-        stream: the one that work on an array belongs on. empty(array)(): a new array like it; several(array)(count): so
-            many, which may be slices of one. read: of many arrays at once; None: there is no way.
-    """
-
-    facts: Callable[[Any], Any]
-    address: Callable[[Any], int]
-    stream: Callable[[Any], int]
-    empty: Callable[[Any], Callable[[], Any]]
-    several: Callable[[Any], Callable[[int], Any]]
-    read: Read | None
-
-
-def _torch() -> _Reader:
-    torch = sys.modules["torch"]
-    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-    def facts(x: Any) -> Any:
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
-
-    def stream(x: Any) -> int:
-        return current(x.get_device()) or LEGACY_STREAM  # type: ignore[misc]
-
-    def slow_stream(x: Any) -> int:
-        return torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        return partial(torch.empty, tuple(x.shape), dtype=x.dtype, device=x.device)
-
-    def several(x: Any) -> Callable[[int], Any]:
-        rows, *rest = x.shape
-        make = partial(torch.empty, dtype=x.dtype, device=x.device)
-        return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # to autograd arrays of their own
-
-    used = slow_stream if current is None else stream
-    return _Reader(facts, torch.Tensor.data_ptr, used, empty, several, cuda_heads.tensors())
-
-
-def _cupy() -> _Reader:
-    cupy = sys.modules["cupy"]
-
-    def facts(x: Any) -> Any:
-        return x.shape, x.strides, x.dtype, x.device.id
-
-    def stream(x: Any) -> int:
-        return cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        def made() -> Any:
-            with cupy.cuda.Device(x_device):
-                return cupy.empty(shape, dtype)
-
-        x_device, shape, dtype = x.device.id, x.shape, x.dtype
-        return made
-
-    def several(x: Any) -> Callable[[int], Any]:
-        def made(count: int) -> Any:
-            with cupy.cuda.Device(x_device):
-                return list(cupy.empty((count, *shape), dtype))
-
-        x_device, shape, dtype = x.device.id, x.shape, x.dtype
-        return made
-
-    read = cuda_heads.arrays(("shape", "strides", "dtype", "data.device_id"), "data.ptr")
-    return _Reader(facts, lambda x: int(x.data.ptr), stream, empty, several, read)
-
-
-def _own() -> _Reader:
-    return _Reader(
-        lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address),
-        lambda x: LEGACY_STREAM, lambda x: partial(DeviceArray, x.shape, x.dtype, x.device),
-        lambda x: lambda count: [DeviceArray(x.shape, x.dtype, x.device) for _ in range(count)],
-        cuda_heads.arrays(("shape", "dtype", "device.key"), "_address"),
-    )  # fmt: skip
-
-
-_readers: dict[type, _Reader | None] = {}
-
-
-def _reader(kind: type) -> _Reader | None:
-    """For arrays of just that class; None: they go the long way."""
-    if kind not in _readers:
-        makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
-        make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)
-        _readers[kind] = make() if make else None
-    return _readers[kind]
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
@@ -119,7 +23,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
 
     b is None where it is a prepared one, always the same; c and out where there is none. None: they may not repeat.
     """
-    reader = _readers.get(a.__class__)
+    reader = cuda_readers.known.get(a.__class__)
     if reader is None:
         return None
     facts = reader.facts
@@ -133,10 +37,11 @@ class Ready(NamedTuple):
     """Products whose places are written.
 
     Attributes:
-        bits: that the addresses of a, b, c and out have. in_place: each c is its out. made: the results, if out is new.
+        many: how many. bits: that the addresses of a, b, c and out have. in_place: each c is its out.
+        made: the results, if out is new.
     """
 
-    count: int
+    many: int
     bits: tuple[int, ...]
     in_place: bool
     made: Any
@@ -150,7 +55,7 @@ class Replay:
     """
 
     def __init__(
-        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: _Reader, arrays: tuple[Any, ...]
+        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: Reader, arrays: tuple[Any, ...]
     ) -> None:
         self._launches, self._run, self.scale = launches, launches.run, scale
         self.layout = layout
@@ -177,7 +82,7 @@ class Replay:
             given: what was launched, and the addresses of a, b, c, out and bias. arrays: these.
         """
         launches, layout, scale, addresses = given
-        reader = _reader(arrays[0].__class__)
+        reader = cuda_readers.reader(arrays[0].__class__)
         if reader is None or any(
             x is not None and reader.address(x) != address for x, address in zip(arrays, addresses, strict=True)
         ):
@@ -207,7 +112,7 @@ class Replay:
 
     def stream(self, column: Any, number: int) -> int:
         """The one that a product belongs on whose a the column has."""
-        return self._stream(_item(column, number))
+        return self._stream(item(column, number))
 
     def places(self, columns: Columns, start: int, count: int, address: int, room: int) -> Ready | None:
         """Write to `address` where those of `count` products lie that are like this one, and of which none reads or
@@ -216,11 +121,11 @@ class Replay:
         Args:
             start: the number of the first of them. room: as for `cuda_heads.independent`.
         """
-        read, (a, b, c, out), made = self._reader.read, columns, None
+        read, (*_, c, out), made = self._reader.read, columns, None
         if read is None:
             return None
         count, bits = read(columns, start, min(count, MOST), address)
-        in_place = c is not None and out is not None and _item(c, start) is _item(out, start)
+        in_place = c is not None and out is not None and item(c, start) is item(out, start)
         if out is None and count >= LEAST:
             made = self._several(count)
             read_again, (*_, own) = read((None, None, None, made), 0, count, address)
@@ -258,11 +163,6 @@ class Replay:
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out
-
-
-def _item(column: Any, number: int) -> Any:
-    """A product's operand in a column."""
-    return column[number] if isinstance(column, list | tuple) else column
 
 
 def _itemsize(x: Any) -> int:

@@ -12,7 +12,9 @@ def apart(enqueue: Callable[..., None]) -> Callable[..., None]:
     Those of no terms and those with a bias are left to the launches that they always have.
     """
 
-    def tabled(self: Any, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int, bias: Any = None) -> None:
+    def tabled(
+        self: Any, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int, bias: Any = None
+    ) -> None:
         self._apart = a.shape[-1] > 0 and bias is None
         try:
             enqueue(self, a, b, c, out, alpha, beta, stream, bias)
