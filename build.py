@@ -157,10 +157,12 @@ def extensions() -> list[Any]:
         return []
     return [
         Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch", "many", "order")],
-                  include_dirs=[get_include()], depends=["csrc/gemm.h", "csrc/python/memo.h", "csrc/python/batch.h"],
+                  include_dirs=[get_include()],
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("memo", "batch", "order"))],
                   py_limited_api=True),
-        Extension("gemm._cuda", [f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")],
-                  depends=["csrc/python/cuda.h"], py_limited_api=True),
+        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("heads", "memo", "module", "sequence")),
+                                 "csrc/python/order.c"],
+                  depends=["csrc/gemm.h", "csrc/python/cuda.h", "csrc/python/order.h"], py_limited_api=True),
     ]  # fmt: skip
 
 

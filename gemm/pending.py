@@ -4,7 +4,7 @@ A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, w
 GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
 alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Whole
 lists of them are read by all threads at once (csrc/python/many.c). Those of device arrays do not wait: to read three of
-them takes longer than to launch one more product.
+them one by one takes as long as to launch one more product. Of lists of them `gemm.resident` makes one launch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gemm.call import normalise
 from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
 from gemm.future import Future
+from gemm.resident import Together
 
 log = logging.getLogger("gemm")
 
@@ -259,7 +260,9 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
 
     Returns:
         The results, complete: `out` itself if that is a list which holds them, else a list. Products are computed as in
-        `batching`: one may read what another before it wrote.
+        `batching`: one may read what another before it wrote. Those of device arrays are enqueued, as gemm's are; many
+        that are alike, one after another, are one launch, and new results are then slices of one array, whose memory
+        is free when the last of them is.
 
     Raises:
         ValueError, TypeError: as `gemm.gemm`; the message names the product, and those before it are complete.
@@ -283,7 +286,11 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
             results = [None] * count if out is None else list(columns[-1])
             columns = [tuple(x) if type(x) is list else x for x in columns[:3]]  # others may change what was given
             columns.append(None if out is None else results)
+            together = Together(key or None, columns, results)
             while (number := batch.extend(key, number, columns, results)) < count:
+                if launched := together.launch(number):
+                    number += launched
+                    continue
                 x, y, z, target = (column[number] if type(column) in _COLUMNS else column for column in columns)
                 try:
                     results[number] = gemm(x, y, z, out=target, **options)

@@ -159,6 +159,7 @@ class Problem:
             memory it is (`gemm.empty`), else the bytes that its address is a multiple of, "4096" or "64", else "".
             () where all are "".
         bias: one is added. activation: one of ACTIVATIONS, applied last.
+        apart: each product of the batch lies by itself on the device, and a kernel is told of their addresses.
     """
 
     dtype: str
@@ -176,6 +177,7 @@ class Problem:
     places: tuple[str, ...] = ()
     bias: bool = False
     activation: str = ""
+    apart: bool = False
 
     @property
     def itemsize(self) -> int:

@@ -21,7 +21,7 @@ from gemm import operands
 from gemm.call import Call
 from gemm.dispatch import Plan, launcher, trust
 from gemm.errors import KernelFailed
-from gemm.problem import DeviceView
+from gemm.problem import Device, DeviceView, Problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,6 +50,7 @@ class Replays(threading.local):
         self._array: Any = None  # the class of the arrays
         self._signature: Any = None
         self._known: dict[object, Any] = {}
+        self._calls: dict[object, tuple[Problem, Device]] = {}  # what those of `_known` computed, and where
         self._memo: Any = None  # a native one, for libraries that it can read
         self._biased = False  # some had a bias
 
@@ -73,6 +74,13 @@ class Replays(threading.local):
         replay = self._known.get(self._signature(a, b, c, out, *more))
         return None if replay is None else replay(a, b, c, out, *more)
 
+    def known(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Problem, Device] | None:
+        """(its replay, problem and device) of a product of arrays like others before, or None."""
+        if any(x is not None and x.__class__ is not self._array for x in (a, b, c, out)):
+            return None
+        key = self._signature(a, b, c, out)
+        return (self._known[key], *self._calls[key]) if key in self._calls else None
+
     def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
         """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
@@ -93,7 +101,10 @@ class Replays(threading.local):
         if key is not None:
             if len(self._known) >= KINDS:
                 self._known.clear()
+                self._calls.clear()
             self._known[key] = replay
+            if bias is None:
+                self._calls[key] = call.problem, call.out.device
 
 
 replays: dict[object, Replays] = {}

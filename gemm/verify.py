@@ -26,7 +26,7 @@ class Mismatch(ArithmeticError):
 
 @dataclass(frozen=True)
 class Case:
-    """One product to check: sizes, scalars and how the operands lie."""
+    """One product to check: sizes, scalars and how the operands lie; apart: see Problem."""
 
     m: int
     n: int
@@ -36,10 +36,11 @@ class Case:
     trans_a: bool = False
     trans_b: bool = False
     batch: int = 1
+    apart: bool = False
 
     def __str__(self) -> str:
         trans = "NT"[self.trans_a] + "NT"[self.trans_b]
-        batch = f"{self.batch}x " if self.batch > 1 else ""
+        batch = f"{self.batch}x {'apart ' * self.apart}" if self.batch > 1 else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {trans} alpha={self.alpha:g} beta={self.beta:g}"
 
 
@@ -57,6 +58,8 @@ FULL = (
       for alpha in (1.0, 0.75) for beta in (0.0, 1.0, -0.5) for trans_a in (False, True) for trans_b in (False, True)),
     Case(130, 70, 1030), Case(3, 200, 11), Case(200, 3, 11), Case(16, 16, 5000), Case(9, 9, 9, batch=33),
 )  # fmt: skip
+APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batch=9, trans_b=True, apart=True))
+"""For kernels that also take products each of which lies by itself."""
 
 
 def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
@@ -77,7 +80,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
 
 def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:
     """Check case after case, yielding each one's name when it has passed; raises Mismatch at the first that has not."""
-    for case in cases:
+    for case in (*cases, *(APART if kernel.params.get("pointers") else ())):
         _check(backend, kernel, device, case)
         yield str(case)
     if has_bits(kernel, device):
@@ -108,7 +111,8 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
     frame = np.full((*lead, case.m + 2, (case.n + 2) * dtype.itemsize), 0xA5, np.uint8)
     out = frame.view(dtype)[..., 1:-1, 1:-1]
     problem = Problem(dtype.name, case.m, case.n, case.k, case.batch, _letters(a, b) + "N",
-                      "1" if alpha == 1 else "x", "0" if c is None else "x", inputs=kernel.inputs)  # fmt: skip
+                      "1" if alpha == 1 else "x", "0" if c is None else "x", inputs=kernel.inputs,
+                      apart=case.apart)  # fmt: skip
     backend.launcher(kernel, device, problem)(a, b, c, out, alpha, beta)
 
     if whole:

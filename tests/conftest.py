@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are 
 
 import cuda_machine
 from conformance import ALL_CHECKS, CHAIN_CHECKS
+from conformance.apart import apart
 from conformance.narrowed import narrowed, unsigned
 from conformance.repeated import repeated
 from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
@@ -34,6 +35,7 @@ from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 import gemm
 from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.cuda import CudaBackend
+from gemm.backends.cuda_launch import Launcher
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import registry, unavailable
 from gemm.pending import Batch
@@ -99,7 +101,7 @@ class Spec:
         device: the key of the device; None where no device can run the kernel.
         variant: "" for host operands; a library for operands of its own on the device; "cramped": a device that claims
             so little room that products are cut along every axis; "repeated": each call after others like it;
-            "unsigned": the integers without a sign.
+            "unsigned": the integers without a sign; "apart": each product's operands are found through a table.
         inputs: the types of a and b where they are not `dtype`.
     """
 
@@ -147,7 +149,8 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
     # CuPy has no bfloat16, and PyTorch none that NumPy could read back.
     lent = backend == "cuda" and row.dtype != "bfloat16"
     libraries = [name for name in ("cupy", "torch") if lent and _imports(name)]
-    return ["", *libraries, *(["interface"] if row.name in EVERY_WAY else [])]
+    return ["", *libraries, *(["interface"] if row.name in EVERY_WAY else []),
+            *(["apart"] if row.params.get("pointers") else [])]  # fmt: skip
 
 
 def _imports(name: str) -> bool:
@@ -234,6 +237,8 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         if spec.variant == "cramped":
             for name, limit in CRAMPED.items():
                 patch.setitem(_device(spec).limits, name, limit)
+        if spec.variant == "apart":
+            patch.setattr(Launcher, "enqueue", apart(Launcher.enqueue))
         yield make_subject(spec, request.config)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_replay, cuda_sequence
+from gemm.backends import cuda_readers, cuda_replay, cuda_sequence
 from gemm.backends.cuda_api import Driver
 from gemm.backends.cuda_driver import Function
 from gemm.backends.cuda_operand import Map, Step
@@ -385,7 +385,7 @@ def test_memo_leaves_the_rest_to_the_long_way() -> None:
 
 def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
     memo = importlib.import_module("gemm._cuda").Memo
-    with pytest.raises(ValueError, match="Memo needs"):
+    with pytest.raises(ValueError, match="another version"):
         memo(Tensor, capsule(Exchange(2, 0)), 4)
     newer = Exchange(2, 0, ctypes.addressof(EXCHANGE))
     memo(Tensor, capsule(newer), 4)
@@ -400,7 +400,9 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: b
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
     launched: list[tuple[int, ...]] = []
     launches: Any = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
-    reader = cuda_replay._Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x)
+    reader = cuda_readers.Reader(
+        lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list, None
+    )
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
     replay = cuda_replay.Replay(launches, layout, bytes(32), 0, reader, (a, b, None, out, None))

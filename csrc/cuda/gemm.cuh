@@ -19,6 +19,9 @@
 #ifndef EPILOGUE
 #define EPILOGUE 0 // 1: bias and activation too
 #endif
+#ifndef POINTERS
+#define POINTERS 0 // 1: each product's operands lie by themselves: see `item`; only kernels that say so may be
+#endif
 
 #if __CUDA_ARCH__ >= 700
 #define ARGUMENT const __grid_constant__ // read where the launch has put it; older chips copy what is indexed
@@ -49,6 +52,12 @@ struct Gemm {
     alignas(16) SCALE alpha;
     alignas(16) SCALE beta;
 };
+
+// Where an operand of batch item z begins, of which `base` is the first. With POINTERS `base` is where a table has that
+// one's address, and `step` counts addresses.
+template <class T> INLINE T *item(T *base, long long z, long long step) {
+    return POINTERS ? ((T *const *)base)[z * step] : base + z * step;
+}
 
 // The order of work. A block does part `blockIdx.x % parts` of tile `blockIdx.x / parts`.
 
@@ -108,7 +117,7 @@ template <int RUN> struct Output {
     bool vectors; // whole runs that start at multiples of RUN lie aligned
 
     __device__ __forceinline__ Output(const Gemm &g, long long z)
-        : g(g), out(g.out + z * g.out_batch), c(g.c ? g.c + z * g.c_batch : nullptr) {
+        : g(g), out(item(g.out, z, g.out_batch)), c(g.c ? item(g.c, z, g.c_batch) : nullptr) {
         const unsigned long long bytes = sizeof(OUT_TYPE) * RUN;
         vectors = g.out_col == 1 && ((unsigned long long)out | g.out_row * sizeof(OUT_TYPE)) % bytes == 0;
         if (c) vectors = vectors && g.c_col == 1 && ((unsigned long long)c | g.c_row * sizeof(OUT_TYPE)) % bytes == 0;

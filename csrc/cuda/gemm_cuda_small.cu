@@ -9,7 +9,8 @@
 //        m <= BM                       There is no pipeline: what hides memory's latency is the number of blocks that
 //                                      a multiprocessor holds, of which each has a whole product on its way.
 //
-// Larger products than one tile are computed, too, tile by tile. Sums of narrower types are float32.
+// Larger products than one tile are computed, too, tile by tile. Sums of narrower types are float32. With POINTERS each
+// product's operands lie where a table says; one whose out is null there is none.
 //
 // ORDERED: each output is one chain of fma, k ascending, that ends at k.
 //
@@ -111,14 +112,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(
     const int team = threadIdx.x / TEAM, t = threadIdx.x % TEAM;
     const int row = t / (BN / TN) * TM, col = t % (BN / TN) * TN;
     const long long z = (long long)blockIdx.y * STACK + team;
-    const bool here = z < g.batch; // the others only meet
+    const bool here = z < g.batch && (!POINTERS || item(g.out, z, g.out_batch)); // the others only meet
     Tiled<BM> &a_tile = a_tiles[team];
     Tiled<BN> &b_tile = b_tiles[team];
     const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
     const int rows = here ? (int)min((long long)BM, g.m - tile.top) : 0;
     const int cols = here ? (int)min((long long)BN, g.n - tile.left) : 0;
-    const A_TYPE *a = g.a + (here ? z : 0) * g.a_batch + tile.top * g.a_row;
-    const B_TYPE *b = g.b + (here ? z : 0) * g.b_batch + tile.left * g.b_col;
+    const A_TYPE *a = item(g.a, here ? z : 0, g.a_batch) + tile.top * g.a_row;
+    const B_TYPE *b = item(g.b, here ? z : 0, g.b_batch) + tile.left * g.b_col;
 
     SUM acc[TM][TN] = {};
     const auto add_product = [&](int p) {

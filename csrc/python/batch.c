@@ -64,10 +64,10 @@ int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at
             return i;
     if (all->kind_count == MOST_KINDS) return -1;
     kind *fresh = &all->kinds[all->kind_count];
-    fresh->what = *found, fresh->by = by, fresh->bytes = 0;
+    fresh->what = *found, fresh->by = by, fresh->bytes = 0, fresh->at.reads_c = found->key.role_of_c == 1;
     for (int i = 0; i < OPERANDS; i++) {
-        fresh->low[i] = (ptrdiff_t)(at[i].low - (uintptr_t)at[i].data);
-        fresh->high[i] = (ptrdiff_t)(at[i].high - (uintptr_t)at[i].data);
+        fresh->at.low[i] = (ptrdiff_t)(at[i].low - (uintptr_t)at[i].data);
+        fresh->at.high[i] = (ptrdiff_t)(at[i].high - (uintptr_t)at[i].data);
         fresh->bytes += (double)(at[i].high - at[i].low);
     }
     Py_INCREF(found->keep);
@@ -108,9 +108,9 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     *place = (gemm_place){data[A], data[B], reads_c(&k->what) ? data[C] : NULL, NULL};
     if (operands[OUT] == Py_None) return 1;
     place->out = data[OUT];
-    const char *low = data[OUT] + k->low[OUT], *high = data[OUT] + k->high[OUT];
-    for (int i = A; i <= (k->what.key.role_of_c == 1 ? C : B); i++)
-        if (data[i] + k->low[i] < high && low < data[i] + k->high[i]) return 0;
+    const char *low = data[OUT] + k->at.low[OUT], *high = data[OUT] + k->at.high[OUT];
+    for (int i = A; i <= (k->at.reads_c ? C : B); i++)
+        if (data[i] + k->at.low[i] < high && low < data[i] + k->at.high[i]) return 0;
     return 1;
 }
 
@@ -270,9 +270,16 @@ static int compute_independent(const batch *self, const pending *all, Py_ssize_t
     return 1;
 }
 
+static int independent(const batch *self, const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs) {
+    const products listed = {all->places, (const char *)&all->kinds[0].at, sizeof all->kinds[0],
+                             all->entries ? (const char *)&all->entries[0].kind : NULL, sizeof all->entries[0]};
+    const double ns = gemm_kind_ns(&all->kinds[0]) * (double)(stop - start);
+    return gemm_independent(&listed, start, stop, outs, self->share, ns);
+}
+
 static int compute(const batch *self, const pending *all, Py_ssize_t start, Py_ssize_t stop, const others *by,
                    const scratch *in) {
-    if (stop - start < 2 || gemm_independent(all, start, stop, in->outs, self->share))
+    if (stop - start < 2 || independent(self, all, start, stop, in->outs))
         return compute_independent(self, all, start, stop, by, in);
     const Py_ssize_t piece = stop - start > MOST_NATIVE ? MOST_NATIVE : (stop - start + 1) / 2;
     for (Py_ssize_t at = start; at < stop; at += piece)

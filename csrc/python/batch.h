@@ -3,13 +3,12 @@
 #define GEMM_PYTHON_BATCH_H
 
 #include "memo.h"
-
-#include <stddef.h>
+#include "order.h"
 
 enum {
     MOST = 4096,        /* pending products, */
-    MOST_NATIVE = 1024, /* if they are the CPU's: their arrays' heads stay in its cache; */
-    MOST_ALIKE = 16384, /* if columns have them, */
+    MOST_NATIVE = 1024, /* if they are the CPU's: their arrays' heads stay in its cache, */
+                        /* and MOST_ALIKE if columns have them; */
     FEW = 64,           /* unless so few are alike that more are of other kinds; */
     MOST_KINDS = 16     /* and how many kinds of them, of ... */
 };
@@ -17,13 +16,12 @@ static const double MOST_BYTES = 64e6; /* in all their operands; and multiply-ad
 static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8; /* a larger one fills a CPU, or a device, alone */
 
 typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
-typedef void share_function(gemm_work *, void *, int64_t, double, double);
 
 typedef struct {
     slot what; /* a copy, which owns `keep` and `make` */
     memo *by;
-    ptrdiff_t low[OPERANDS], high[OPERANDS]; /* the bytes that operands lie at, from their first element */
-    double bytes;
+    reach at;
+    double bytes; /* of all operands */
 } kind;
 
 typedef struct {
@@ -52,11 +50,6 @@ typedef struct {
     pending now;
 } batch;
 
-/* What is written, by address. */
-typedef struct {
-    uintptr_t low, high;
-} written;
-
 static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
@@ -73,15 +66,8 @@ int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at
  * out that is to be made. Touches nothing but memory: threads without the GIL may call it, while another holds that. */
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
 
-/* Whether the products from `start` to `stop` may be computed in any order; `outs` is room for twice as many. */
-int gemm_independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs, share_function *share);
-
-/* A product's operand in a column: a tuple or list of them, or what stands for all. Borrowed; NULL with an error set
- * where the column has ended. Touches nothing but memory where it has not, as gemm_kind_alike. `ahead`: the same, and
- * brings what will be read soon of those up to number `count`. */
-PyObject *gemm_column_item(PyObject *column, Py_ssize_t product);
+/* gemm_column_item, which brings what will be read soon of those up to number `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
-int gemm_column_lists(PyObject *column); /* whether it is a tuple or list */
 
 /* Memory for a short time, which is mostly at hand; NULL: there is none. `gemm_leave_room` takes it back, or NULL. */
 void *gemm_room(size_t bytes);

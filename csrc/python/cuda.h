@@ -17,6 +17,28 @@ enum { SCALE_BYTES = 32 }; /* of alpha and beta */
  * number of the driver's function that it is of. Needs no GIL. */
 int gemm_sequence_launch(PyObject *sequence, uint64_t *at, void *stream, const char *scale, int *which);
 
+/* DLPack's DLTensor, and its exchange of C functions as far as it is used. */
+typedef struct {
+    void *data;
+    int32_t device_type, device;
+    int32_t axes;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset;
+} dl_tensor;
+typedef struct {
+    uint32_t major, minor;
+    void *older;
+    void *allocate, *from_object, *to_object;
+    int (*read)(void *, dl_tensor *);
+    int (*stream)(int, int32_t, void **);
+} exchange;
+
+/* The exchange of version 1 in a capsule; NULL with an error set: there is none. */
+const exchange *gemm_exchange(PyObject *capsule);
+
 extern PyType_Spec gemm_sequence_type, gemm_memo_type;
+extern PyMethodDef gemm_heads_methods[];
 
 #endif

@@ -6,22 +6,6 @@
  */
 #include "cuda.h"
 
-typedef struct {
-    void *data;
-    int32_t device_type, device;
-    int32_t axes;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t offset;
-} dl_tensor;
-typedef struct {
-    uint32_t major, minor;
-    void *older;
-    void *allocate, *from_object, *to_object;
-    int (*read)(void *, dl_tensor *);
-    int (*stream)(int, int32_t, void **);
-} exchange;
 enum { OPERANDS = 4, MOST_AXES = 4, ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1 };
 
 /* What a product is known by: operands' axes, types, shapes and strides in elements. Unused words are 0. */
@@ -47,6 +31,14 @@ typedef struct {
     Py_ssize_t count;
     slot *slots;
 } memo;
+
+const exchange *gemm_exchange(PyObject *capsule) {
+    const exchange *api = (const exchange *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    while (api && api->major != 1) api = (const exchange *)api->older;
+    if (api && api->read && api->stream) return api;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the exchange is of another version");
+    return NULL;
+}
 
 static slot *place_of(const memo *self, const signature *key) {
     const int64_t *words = (const int64_t *)key;
@@ -192,12 +184,9 @@ static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *key
     Py_ssize_t count;
     if (keywords && PyDict_Size(keywords)) return PyErr_Format(PyExc_TypeError, "Memo takes no keyword arguments");
     if (!PyArg_ParseTuple(arguments, "OOn:Memo", &kind, &capsule, &count)) return NULL;
-    const exchange *api = (const exchange *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    while (api && api->major != 1) api = (const exchange *)api->older;
-    if (!api || !api->read || !api->stream || !PyType_Check(kind) || count < 1) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Memo needs a class, its exchange, and slots");
-        return NULL;
-    }
+    const exchange *api = gemm_exchange(capsule);
+    if (!api) return NULL;
+    if (!PyType_Check(kind) || count < 1) return PyErr_Format(PyExc_ValueError, "Memo needs a class and slots");
     memo *self = (memo *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
     if (!self) return NULL;
     Py_INCREF(kind);

@@ -1,7 +1,8 @@
 /* The module gemm._cuda. */
 #include "cuda.h"
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cuda", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_cuda", NULL, -1, gemm_heads_methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cuda(void) {
     PyObject *made = PyModule_Create(&module);

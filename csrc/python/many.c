@@ -20,35 +20,17 @@ typedef struct {
     int64_t count, odd; /* odd: no product before it, that was read, is another; lowered by all threads */
 } reading;
 
-/* Threads there are only where these are; see csrc/driver/pool.c. */
-static int64_t get(const int64_t *shared) {
-#ifdef __GNUC__
-    return __atomic_load_n(shared, __ATOMIC_RELAXED);
-#else
-    return *shared;
-#endif
-}
-
-static void lower(int64_t *shared, int64_t to) {
-#ifdef __GNUC__
-    int64_t was = get(shared);
-    while (to < was && !__atomic_compare_exchange_n(shared, &was, to, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
-#else
-    if (to < *shared) *shared = to;
-#endif
-}
-
 static void read_some(void *context, int64_t job, int slot) {
     reading *all = (reading *)context;
     const int64_t start = job * RUN, stop = start + RUN < all->count ? start + RUN : all->count;
     (void)slot;
-    if (get(&all->odd) <= start) return;
+    if (gemm_least(&all->odd) <= start) return;
     for (int64_t i = start; i < stop; i++) {
         PyObject *operands[OPERANDS];
         for (int operand = 0; operand < OPERANDS; operand++)
             operands[operand] = gemm_column_ahead(all->columns[operand], all->from + i, all->from + all->count);
         if (gemm_kind_alike(all->what, operands, &all->places[i])) continue;
-        lower(&all->odd, i);
+        gemm_lower(&all->odd, i);
         return;
     }
 }
@@ -84,16 +66,6 @@ void gemm_leave_room(void *memory) {
         if (!left) return;
     }
     PyMem_Free(left);
-}
-
-int gemm_column_lists(PyObject *column) {
-    return PyList_Check(column) || PyTuple_Check(column);
-}
-
-PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
-    return PyList_Check(column)    ? PyList_GetItem(column, product)
-           : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
-                                   : column;
 }
 
 static void fetch(const void *what) {

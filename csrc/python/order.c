@@ -5,10 +5,11 @@
  * is read lies apart from all that is written, as in three arrays cut to pieces, nothing need be looked up. All but the
  * sort is shared among threads.
  */
-#include "batch.h"
+#include "order.h"
 
 #include <string.h>
 
+enum { A, B, C, OUT };
 enum { RUN = 512 };                               /* products a job */
 static const double LIST_NS = 3, LOOK_UP_NS = 20; /* a product */
 
@@ -25,37 +26,42 @@ typedef struct {
 } part;
 
 typedef struct {
-    const pending *all;
-    Py_ssize_t start, count;
+    const products *all;
+    int64_t start, count;
     written *outs;
     part parts[MOST_ALIKE / RUN];
 } order;
 
+static const reach *reach_of(const products *all, int64_t product) {
+    const int kind = all->kinds ? *(const int *)(all->kinds + (size_t)product * all->next_kind) : 0;
+    return (const reach *)(all->reaches + (size_t)kind * all->next_reach);
+}
+
 /* Where a product's operand lies; 0: it is not read. */
-static int read_at(const pending *all, Py_ssize_t product, int operand, written *at) {
-    const kind *k = &all->kinds[gemm_kind_of(all, product)];
+static int read_at(const products *all, int64_t product, int operand, written *at) {
+    const reach *k = reach_of(all, product);
     const gemm_place *place = &all->places[product];
-    if (operand == C && k->what.key.role_of_c != 1) return 0;
+    if (operand == C && !k->reads_c) return 0;
     const void *from = operand == A ? place->a : operand == B ? place->b : place->c;
     *at = (written){(uintptr_t)from + (uintptr_t)k->low[operand], (uintptr_t)from + (uintptr_t)k->high[operand]};
     return from != NULL;
 }
 
-static written written_at(const pending *all, Py_ssize_t product) {
-    const kind *k = &all->kinds[gemm_kind_of(all, product)];
+static written written_at(const products *all, int64_t product) {
+    const reach *k = reach_of(all, product);
     const uintptr_t to = (uintptr_t)all->places[product].out;
     return (written){to + (uintptr_t)k->low[OUT], to + (uintptr_t)k->high[OUT]};
 }
 
-static Py_ssize_t end_of(const order *x, int64_t job) {
-    const Py_ssize_t end = (Py_ssize_t)(job + 1) * RUN;
+static int64_t end_of(const order *x, int64_t job) {
+    const int64_t end = (job + 1) * RUN;
     return end < x->count ? end : x->count;
 }
 
 static void list_some(void *context, int64_t job, int slot) {
     order *x = (order *)context;
     part found = {{UINTPTR_MAX, 0}, {UINTPTR_MAX, 0}, 1, 0};
-    Py_ssize_t i = (Py_ssize_t)job * RUN;
+    int64_t i = job * RUN;
     uintptr_t before = i ? written_at(x->all, x->start + i - 1).high : 0;
     (void)slot;
     for (; i < end_of(x, job); i++) {
@@ -72,10 +78,10 @@ static void list_some(void *context, int64_t job, int slot) {
 }
 
 /* Sorts any by `low`, a digit of eleven bits at a time; `spare` is room for as many. Where they are in the end. */
-static written *sort_any(written *all, written *spare, Py_ssize_t count) {
+static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
     uintptr_t least = all[0].low, most = all[0].low, differ = 0;
-    for (Py_ssize_t i = 1; i < count; i++) {
+    for (int64_t i = 1; i < count; i++) {
         if (all[i].low < least) least = all[i].low;
         if (all[i].low > most) most = all[i].low;
         differ |= all[i].low ^ all[0].low;
@@ -83,13 +89,13 @@ static written *sort_any(written *all, written *spare, Py_ssize_t count) {
     int shift = 0;
     while (differ && !(differ >> shift & 1)) shift++; /* addresses are multiples of something */
     for (; shift < (int)sizeof most * 8 && (most - least) >> shift; shift += BITS) {
-        Py_ssize_t ends[DIGITS] = {0}, end = 0;
-        for (Py_ssize_t i = 0; i < count; i++) ends[(all[i].low - least) >> shift & (DIGITS - 1)]++;
+        int64_t ends[DIGITS] = {0}, end = 0;
+        for (int64_t i = 0; i < count; i++) ends[(all[i].low - least) >> shift & (DIGITS - 1)]++;
         for (int digit = 0; digit < DIGITS; digit++) {
-            const Py_ssize_t many = ends[digit];
+            const int64_t many = ends[digit];
             ends[digit] = end, end += many; /* where it begins */
         }
-        for (Py_ssize_t i = 0; i < count; i++) spare[ends[(all[i].low - least) >> shift & (DIGITS - 1)]++] = all[i];
+        for (int64_t i = 0; i < count; i++) spare[ends[(all[i].low - least) >> shift & (DIGITS - 1)]++] = all[i];
         written *sorted = spare;
         spare = all, all = sorted;
     }
@@ -98,9 +104,9 @@ static written *sort_any(written *all, written *spare, Py_ssize_t count) {
 
 /* Sorts by `low` what is nearly in order, as of arrays that were made one after another: the few that are not are taken
  * out, sorted, and merged in again. `spare` is room for as many. Where they are in the end. */
-static written *sort(written *all, written *spare, Py_ssize_t count) {
-    Py_ssize_t kept = 0, out = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
+static written *sort(written *all, written *spare, int64_t count) {
+    int64_t kept = 0, out = 0;
+    for (int64_t i = 0; i < count; i++) {
         const written x = all[i];
         if (!kept || all[kept - 1].low <= x.low)
             all[kept++] = x;
@@ -113,18 +119,18 @@ static written *sort(written *all, written *spare, Py_ssize_t count) {
         return sort_any(all, spare, count);
     }
     const written *others = out ? sort_any(spare, spare + out, out) : spare;
-    for (Py_ssize_t to = count; out; kept && all[kept - 1].low > others[out - 1].low ? kept-- : out--)
+    for (int64_t to = count; out; kept && all[kept - 1].low > others[out - 1].low ? kept-- : out--)
         all[--to] = kept && all[kept - 1].low > others[out - 1].low ? all[kept - 1] : others[out - 1];
     return all;
 }
 
 /* The last of `count` that begins before `end`, or -1; `near` is where the one before was found. */
-static Py_ssize_t last_before(const written *all, Py_ssize_t count, uintptr_t end, Py_ssize_t near) {
+static int64_t last_before(const written *all, int64_t count, uintptr_t end, int64_t near) {
     for (int step = 0; step < 2 && near < count; step++, near++) /* neighbours mostly come one after another */
         if ((near < 0 || all[near].low < end) && (near + 1 == count || all[near + 1].low >= end)) return near;
-    Py_ssize_t low = -1, high = count; /* all[low] begins before, all[high] does not */
+    int64_t low = -1, high = count; /* all[low] begins before, all[high] does not */
     while (high - low > 1) {
-        const Py_ssize_t middle = low + (high - low) / 2;
+        const int64_t middle = low + (high - low) / 2;
         *(all[middle].low < end ? &low : &high) = middle;
     }
     return low;
@@ -132,26 +138,26 @@ static Py_ssize_t last_before(const written *all, Py_ssize_t count, uintptr_t en
 
 static void look_up_some(void *context, int64_t job, int slot) {
     order *x = (order *)context;
-    Py_ssize_t near[OUT] = {-1, -1, -1};
+    int64_t near[OUT] = {-1, -1, -1};
     int dependent = 0;
     (void)slot;
-    for (Py_ssize_t i = (Py_ssize_t)job * RUN; i < end_of(x, job) && !dependent; i++) {
+    for (int64_t i = job * RUN; i < end_of(x, job) && !dependent; i++) {
         for (int operand = 0; operand < OUT; operand++) {
             written read;
             if (!read_at(x->all, x->start + i, operand, &read)) continue;
-            const Py_ssize_t found = near[operand] = last_before(x->outs, x->count, read.high, near[operand]);
+            const int64_t found = near[operand] = last_before(x->outs, x->count, read.high, near[operand]);
             dependent |= found >= 0 && x->outs[found].high > read.low;
         }
     }
     x->parts[job].dependent = dependent;
 }
 
-int gemm_independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, written *outs, share_function *share) {
+int gemm_independent(const products *all, int64_t start, int64_t stop, written *outs, share_function *share,
+                     double ns) {
     order x; /* `parts` are the jobs' to fill in */
     x.all = all, x.start = start, x.count = stop - start, x.outs = outs;
     const int jobs = (int)((x.count + RUN - 1) / RUN);
-    const double more_ns = gemm_kind_ns(&all->kinds[0]) * (double)x.count;
-    share(list_some, &x, jobs, LIST_NS * (double)x.count, more_ns);
+    share(list_some, &x, jobs, LIST_NS * (double)x.count, ns);
     part whole = x.parts[0];
     for (int job = 1; job < jobs; job++) {
         whole.ascending &= x.parts[job].ascending;
@@ -160,11 +166,11 @@ int gemm_independent(const pending *all, Py_ssize_t start, Py_ssize_t stop, writ
     }
     if (!whole.ascending) {
         x.outs = sort(outs, outs + x.count, x.count);
-        for (Py_ssize_t i = 1; i < x.count; i++)
+        for (int64_t i = 1; i < x.count; i++)
             if (x.outs[i - 1].high > x.outs[i].low) return 0;
     }
     if (whole.read.high <= whole.written.low || whole.written.high <= whole.read.low) return 1;
-    share(look_up_some, &x, jobs, LOOK_UP_NS * (double)x.count, more_ns);
+    share(look_up_some, &x, jobs, LOOK_UP_NS * (double)x.count, ns);
     for (int job = 0; job < jobs; job++)
         if (x.parts[job].dependent) return 0;
     return 1;

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from gemm.backends import cuda_staging
-from gemm.backends.cuda_api import LEGACY_STREAM, follow
+from gemm.backends import cuda_staging, cuda_table
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda_driver import Gpu
+from gemm.backends.cuda_heads import Columns
 from gemm.backends.cuda_keep import Planes
 from gemm.backends.cuda_recipe import Chip, Layout, recipe
 from gemm.backends.cuda_replay import Replay, signature
@@ -44,7 +45,7 @@ class Launcher:
         # Sums of narrow floats are rounded once, at the end.
         whole = float_like and itemsize < struct.calcsize(self._scale)
         self._cuts_k = not (self.ordered or problem.fused or whole)
-        self._activation = ACTIVATIONS.index(problem.activation)
+        self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
 
     def __call__(
         self, a: Operand, b: Operand, c: Any, out: Operand, alpha: Any, beta: Any, bias: Any = None
@@ -79,6 +80,9 @@ class Launcher:
         for the kernel. Nothing is waited for. Raises KernelFailed.
         """
         layout = layout_of(a, b, c, out, bias, ordered=self.ordered, activation=self._activation)
+        if self._apart:
+            self._enqueue_apart(layout, (a, b, c, out), self.scale(alpha, beta), stream)
+            return
         x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
         launches, scale = self._launches(layout), self.scale(alpha, beta)
         try:
@@ -88,6 +92,37 @@ class Launcher:
             error.spoilt = not error.memory and z == goal and sum(step.scaled for step in launches.recipe.steps) > 1
             raise
         self._last.given = launches, layout, scale, (x, y, z, goal, w)
+
+    def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
+        """Launch for stacks as if each of their products lay by itself."""
+        *batch, m, n = layout.shape
+        one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
+        count = math.prod(batch)
+        with self.gpu as gpu, cuda_table.tables(gpu).one() as slot:
+            for first in range(0, count, cuda_table.MOST):
+                some = min(cuda_table.MOST, count - first)
+                bits = cuda_table.spread(slot, views, first, some)
+                cuda_table.launch(gpu, self._launches, slot, some, one, bits, scale, stream, in_place=False)
+                if first + some < count:
+                    cuda().cuEventSynchronize(slot.event)
+
+    def together(self, replay: Replay, columns: Columns, start: int, count: int) -> tuple[int, Any]:
+        """Launch as one those of `count` products from number `start` on that are like the one of `replay`.
+
+        Returns:
+            (how many; their results, or None where they are out). 0: too few are alike and independent.
+        """
+        stream = replay.stream(columns[0], start)
+        with self.gpu as gpu:
+            if cuda_table.capturing(stream):
+                return 0, None
+            with cuda_table.tables(gpu).one() as slot:
+                ready = replay.places(columns, start, count, slot.address, cuda_table.room(slot))
+                if ready is None:
+                    return 0, None
+                cuda_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits, replay.scale,
+                                  stream, in_place=ready.in_place)  # fmt: skip
+        return ready.many, ready.made
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
         """alpha and beta as gemm.cuh has them, 16 bytes each."""

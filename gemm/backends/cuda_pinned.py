@@ -165,9 +165,10 @@ def happened(event: int) -> bool:
 
 
 class Ring:
-    """Up to DEPTH slots in turn, made when they are first needed."""
+    """Up to DEPTH slots of so many bytes in turn, made when they are first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, nbytes: int = SLOT) -> None:
+        self._nbytes = nbytes
         self._slots: deque[Slot] = deque()
         self._made = 0
 
@@ -179,7 +180,7 @@ class Ring:
         if self._slots and happened(self._slots[0].event):
             return self._slots.popleft()
         if self._made < DEPTH:
-            slot = Slot(locked(SLOT), cuda().cuEventCreate(_DISABLE_TIMING))
+            slot = Slot(locked(self._nbytes), cuda().cuEventCreate(_DISABLE_TIMING))
             self._made += 1
             return slot
         cuda().cuEventSynchronize(self._slots[0].event)

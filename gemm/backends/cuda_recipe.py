@@ -33,6 +33,8 @@ _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
 SCALE_AT = _GEMM.size - 32
 """Where alpha and beta lie in it, 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
+_ADDRESS = 8
+"""Bytes of one in a table of them."""
 
 
 class Chip(NamedTuple):
@@ -52,6 +54,8 @@ class Layout(NamedTuple):
         reads_c: beta is not 0. ordered: the ORDERED chain was asked for.
         bias: its strides in elements along m and n; None: there is none. activation: as gemm.cuh counts them.
         kept: b lies in the planes that the kernel reads, as `cuda_keep` made them.
+        apart: a, b, c and out are where a table has the addresses of the first product's operands, whose alignment
+            `aligned` is; their strides along the one batch axis are those from one such address to the next.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +67,7 @@ class Layout(NamedTuple):
     bias: tuple[int, ...] | None = None
     activation: int = 0
     kept: bool = False
+    apart: bool = False
 
 
 class Recipe(NamedTuple):
@@ -111,7 +116,7 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """How `kernel` computes products of that layout; or `plain(kernel)`, where it cannot: it is none of the mistakes
     of a caller that k = 0, or that a matrix has more rows than a tensor map.
     """
-    for row in (kernel, *(() if layout.kept else (plain(kernel),))):
+    for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:
             return _Maker(row, chip, layout).recipe()
         except _Unfit:
@@ -137,6 +142,8 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
             choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
     if p.get("ordered_form"):
         choices["ORDERED"] = (0, 1)
+    if p.get("pointers"):
+        choices["POINTERS"] = (0, 1)
     if kernel.fuses:
         choices["EPILOGUE"] = (0, 1)
     for (a, b), values in product(pairs, product(*choices.values())):
@@ -157,7 +164,7 @@ class _Maker:
         self.room = 0
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
-        if layout.k == 0 and row is not plain(row):
+        if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.params.get("pointers")):
             raise _Unfit
 
     def recipe(self) -> Recipe:
@@ -173,16 +180,18 @@ class _Maker:
         if axes:
             axes.remove(inner)
         steps = [[axis[1][x] for axis in (*axes, inner)] for x in range(4)]
-        # Whatever batch item: its address is a multiple of what all the batch's strides are multiples of.
-        aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         sizes = [SIZES[name] for name in names]
+        units = [_ADDRESS] * 4 if layout.apart else sizes
+        if not layout.apart:
+            # Whatever batch item: its address is a multiple of what all the batch's strides are multiples of.
+            aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
         for index in product(*(range(count) for count, _ in axes)):
             start = [sum(i * axis[1][x] for i, axis in zip(index, axes, strict=True)) for x in range(4)]
             for first in range(0, inner[0], most):
                 views = [
                     View(slots[x], start[x] + first * inner[1][x], names[x], strides[x][-2] // sizes[x],
-                          strides[x][-1] // sizes[x], inner[1][x] // sizes[x], aligned[x])
+                          strides[x][-1] // sizes[x], inner[1][x] // units[x], aligned[x])
                     for x in range(4)
                 ]  # fmt: skip
                 self.product(views, min(most, inner[0] - first))
@@ -279,6 +288,8 @@ class _Maker:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
         if p.get("ordered_form"):
             found["ORDERED"] = int(layout.ordered)
+        if p.get("pointers"):
+            found["POINTERS"] = int(layout.apart)
         if layout.bias is not None or layout.activation:
             found["EPILOGUE"] = 1
         return tuple(found.items())

@@ -7,88 +7,15 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
-from gemm.backends.cuda_api import LEGACY_STREAM
-from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends import cuda_heads, cuda_readers
+from gemm.backends.cuda_heads import Columns, item
+from gemm.backends.cuda_readers import Reader
 from gemm.backends.cuda_recipe import Layout
 from gemm.backends.cuda_sequence import Launches
+from gemm.backends.cuda_table import LEAST, MOST
 from gemm.errors import KernelFailed
-
-
-class _Reader(NamedTuple):
-    """How arrays of one library are read, as quickly as that library allows.
-
-    Attributes:
-        facts: what decides a product's launches but for addresses. address: of the first element.
-        stream: the one that work on an array belongs on. empty(array, shape): a new array of its dtype and device.
-    """
-
-    facts: Callable[[Any], Any]
-    address: Callable[[Any], int]
-    stream: Callable[[Any], int]
-    empty: Callable[[Any], Callable[[], Any]]
-
-
-def _torch() -> _Reader:
-    torch = sys.modules["torch"]
-    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-    def facts(x: Any) -> Any:
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
-
-    def stream(x: Any) -> int:
-        return current(x.get_device()) or LEGACY_STREAM  # type: ignore[misc]
-
-    def slow_stream(x: Any) -> int:
-        return torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        return partial(torch.empty, tuple(x.shape), dtype=x.dtype, device=x.device)
-
-    return _Reader(facts, torch.Tensor.data_ptr, slow_stream if current is None else stream, empty)
-
-
-def _cupy() -> _Reader:
-    cupy = sys.modules["cupy"]
-
-    def facts(x: Any) -> Any:
-        return x.shape, x.strides, x.dtype, x.device.id
-
-    def stream(x: Any) -> int:
-        return cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        def made() -> Any:
-            with cupy.cuda.Device(x_device):
-                return cupy.empty(shape, dtype)
-
-        x_device, shape, dtype = x.device.id, x.shape, x.dtype
-        return made
-
-    return _Reader(facts, lambda x: int(x.data.ptr), stream, empty)
-
-
-def _own() -> _Reader:
-    return _Reader(
-        lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address),
-        lambda x: LEGACY_STREAM, lambda x: partial(DeviceArray, x.shape, x.dtype, x.device),
-    )  # fmt: skip
-
-
-_readers: dict[type, _Reader | None] = {}
-
-
-def _reader(kind: type) -> _Reader | None:
-    """For arrays of just that class; None: they go the long way."""
-    if kind not in _readers:
-        makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
-        make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)
-        _readers[kind] = make() if make else None
-    return _readers[kind]
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
@@ -96,7 +23,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
 
     b is None where it is a prepared one, always the same; c and out where there is none. None: they may not repeat.
     """
-    reader = _readers.get(a.__class__)
+    reader = cuda_readers.known.get(a.__class__)
     if reader is None:
         return None
     facts = reader.facts
@@ -106,15 +33,34 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     )  # fmt: skip
 
 
+class Ready(NamedTuple):
+    """Products whose places are written.
+
+    Attributes:
+        many: how many. bits: that the addresses of a, b, c and out have. in_place: each c is its out.
+        made: the results, if out is new.
+    """
+
+    many: int
+    bits: tuple[int, ...]
+    in_place: bool
+    made: Any
+
+
 class Replay:
-    """A product of device arrays, repeatable for arrays like them in any thread."""
+    """A product of device arrays, repeatable for arrays like them in any thread.
+
+    Attributes:
+        layout, scale: what was launched, and its alpha and beta.
+    """
 
     def __init__(
-        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: _Reader, arrays: tuple[Any, ...]
+        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: Reader, arrays: tuple[Any, ...]
     ) -> None:
-        self._launches, self._run, self._scale = launches, launches.run, scale
+        self._launches, self._run, self.scale = launches, launches.run, scale
+        self.layout = layout
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
-        self._empty = reader.empty(arrays[3])
+        self._empty, self._several = reader.empty(arrays[3]), reader.several(arrays[3])
         self._kept = kept  # b's address where it is prepared
         self._reads_c = layout.reads_c
         # Low bits that addresses must not have.
@@ -136,7 +82,7 @@ class Replay:
             given: what was launched, and the addresses of a, b, c, out and bias. arrays: these.
         """
         launches, layout, scale, addresses = given
-        reader = _reader(arrays[0].__class__)
+        reader = cuda_readers.reader(arrays[0].__class__)
         if reader is None or any(
             x is not None and reader.address(x) != address for x, address in zip(arrays, addresses, strict=True)
         ):
@@ -154,7 +100,7 @@ class Replay:
             return None
         spans = tuple(limit for span in self._spans for limit in span)
         aligned = tuple(mask + 1 for mask in self._masks)
-        lesson = (a, b, c, out, self._empty, self._launches.native, self._scale, self._kept, self._reads_c, aligned,
+        lesson = (a, b, c, out, self._empty, self._launches.native, self.scale, self._kept, self._reads_c, aligned,
                   spans)  # fmt: skip
         if memo is None or not memo.learn(*lesson):
             try:
@@ -163,6 +109,33 @@ class Replay:
                 return None
             memo.learn(*lesson)
         return memo
+
+    def stream(self, column: Any, number: int) -> int:
+        """The one that a product belongs on whose a the column has."""
+        return self._stream(item(column, number))
+
+    def places(self, columns: Columns, start: int, count: int, address: int, room: int) -> Ready | None:
+        """Write to `address` where those of `count` products lie that are like this one, and of which none reads or
+        writes what another writes; None: they are too few.
+
+        Args:
+            start: the number of the first of them. room: as for `cuda_heads.independent`.
+        """
+        read, (*_, c, out), made = self._reader.read, columns, None
+        if read is None:
+            return None
+        count, bits = read(columns, start, min(count, MOST), address)
+        in_place = c is not None and out is not None and item(c, start) is item(out, start)
+        if out is None and count >= LEAST:
+            made = self._several(count)
+            read_again, (*_, own) = read((None, None, None, made), 0, count, address)
+            count, bits = min(count, read_again), (*bits[:3], own)
+        own_c = self._reads_c and not in_place
+        while made is None and count >= LEAST:
+            if cuda_heads.independent(address, count, self._spans[:4], own_c, room):
+                break
+            count //= 2
+        return Ready(count, bits, in_place, made) if count >= LEAST else None
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, bias: Any = None) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
@@ -186,7 +159,7 @@ class Replay:
             if w and w + spans[4][0] < high and low < w + spans[4][1]:
                 return None
         try:
-            self._run(self._stream(out), x, y, z, goal, w, self._scale)
+            self._run(self._stream(out), x, y, z, goal, w, self.scale)
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out

@@ -25,6 +25,7 @@ Small ones are the host's alone, and absent ones are 0:
     vector      bytes of the widest access to a and b (a_vector, b_vector: to one of them): the kernel gets A_VECTOR and
                 B_VECTOR, the elements of them, or 1 where address or strides (but the unit one) are not multiples of
                 it. 0: it gets neither
+    pointers    1: the kernel gets POINTERS, 1 for products each of which lies by itself (Problem.apart)
     ordered_form    1: the kernel gets ORDERED, 1 for reproducible=True. (Then parts are 1, whatever the row.)
     maps        operands read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are (g, the maps of those)
     OUT_BOXES   more than 0: and a map of out, in boxes of 16 rows and 128 bytes, of which each warp has room for so
@@ -47,7 +48,7 @@ outside reads as 0. Elements travel as unsigned integers of their width (but see
 
 The forms that a kernel is compiled in, besides A_TYPE, B_TYPE and OUT_TYPE: A_TURNED (1: a is contiguous along m, not
 k) and B_TURNED (1: b is contiguous along k, not n) where a_lies (b_lies) is 3 or there are vectors (with a_lies 7 and
-A_VECTOR 1 strides are any), A_VECTOR and B_VECTOR, ORDERED, EPILOGUE (1: bias and activation).
+A_VECTOR 1 strides are any), A_VECTOR and B_VECTOR, ORDERED, POINTERS, EPILOGUE (1: bias and activation).
 
 Grid: a group of parts * MULTICAST blocks (a cluster, from sm_90 on) computes a tile of BM * MULTICAST by BN outputs.
 Block x is number x % MULTICAST of the rows, part x / MULTICAST % parts, of tile x / (MULTICAST * parts). Batches beyond
@@ -292,7 +293,7 @@ def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, 
     return _cuda(
         op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops, unaligned=1.7,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STACK=stack, THREADS=stack * bm * bn // (tm * tn), RESIDENT=resident,
-        a_lies=7, b_lies=7, vector=16,
+        a_lies=7, b_lies=7, vector=16, pointers=1,
     )  # fmt: skip
 
 

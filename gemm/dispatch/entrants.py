@@ -135,16 +135,17 @@ def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts 
 
 @lru_cache(maxsize=1024)
 def _kind(
-    dtype: str, inputs: tuple[str, ...], device: str, precision: str, reproducible: bool, bias: bool, activation: str
-) -> Problem:
+    dtype: str, inputs: tuple[str, ...], device: str, precision: str, reproducible: bool, bias: bool, activation: str,
+    apart: bool,
+) -> Problem:  # fmt: skip
     return Problem(dtype, 1, 1, 1, inputs=inputs, device=device, precision=precision, reproducible=reproducible,
-                   bias=bias, activation=activation)  # fmt: skip
+                   bias=bias, activation=activation, apart=apart)  # fmt: skip
 
 
 def example(problem: Problem) -> Problem:
     """The one problem that stands for all of its kind."""
     return _kind(problem.dtype, problem.inputs, problem.device, problem.precision, problem.reproducible, problem.bias,
-                 problem.activation)  # fmt: skip
+                 problem.activation, problem.apart)  # fmt: skip
 
 
 def check_names(backend: str, kernel: str | None) -> None:
@@ -200,6 +201,8 @@ def unfit(row: Kernel, problem: Problem) -> str:
         return "adds no bias and applies no activation in a device's memory"
     if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
         return f"offers precision={row.precision!r}, not {problem.precision!r}"
+    if problem.apart and not row.params.get("pointers"):
+        return "takes no table of addresses"
     exact = problem.dtype == "bool" or "int" in problem.dtype
     if problem.reproducible and not row.ordered and not exact:
         return "does not offer reproducible=True"
