@@ -69,18 +69,19 @@ def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
 
 
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
-    """A product of more than one tile of a GPU's kernel each way, which the short cases may all lie within; and one of
-    so long a k that its tiles are shared, where the kernel shares any."""
+    """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a k
+    that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
     p = kernel.params
     if not kernel.late or "BM" not in p:
         return ()
     lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
-    return tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
+    tiles = tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
+    return tiles + (APART if p.get("pointers") else ())
 
 
 def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:
     """Check case after case, yielding each one's name when it has passed; raises Mismatch at the first that has not."""
-    for case in (*cases, *(APART if kernel.params.get("pointers") else ())):
+    for case in cases:
         _check(backend, kernel, device, case)
         yield str(case)
     if has_bits(kernel, device):

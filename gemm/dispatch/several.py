@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from gemm.backends.cuda_panels import HOST
 from gemm.dispatch import balance, choice, registry, trust
 from gemm.dispatch.plan import EVERY, Plan, Split
 from gemm.errors import BackendUnavailable
@@ -92,6 +91,8 @@ def _fetched(side: Plan, home: Device | None) -> float:
 
 def _copied(sides: Sequence[Plan], home: Device | None) -> float:
     """Seconds that the host's threads take, which all GPUs share, to copy host operands of all parts."""
+    from gemm.backends.cuda_panels import HOST  # not before there are GPUs
+
     return 0.0 if home is not None else sum(sum(side.problem.moved) for side in sides) / HOST
 
 
