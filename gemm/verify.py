@@ -69,8 +69,8 @@ def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
 
 
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
-    """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a k
-    that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
+    """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a
+    k that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
     p = kernel.params
     if not kernel.late or "BM" not in p:
         return ()
