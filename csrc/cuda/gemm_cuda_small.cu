@@ -10,7 +10,7 @@
 //                                      a multiprocessor holds, of which each has a whole product on its way.
 //
 // Larger products than one tile are computed, too, tile by tile. Sums of narrower types are float32. With POINTERS each
-// product's operands lie where a table says; one whose out is null there is none.
+// product's operands lie where a table says; one whose a is null there is none.
 //
 // ORDERED: each output is one chain of fma, k ascending, that ends at k.
 //
@@ -70,7 +70,9 @@ template <int WIDE> struct Tiled {
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
         constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // pieces along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-#pragma unroll
+        // Before Hopper there are too few registers for more single elements on their way, each with an address.
+        constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
+#pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {
             const int x = first + t, l = x % ACROSS * (ALONG_K ? 1 : VECTOR), p = x / ACROSS * (ALONG_K ? VECTOR : 1);
             if ((PIECES % TEAM && x >= PIECES) || l >= lines || p >= steps) continue;
@@ -112,13 +114,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(
     const int team = threadIdx.x / TEAM, t = threadIdx.x % TEAM;
     const int row = t / (BN / TN) * TM, col = t % (BN / TN) * TN;
     const long long z = (long long)blockIdx.y * STACK + team;
-    const bool here = z < g.batch && (!POINTERS || item(g.out, z, g.out_batch)); // the others only meet
+    const A_TYPE *a = item(g.a, z < g.batch ? z : 0, g.a_batch);
+    const bool here = z < g.batch && (!POINTERS || a); // the others only meet
     Tiled<BM> &a_tile = a_tiles[team];
     Tiled<BN> &b_tile = b_tiles[team];
     const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
     const int rows = here ? (int)min((long long)BM, g.m - tile.top) : 0;
     const int cols = here ? (int)min((long long)BN, g.n - tile.left) : 0;
-    const A_TYPE *a = item(g.a, here ? z : 0, g.a_batch) + tile.top * g.a_row;
+    a += tile.top * g.a_row;
     const B_TYPE *b = item(g.b, here ? z : 0, g.b_batch) + tile.left * g.b_col;
 
     SUM acc[TM][TN] = {};
