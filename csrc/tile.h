@@ -31,6 +31,7 @@
  *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
  *             TURN_DEPTH; rows from `count` on are zero and not read
  *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
+ *   STREAM_FROM                             columns from which its rows are read so; default: four panels' width
  *   K_LOOP(rows, nv, acc, k, a, b)          optional: the k loop of an MR x NV tile of packed panels, in the order of k
  *
  * All are undefined again at the end, so that a file may include this several times.
@@ -110,6 +111,9 @@
 #include "pack.h"
 #endif
 #define NR ((NV) * (VL))
+#ifndef STREAM_FROM
+#define STREAM_FROM (4 * NR)
+#endif
 #ifndef AHEAD
 #define AHEAD 8 /* rows */
 #endif
@@ -432,7 +436,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
     const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
 #ifdef STREAM
-    if (strided_b && m == 1 && n >= 4 * NR && x->b_cs == 1) {
+    if (strided_b && m == 1 && n >= STREAM_FROM && x->b_cs == 1) {
         LOCAL(stream)(x);
         return;
     }
@@ -542,6 +546,7 @@ const gemm_kernel KERNEL = {
 #undef FMA_ELEMENT
 #undef K_LOOP
 #undef STREAM
+#undef STREAM_FROM
 #undef TURN
 #undef FMA_ONE
 #undef DOTS
