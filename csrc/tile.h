@@ -31,6 +31,7 @@
  *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
  *             TURN_DEPTH; rows from `count` on are zero and not read
  *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
+ *   SPARED    optional: so many ACCUMULATORS fewer where a is not packed
  *   STREAM_FROM                             columns from which its rows are read so; default: four panels' width
  *   K_LOOP(rows, nv, acc, k, a, b)          optional: the k loop of an MR x NV tile of packed panels, in the order of k
  *
@@ -113,6 +114,9 @@
 #define NR ((NV) * (VL))
 #ifndef STREAM_FROM
 #define STREAM_FROM (4 * NR)
+#endif
+#ifndef SPARED
+#define SPARED 0
 #endif
 #ifndef AHEAD
 #define AHEAD 8 /* rows */
@@ -239,7 +243,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
     {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)),  LOCAL(JOIN(3, nv)),  LOCAL(JOIN(4, nv)), \
      LOCAL(JOIN(5, nv)), LOCAL(JOIN(6, nv)),  LOCAL(JOIN(7, nv)),  LOCAL(JOIN(8, nv)), \
      LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)), LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
-#define HEIGHT_OF(nv) HEIGHT(nv),
+#define HEIGHT_OF(nv) ((ACCUMULATORS - SPARED) / (nv) < (TALLEST) ? (ACCUMULATORS - SPARED) / (nv) : (TALLEST)),
 TILES(TILES_OF)
 
 /* Where large products spend their time. */
@@ -515,6 +519,7 @@ const gemm_kernel KERNEL = {
 #undef NV
 #undef NR
 #undef ACCUMULATORS
+#undef SPARED
 #undef TALLEST
 #undef TILES
 #undef LOAD

@@ -22,9 +22,8 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_ps(p, _mm512_unpacklo_ps(re_, im_)), _mm512_storeu_ps((p) + 16, _mm512_unpackhi_ps(re_, im_)))
-#define TURNED(v)        \
-    _mm512_castsi512_ps( \
-        _mm512_xor_si512(_mm512_castps_si512(_mm512_permute_ps(v, 0xB1)), _mm512_set1_epi64(0x80000000)))
+#define TURNED(v, signs) \
+    _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(_mm512_permute_ps(v, 0xB1)), _mm512_loadu_si512(signs)))
 #define PRODUCTS(x, y) _mm512_mul_ps(x, y)
 #define DIFFERENCE(v) avx512_difference_of_floats(v)
 #define PART __mmask16
@@ -33,7 +32,7 @@
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
 #define TURN(turned, x, rs, count) avx512_turn_doubles((__m512d *)(turned), (const double *)(x), rs, count)
 #define TURN_DEPTH 2
-/* 32 registers: 24 sums, up to 4 of b and what they are turned into, which may be read anew; an element of a. */
+/* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -22,9 +22,8 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_pd(p, _mm512_unpacklo_pd(re_, im_)), _mm512_storeu_pd((p) + 8, _mm512_unpackhi_pd(re_, im_)))
-#define TURNED(v)                                                                         \
-    _mm512_castsi512_pd(_mm512_xor_si512(_mm512_castpd_si512(_mm512_permute_pd(v, 0x55)), \
-                                         _mm512_castpd_si512(_mm512_set4_pd(0, -0.0, 0, -0.0))))
+#define TURNED(v, signs) \
+    _mm512_castsi512_pd(_mm512_xor_si512(_mm512_castpd_si512(_mm512_permute_pd(v, 0x55)), _mm512_loadu_si512(signs)))
 #define PRODUCTS(x, y) _mm512_mul_pd(x, y)
 #define DIFFERENCE(v) avx512_difference_of_doubles(v)
 #define PART __mmask8
@@ -33,7 +32,7 @@
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
 #define TURN(turned, x, rs, count) avx512_turn_pairs(turned, (const double *)(x), 2 * (rs), count)
 #define TURN_DEPTH 1
-/* 32 registers: 24 sums, up to 4 of b and what they are turned into, which may be read anew; an element of a. */
+/* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

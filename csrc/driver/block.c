@@ -54,7 +54,7 @@ static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part
     const int collide = step % LINE == 0 && many;
     cut->pack_b = k && !whole->prepared && (!(dots || adjacent) || large_b || collide);
     /* down the columns of memory a tile uses a part of each line; few of those lines stay until the next tile */
-    const int down = whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
+    const int down = !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
     const int beside = panels && (cut->pack_b || whole->prepared);
     cut->pack_a = k && (!(kernel->takes & GEMM_UNPACKED_A) || down || large_a || beside);
