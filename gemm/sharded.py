@@ -31,8 +31,8 @@ class Sharded:
         shape: (m, n). dtype: as in NumPy.
         grid: (p, q), rows and columns of blocks.
         rows, columns: where the blocks begin and end, p + 1 and q + 1 indices from 0 to m and to n.
-        devices: keys of the GPUs, [row][column].
-        blocks: an array on its GPU each, [row][column]; they export `__cuda_array_interface__` and DLPack.
+        devices: keys of the GPUs, `devices[row][column]`.
+        blocks: an array on its GPU each, `blocks[row][column]`; they export `__cuda_array_interface__` and DLPack.
     """
 
     def __init__(
