@@ -136,7 +136,10 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
         (Path(work) / "rows.h").write_text("".join(table), encoding="utf-8")
         flags = ["-std=gnu11", "-fPIC", *FLAGS, f"-I{work}", "-Icsrc", "-Igemm/include", *more]
         objects = [Path(work) / f"{source.parent.name}_{source.stem}.o" for source in engine]
-        compile_one = lambda source, to: call("CC", "cc", *flags, "-c", source, "-o", to)  # noqa: E731
+
+        def compile_one(source: Path, to: Path) -> None:
+            call("CC", "cc", *flags, "-c", source, "-o", to)
+
         list(pool.map(compile_one, engine, objects))
         named = ["-Wl,-install_name,@rpath/libgemm.so"] if platform.system() == "Darwin" else ["-Wl,-soname,libgemm.so"]
         call("CC", "cc", "-shared", "-pthread", *named, *objects, "-o", library / "libgemm.so", *link, "-lm")
