@@ -103,7 +103,7 @@ TARGET static void split_dots(const gemm_block *x) {
 #undef LOAD_WHOLE
 #undef LOAD_REST
         number sums[COLUMNS];
-        EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), -DIFFERENCE(im[i])};
+        EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), 0 - DIFFERENCE(im[i])}; /* of nothing +0 */
         finish_sums(x, j, count, sums);
     }
 }

@@ -185,7 +185,7 @@ def stored(folder: Path, kind: str, name: str, shape: tuple[int, int], chunks: t
     ("kind", "options"), [("zarr", {"reproducible": True}), ("npy", {"contraction": "sum"})], ids=["zarr", "npy"]
 )
 def test_arrays_larger_than_the_workers_memory(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
-    m, k, n, step, limit = 2048, 65536, 512, 2048, 400 * MIB
+    m, k, n, step, limit = 2048, 81920, 512, 2048, 480 * MIB
     a = stored(tmp_path, kind, "a", (m, k), (m // 2, step), 1)
     b = stored(tmp_path, kind, "b", (k, n), (step, n), 0)
     assert a.nbytes + b.nbytes > 1.5 * limit
