@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gemm import operands
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
 from gemm.dispatch.plan import CALL, Rates
@@ -19,61 +19,98 @@ from gemm.verify import random_matrix, types_of
 
 LEAST = 16
 """n of a product that is too small to matter."""
+MOVED = 32 << 20
+"""Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
+WIDTH = 2048
+"""Columns of it."""
+_PAGE = 4096
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
     """The kernel's rates, from products whose size doubles until one takes `budget` seconds or n = 4096.
 
-    Operands are resident where the backend has memory of its own; transfers are timed apart, on 16 MiB. Small products
-    are timed in a row, as they come, and repeated as `gemm.repeat` does it: what all kernels pay alike would hide how
-    they differ. What calls of kernels in host memory differ by is noise, so that they all count as one `CALL`.
+    Operands are resident where the backend has memory of its own; what it takes to move them is timed apart (`link`).
+    Small products are timed in a row, as they come, and repeated as `gemm.repeat` does it: what all kernels pay alike
+    would hide how they differ. What calls of kernels in host memory differ by is noise, so that they all count as one
+    `CALL`.
     """
     dtype, types = types_of(kernel)
-    upload = download = 0.0
-    resident = True
     try:
-        block = np.ones((2048, (16 << 20) // 2048 // dtype.itemsize), dtype)
-        view = _sent(backend, block, device)
+        backend.to_device(np.ones((1, 1), dtype), device)
+        resident = True
     except TypeError:  # computes in host memory
         resident = False
-    else:
-        upload = block.nbytes / best_of(lambda: _sent(backend, block, device))
-        download = block.nbytes / best_of(lambda: backend.to_host(view))
-
-    def seconds(m: int, n: int, k: int, row: int = 1, *, turned: bool = False) -> float:
-        random = np.random.default_rng(n)
-        a, b = (random_matrix(random, own, shape) for own, shape in zip(types, ((m, k), (k, n)), strict=True))
-        launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
-        arrays = [a, b, np.empty((m, n), dtype)]
-        given: list[Operand] = [*arrays]
-        if turned:
-            given = [operands.transposed(backend.to_device(x.T, device)) for x in arrays]
-        elif resident:
-            given = [backend.to_device(x, device) for x in arrays]
-        run = again(launch, *given)
-        return best_of(lambda: finished(backend, device, run, row)) / row
-
+    timed = partial(_seconds, backend, kernel, device, resident=resident)
     # Whole tiles, which nothing needs to pad, and little more than one group of them.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
-    first = seconds(rows, columns, 4 * LEAST if resident else LEAST, row=20)
+    deep = 4 * LEAST if resident else LEAST
+    first = timed(rows, columns, deep, row=20)
     n, spent = LEAST, 0.0
     while spent * 8 < budget and n < 4096:
         n *= 2
-        spent = seconds(n, n, n)
-    work = 2.0 * n**3
-    staged = 0.0
+        spent = timed(n, n, n)
+    flops = 2.0 * n**3 / max(spent - first, spent / 4)
+    launch, staged = max(first - 2.0 * rows * columns * deep / flops, first / 2), 0.0
     if resident and {"a_rows", "b_rows"} & kernel.params.keys():
-        staged = seconds(rows + 1, columns + 1, 4 * LEAST + 1, row=20, turned=True) - first
-    launch = first if resident else CALL
-    return Rates(
-        launch, work / max(spent - first, spent / 4), upload, download, max(staged, 0.0), backend.wraps(device)
+        staged = timed(rows + 1, columns + 1, 4 * LEAST + 1, row=20) - first
+    rates = Rates(launch, flops, staged=max(staged, 0.0), wrapped=backend.wraps(device))
+    if resident:
+        upload, download = link(backend, kernel, device)
+        return replace(rates, upload=upload, download=download)
+    return replace(rates, launch=CALL, memory=MOVED / timed(1, WIDTH, MOVED // types[1].itemsize // WIDTH))
+
+
+_links: dict[str, tuple[float, float]] = {}
+
+
+def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float]:
+    """Bytes/s at which products of host operands have them moved to `device`, and their results back.
+
+    It is timed once a process, of the first kernel that asks, as what a product takes longer than a resident one, in
+    which the operand, or the result, is as good as all there is: how a launch moves operands, by which threads and
+    what memory, is not how a single array is copied.
+    """
+    if device.key not in _links:
+        dtype, types = types_of(kernel)
+
+        def rate(m: int, n: int, k: int) -> float:
+            there, here = (_seconds(backend, kernel, device, m, n, k, resident=where) for where in (True, False))
+            return MOVED / max(here - there, here / 16)  # where it all but vanishes, it is the noise of both
+
+        deep, tall = (MOVED // kind.itemsize // WIDTH for kind in (types[1], dtype))
+        _links[device.key] = rate(LEAST, WIDTH, deep), rate(tall, WIDTH, LEAST)
+    return _links[device.key]
+
+
+def _seconds(
+    backend: Backend, kernel: Kernel, device: Device, m: int, n: int, k: int, row: int = 1, *, resident: bool
+) -> float:  # fmt: skip
+    """Of a product of random operands in host memory or, where `resident`, in the device's; the mean of a row of them.
+
+    Host operands begin where none can be used in place (see `Backend.wraps`).
+    """
+    random, (dtype, types) = np.random.default_rng(n), types_of(kernel)
+    some = (
+        random_matrix(random, own, (min(rows, LEAST), columns))
+        for own, rows, columns in zip(types, (m, k), (k, n), strict=True)
     )
+    a, b = (np.resize(rows, shape) for rows, shape in zip(some, ((m, k), (k, n)), strict=True))
+    launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
+    arrays = [a, b, np.empty((m, n), dtype)]
+    given: list[Operand] = [*arrays]
+    if resident or backend.wraps(device):
+        given = [backend.to_device(x, device) if resident else _unaligned(x) for x in arrays]
+    run = again(launch, *given)
+    return best_of(lambda: finished(backend, device, run, row), 10 if row > 1 else 3) / row
 
 
-def _sent(backend: Backend, block: np.ndarray, device: Device) -> DeviceView:
-    view = backend.to_device(block, device)
-    backend.synchronize(device)
-    return view
+def _unaligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins one element after a multiple of 4096 bytes."""
+    raw = np.empty(array.nbytes + 2 * _PAGE, np.uint8)
+    start = -raw.ctypes.data % _PAGE + array.itemsize
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
 
 
 def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gemm
+from gemm import measure as measuring
 from gemm import sources
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
@@ -458,3 +459,18 @@ def test_a_timeout_that_is_no_number_names_the_variable(monkeypatch):
     monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="GEMM_PROBE_TIMEOUT"):
         child.timeout()
+
+
+def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
+    """At 2 GB/s to the device and 1 GB/s back, whatever the product itself takes."""
+
+    def seconds(backend, kernel, device, m, n, k, *, resident):
+        return 1e-3 + (0.0 if resident else 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
+
+    monkeypatch.setattr(measuring, "_seconds", seconds)
+    monkeypatch.setattr(measuring, "_links", {})
+    backend = Faulty(None)
+    row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c")
+    upload, download = measuring.link(backend, row, backend.devices()[0])
+    assert upload == pytest.approx(2e9, rel=0.02)
+    assert download == pytest.approx(1e9, rel=0.02)

@@ -1,4 +1,4 @@
-"""The cost model: seconds = launch + transfer + work / rate.
+"""The cost model: seconds = launch + transfer + the longer of work / rate and of bytes / the memory's rate.
 
 Rates are measured once a machine by the probe (gemm.dispatch.probe); until then CPU rows use the catalog's guesses. The
 source documents' rule, that small products go to the CPU because moving data dominates, is not a special case: it
@@ -18,6 +18,9 @@ from gemm.problem import Device, Problem
 
 FEW = 8
 """Rows or columns of a product that takes a device no longer than reading its larger operand."""
+
+SINGLE = 2
+"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU."""
 
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
@@ -63,6 +66,8 @@ def predict(
         transfer = bytes_in / rates.upload + bytes_out / rates.download
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
+    if rates.memory:
+        compute = roof.overlapped(compute, sum(problem.moved) / rates.memory)
     mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
     if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
         # Packing is two more passes over an operand: as many times what a product of few rows or columns takes, which
@@ -78,7 +83,8 @@ class Soonest:
     def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
         """`measured`: of the kernel and of its variants, if there are such. `moved`: the operands lie on the host."""
         rates = measured or [guess(kernel, device)]
-        self._launch, self._flop, self._byte = min(r.launch for r in rates), 1 / max(r.flops for r in rates), 0.0
+        self._launch, self._flop = min(r.launch for r in rates), 1 / max(r.flops for r in rates)
+        self._byte = 1 / max(r.memory for r in rates) if all(r.memory for r in rates) else 0.0
         if modelled(kernel, device):
             self._launch, self._flop, self._byte = roof.soonest(kernel, device, measured[0] if measured else None)
         linked = moved and all(r.upload and r.download for r in rates)
@@ -133,20 +139,26 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     """FLOPs that take the product's time at the full rate, and launches.
 
     A device's kernel computes whole tiles, in whole steps along k, and its rate is that of all compute units together:
-    a product of fewer groups takes as long as one that would keep each of them busy. The CPU's kernels have smaller
-    tiles for what is left at the edges, and cut products for their threads by themselves.
+    a product of fewer groups takes as long as one that would keep each of them busy. An OpenCL device that is a CPU
+    runs a row of a group's items as vectors, and those beyond the result not at all, so that only tiles are whole; but
+    the items of a row that is not whole run one by one. Our own CPU kernels have smaller tiles for what is left at the
+    edges, and cut products for their threads by themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
-    if device.kind == "cpu" or "compute_units" not in device.limits:
+    units = device.limits.get("compute_units")
+    if units is None:
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
-    rows, columns = kernel.group
+    if device.kind != "cpu":
+        rows, columns = kernel.group
+    wide, rest = -(-n // columns) * columns, n % kernel.group[1]
+    if columns == 1:
+        wide += max(0, min(kernel.group[1], SINGLE * rest) - rest)
     step = p.get("BK", 1)
     depth = -(-problem.k // step) * step
-    work = 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * depth * problem.batch
-    units = device.limits["compute_units"]
+    work = 2.0 * -(-m // rows) * rows * wide * depth * problem.batch
     groups = kernel.groups(m, n, problem.batch)
     share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)
     parts = max(1, -(-problem.k // max(share, 1)))

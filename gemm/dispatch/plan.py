@@ -27,6 +27,7 @@ class Rates:
         upload, download: bytes/s between host and device; 0 where nothing is moved.
         staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
         wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
+        memory: bytes/s of an operand in the host's memory that is read once, by kernels that compute there; or 0.
     """
 
     launch: float
@@ -35,6 +36,7 @@ class Rates:
     download: float = 0.0
     staged: float = 0.0
     wrapped: int = 0
+    memory: float = 0.0
 
 
 class Candidate(NamedTuple):

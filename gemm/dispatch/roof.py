@@ -61,12 +61,16 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.moved
     memory = (bytes_in + bytes_out) / (rate * _share(kernel))
-    # The shorter of the two hides behind the other, but not wholly.
-    busy = max(compute, memory) + 0.1 * min(compute, memory) + packing
+    busy = overlapped(compute, memory) + packing
     transfer = 0.0
     if link and link.upload and link.download and problem.device == "host":
         transfer = bytes_in / link.upload + bytes_out / link.download
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
+
+
+def overlapped(compute: float, memory: float) -> float:
+    """Time of both at once: the shorter of the two hides behind the other, but not wholly."""
+    return max(compute, memory) + 0.1 * min(compute, memory)
 
 
 def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float]:
