@@ -19,7 +19,7 @@ from gemm.verify import random_matrix, types_of
 
 LEAST = 16
 """n of a product that is too small to matter."""
-MOVED = 32 << 20
+LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
 WIDTH = 2048
 """Columns of it."""
@@ -55,30 +55,35 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
         staged = timed(rows + 1, columns + 1, 4 * LEAST + 1, row=20) - first
     rates = Rates(launch, flops, staged=max(staged, 0.0), wrapped=backend.wraps(device))
     if resident:
-        upload, download = link(backend, kernel, device)
-        return replace(rates, upload=upload, download=download)
+        upload, download, start = link(backend, kernel, device)
+        return replace(rates, upload=upload, download=download, start=start, overlaps=backend.overlaps)
     return replace(rates, launch=CALL, memory=MOVED / timed(1, WIDTH, MOVED // types[1].itemsize // WIDTH))
 
 
-_links: dict[str, tuple[float, float]] = {}
+_links: dict[str, tuple[float, float, float]] = {}
 
 
-def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float]:
-    """Bytes/s at which products of host operands have them moved to `device`, and their results back.
+def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float, float]:
+    """Bytes/s at which products of host operands have them moved to `device`, and their results back, and seconds that
+    this takes besides.
 
-    It is timed once a process, of the first kernel that asks, as what a product takes longer than a resident one, in
-    which the operand, or the result, is as good as all there is: how a launch moves operands, by which threads and
-    what memory, is not how a single array is copied.
+    It is timed once a process, of the first kernel that asks, as what products take longer than resident ones, in which
+    the operand, or the result, is as good as all there is: how a launch moves operands, by which threads and what
+    memory, is not how a single array is copied.
     """
     if device.key not in _links:
         dtype, types = types_of(kernel)
 
-        def rate(m: int, n: int, k: int) -> float:
-            there, here = (_seconds(backend, kernel, device, m, n, k, resident=where) for where in (True, False))
-            return MOVED / max(here - there, here / 16)  # where it all but vanishes, it is the noise of both
+        def moved(size: int, result: bool) -> float:
+            rows = size // (dtype if result else types[1]).itemsize // WIDTH
+            m, k = (rows, LEAST) if result else (LEAST, rows)
+            there, here = (_seconds(backend, kernel, device, m, WIDTH, k, resident=where) for where in (True, False))
+            return max(here - there, here / 16)  # where it all but vanishes, it is the noise of both
 
-        deep, tall = (MOVED // kind.itemsize // WIDTH for kind in (types[1], dtype))
-        _links[device.key] = rate(LEAST, WIDTH, deep), rate(tall, WIDTH, LEAST)
+        few, many = ([moved(size, result) for result in (False, True)] for size in (LITTLE, MOVED))
+        rates = [(MOVED - LITTLE) / max(y - x, y / 16) for x, y in zip(few, many, strict=True)]
+        start = max(0.0, *(x - LITTLE / rate for x, rate in zip(few, rates, strict=True)))
+        _links[device.key] = rates[0], rates[1], start
     return _links[device.key]
 
 

@@ -19,7 +19,7 @@ from gemm import measure as measuring
 from gemm import sources
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, cost, entrants, late, probe, registry, trust
+from gemm.dispatch import child, cost, entrants, late, probe, registry, roof, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
 from gemm.measure import measure
@@ -462,15 +462,24 @@ def test_a_timeout_that_is_no_number_names_the_variable(monkeypatch):
 
 
 def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
-    """At 2 GB/s to the device and 1 GB/s back, whatever the product itself takes."""
+    """20 µs, and 2 GB/s to the device and 1 GB/s back, whatever the product itself takes."""
 
     def seconds(backend, kernel, device, m, n, k, *, resident):
-        return 1e-3 + (0.0 if resident else 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
+        return 1e-3 + (0.0 if resident else 2e-5 + 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
 
     monkeypatch.setattr(measuring, "_seconds", seconds)
     monkeypatch.setattr(measuring, "_links", {})
     backend = Faulty(None)
     row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c")
-    upload, download = measuring.link(backend, row, backend.devices()[0])
+    upload, download, start = measuring.link(backend, row, backend.devices()[0])
     assert upload == pytest.approx(2e9, rel=0.02)
     assert download == pytest.approx(1e9, rel=0.02)
+    assert 2e-5 <= start < 5e-4  # the other operand, and the small part of the result, too
+
+
+def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both():
+    link = cost.Rates(launch=1e-5, flops=5e12, upload=2e10, download=1e10, start=1e-4, overlaps=1 << 20)
+    assert roof.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
+    assert roof.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
+    assert roof.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
+    assert roof.moving(link, 0, 0, 1.0) == 0.0

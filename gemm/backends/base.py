@@ -74,6 +74,9 @@ class Backend(ABC):
 
     # The rest only concerns backends with memory of their own.
 
+    overlaps: ClassVar[int] = 0
+    """Bytes of host operands and result from which they are moved while others are multiplied; 0: never."""
+
     def view(self, array: Any, name: str) -> DeviceView | None:
         """`array` as a DeviceView if it lives on this backend, else None; `name` is for errors.
 

@@ -18,6 +18,7 @@ from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_driver import find_devices
 from gemm.backends.cuda_keep import keep
 from gemm.backends.cuda_launch import Launcher
+from gemm.backends.cuda_staging import TOGETHER
 from gemm.catalog import Kernel
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -27,6 +28,7 @@ class CudaBackend(Backend):
     """NVIDIA GPUs."""
 
     name: ClassVar[str] = "cuda"
+    overlaps: ClassVar[int] = TOGETHER + 1
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

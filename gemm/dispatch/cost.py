@@ -59,11 +59,6 @@ def predict(
         work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
         rates = replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
         basis = "measured for such products"
-    transfer = 0.0
-    if rates.upload and rates.download and problem.device == "host":
-        stays = problem.places and _stay(kernel, device, problem, rates)
-        bytes_in, bytes_out = problem.traffic(stays) if stays else problem.moved
-        transfer = bytes_in / rates.upload + bytes_out / rates.download
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
     if rates.memory:
@@ -74,6 +69,10 @@ def predict(
         # is such a pass, and the less of a larger one's time the more arithmetic each element meets.
         launch += rates.staged
         compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+    transfer = 0.0
+    if problem.device == "host":
+        stays = problem.places and _stay(kernel, device, problem, rates)
+        transfer = roof.moving(rates, *(problem.traffic(stays) if stays else problem.moved), compute)
     return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis, origin=origin)
 
 
@@ -91,6 +90,7 @@ class Soonest:
         self._up, self._down = (
             1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download")
         )
+        self._overlaps = any(r.overlaps for r in rates)
 
     def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
         """Seconds that no prediction for `problem` is less than.
@@ -99,9 +99,11 @@ class Soonest:
             flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
         """
         bytes_in, bytes_out = moved
-        compute, memory = flops * self._flop, (bytes_in + bytes_out) * self._byte
-        transfer = 0.0 if problem.places else bytes_in * self._up + bytes_out * self._down
-        return self._launch + transfer + (compute if compute > memory else memory)
+        busy = max(flops * self._flop, (bytes_in + bytes_out) * self._byte)
+        if problem.places:
+            return self._launch + busy
+        up, down = bytes_in * self._up, bytes_out * self._down
+        return self._launch + (max(up, down, busy) if self._overlaps else up + down + busy)
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:

@@ -24,9 +24,11 @@ class Rates:
     Attributes:
         launch: seconds of a product too small to matter, on resident operands.
         flops: additions and multiplications a second on a large product.
-        upload, download: bytes/s between host and device; 0 where nothing is moved.
+        upload, download: bytes/s between host and device of large operands and results; 0 where nothing is moved.
         staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
         wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
+        start: seconds that moving takes besides, however little there is.
+        overlaps: bytes of operands and result from which they are moved while others are multiplied; 0: never.
         memory: bytes/s of an operand in the host's memory that is read once, by kernels that compute there; or 0.
     """
 
@@ -36,6 +38,8 @@ class Rates:
     download: float = 0.0
     staged: float = 0.0
     wrapped: int = 0
+    start: float = 0.0
+    overlaps: int = 0
     memory: float = 0.0
 
 
@@ -44,7 +48,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         seconds: predicted time of the call, transfers included; None when it cannot run.
-        launch, transfer, compute: the terms of `seconds`.
+        launch, transfer, compute: the terms of `seconds`; of transfers what they add to the others.
         basis: "measured" on this machine, by the probe or by the tuner; "modelled" from what a GPU tells of itself and
             the catalog of the kernel; or "guessed" from the catalog.
         origin: where the values of the kernel's tunable parameters come from.

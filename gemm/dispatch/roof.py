@@ -6,6 +6,8 @@ there are more of them than a user would wait for.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gemm.catalog import Kernel, blocks
@@ -62,15 +64,23 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     bytes_in, bytes_out = problem.moved
     memory = (bytes_in + bytes_out) / (rate * _share(kernel))
     busy = overlapped(compute, memory) + packing
-    transfer = 0.0
-    if link and link.upload and link.download and problem.device == "host":
-        transfer = bytes_in / link.upload + bytes_out / link.download
+    transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
 
 
 def overlapped(compute: float, memory: float) -> float:
     """Time of both at once: the shorter of the two hides behind the other, but not wholly."""
     return max(compute, memory) + 0.1 * min(compute, memory)
+
+
+def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
+    """Seconds that host operands and a result add to a product that keeps a device busy for so long."""
+    if not (link.upload and link.download and (bytes_in or bytes_out)):
+        return 0.0
+    up, down = bytes_in / link.upload, bytes_out / link.download
+    if bytes_in + bytes_out < (link.overlaps or math.inf):
+        return link.start + up + down
+    return link.start + overlapped(overlapped(up, down), busy) - busy
 
 
 def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float]:
