@@ -35,6 +35,7 @@ class Entrant:
     ) -> None:  # fmt: skip
         self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
         self._facts, self._trusting = facts, trusting
+        self._known: dict[str, Rates | None] = {}
         self.why_not = why_not or (
             unfit(row, example)
             or unavailable(row, device, reproducible=example.reproducible)
@@ -76,12 +77,15 @@ class Entrant:
         return Candidate(row, device, why_not=why_not or "")
 
     def _rates_of(self, kernel: Kernel) -> Rates | None:
-        facts, device = self._facts, self.device
+        facts, device, label = self._facts, self.device, kernel.label
         if facts is None:
             return None
-        if cost.modelled(kernel, device):
-            return facts.link(device)
-        return facts.rates(kernel, device) or facts.rates(self.row, device)
+        if label not in self._known:
+            if cost.modelled(kernel, device):
+                self._known[label] = facts.link(device)
+            else:
+                self._known[label] = facts.rates(kernel, device) or facts.rates(self.row, device)
+        return self._known[label]
 
 
 class Lineup:

@@ -105,10 +105,18 @@ def _current(record: Record, row: Kernel, device: Device) -> bool:
 
 def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
     for record in sorted(records, key=lambda r: r.cls.distance(wanted)):
-        try:
-            yield record, row.tuned(record.params or {})
-        except ValueError:  # of a space that the row no longer has
-            continue
+        kernel = _with(row, tuple((record.params or {}).items()))
+        if kernel is not None:
+            yield record, kernel
+
+
+@lru_cache(maxsize=1024)
+def _with(row: Kernel, params: tuple[tuple[str, int], ...]) -> Kernel | None:
+    """`row` with these parameters; None if they are of a space that it no longer has."""
+    try:
+        return row.tuned(dict(params))
+    except ValueError:
+        return None
 
 
 def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str:
