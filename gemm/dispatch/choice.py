@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from gemm.backends.base import Launch, converting
 from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import EVERY, HYBRID, Candidate, Plan, Split
+from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -38,10 +38,10 @@ def choose(
         from gemm.dispatch import hybrid  # which has its sides chosen here
 
         return hybrid.choose(problem)
-    if backend == EVERY and not without:
+    if backend in ALL and not without:
         from gemm.dispatch import several  # likewise
 
-        return several.choose(problem, kernel, held_by)
+        return several.choose(problem, backend, kernel, held_by)
     return _choose(problem, backend, kernel, held_by, without)
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
-from gemm.dispatch.plan import EVERY, HYBRID, Candidate, Rates
+from gemm.dispatch.plan import ALL, HYBRID, Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
 
@@ -121,7 +121,7 @@ def lineup(
             found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
             continue
         for device in devices:
-            if ":" not in backend or backend in (EVERY, device.key):
+            if ":" not in backend or backend in (*ALL, device.key):
                 found.append(Entrant(row, device, example, facts, trusting=trusting))
     return Lineup(found)
 
@@ -152,8 +152,8 @@ def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
     family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
     named = family in BACKENDS and (backend == family or number.isdigit())
-    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, EVERY) or backend in TARGETS))):
-        names = ", ".join(("auto", *BACKENDS, HYBRID, EVERY, *sorted(TARGETS - set(BACKENDS))))
+    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, *ALL) or backend in TARGETS))):
+        names = ", ".join(("auto", *BACKENDS, HYBRID, *ALL, *sorted(TARGETS - set(BACKENDS))))
         raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
@@ -201,7 +201,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
         return "adds no bias and applies no activation in a device's memory"
     if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
         return f"offers precision={row.precision!r}, not {problem.precision!r}"
-    if problem.apart and not row.params.get("pointers"):
+    if problem.apart and not row.apart:
         return "takes no table of addresses"
     exact = problem.dtype == "bool" or "int" in problem.dtype
     if problem.reproducible and not row.ordered and not exact:
