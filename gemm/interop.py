@@ -44,25 +44,25 @@ def lazy(*arrays: Any) -> bool:
     return any(isinstance(array, kind) for array in arrays)
 
 
-def wrap_output(array: Any, name: str = "out") -> Operand:
-    """Like `wrap`, for memory that will be written: refuses what is read-only or would be a copy."""
-    operand = wrap(array, name)
+def wrap_output(array: Any) -> Operand:
+    """Like `wrap`, for out, which will be written: refuses what is read-only or would be a copy."""
+    operand = wrap(array, "out")
     if isinstance(operand, DeviceView):
         if operand.readonly:
-            raise ValueError(f"{name} is read-only; pass a writeable array")
-        _refuse_broadcast(operand, name)
+            raise ValueError("out is read-only; pass a writeable array")
+        _refuse_broadcast(operand)
         return operand
-    if operand is not array and not overlap(operand, wrap(array, name)):
-        raise TypeError(f"{name} must be an array to write to, not {type(array).__name__}")
+    if operand is not array and not overlap(operand, wrap(array, "out")):
+        raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
     if not operand.flags.writeable:
-        raise ValueError(f"{name} is read-only; pass a writeable array")
-    _refuse_broadcast(operand, name)
+        raise ValueError("out is read-only; pass a writeable array")
+    _refuse_broadcast(operand)
     return operand
 
 
-def _refuse_broadcast(operand: Operand, name: str) -> None:
+def _refuse_broadcast(operand: Operand) -> None:
     if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
-        raise ValueError(f"{name} is broadcast: several of its elements are one; pass an array of its own")
+        raise ValueError("out is broadcast: several of its elements are one; pass an array of its own")
 
 
 def _with_memory(array: Any) -> Iterator[Backend]:

@@ -155,6 +155,11 @@ def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
     return replace(x, shape=shape, strides=(0,) * len(shape))
 
 
+def item(column: Any, number: int) -> Any:
+    """A product's operand in a column: a list or tuple of them, or what stands for all."""
+    return column[number] if isinstance(column, list | tuple) else column
+
+
 def aligned(nbytes: int) -> np.ndarray:
     """Host memory that begins at a page, as bytes; not initialised."""
     block = np.empty(nbytes + PAGE, np.uint8)

@@ -35,11 +35,12 @@ class Entrant:
     ) -> None:  # fmt: skip
         self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
         self._facts, self._trusting = facts, trusting
+        named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
             or unavailable(row, device, reproducible=example.reproducible)
             or trust.failed(row, device)
-            or ("" if trusting or row.chosen_on(device.kind, device.features) else _by_name(device))
+            or ("" if named else f"chosen on a {device.kind} only by name")
         )
         if not self.why_not:
             self._rates = self._rates_of(row)
@@ -220,10 +221,6 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     if not missing:
         return ""
     return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
-
-
-def _by_name(device: Device) -> str:
-    return f"chosen on a {device.kind} only by name"
 
 
 def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
