@@ -10,6 +10,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
+from gemm.catalog import HOST_BACKENDS
 from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
@@ -151,7 +152,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
         on_cpu = best.seconds if best is not None and best.kernel.backend == "cpu" else None
         if on_cpu is None or not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue
-    elif all(row.backend in entrants.HOST_BACKENDS for row in rows):
+    elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and facts is None:
         facts = probe.facts(run=True)

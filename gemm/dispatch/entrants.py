@@ -11,14 +11,11 @@ import platform
 from collections.abc import Iterable
 from functools import lru_cache
 
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
 from gemm.dispatch.plan import ALL, HYBRID, Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
-
-HOST_BACKENDS = probe.HARMLESS
-"""Backends that compute in host memory and cost nothing to look for."""
 
 
 class Entrant:
