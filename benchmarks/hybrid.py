@@ -45,11 +45,11 @@ from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm import dispatch, report
+from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.compare.peers.base import Loop, Peer
 from gemm.compare.quiet import Watch
 from gemm.dispatch import correction, probe, registry
-from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import Split
 from gemm.problem import Problem
 

@@ -1,7 +1,6 @@
 """What Intel's graphics compiler makes of the OpenCL kernels, for generations of GPUs, on a machine without one.
 
     python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM]
-    python benchmarks/intel_static.py --table FILE.json [--check]
 
 Compiles every row for such GPUs, and every row that `auto` may choose there, with `ocloc`, the compiler's command line
 (Debian: apt-get install intel-opencl-icd), and reads the assembly: as the catalog has it, and with the values that
@@ -17,8 +16,8 @@ chosen: the values that are not the catalog's; simd: work-items of a thread; ins
 of its main loop; sends: messages in it; registers: of 128; spilled: bytes a thread, of the program with the most; auto:
 whether it may be chosen there though nobody named it.
 
---table writes the table of such a document into docs/intel.md, or checks that it is there. Exits 1 where a row that
-may be chosen spills, or where the best of a generation has a share below 0.85 in float32.
+Exits 1 where a row that may be chosen spills, or where the best of a generation has a share below 0.85 in float32.
+docs/make_intel_table.py writes the table of the newest record into docs/intel.md.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ from gemm.dispatch import tuning
 from gemm.problem import Device
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "intel.md"
 GENERATIONS = {"bdw": "Gen8", "skl": "Gen9", "icllp": "Gen11", "tgllp": "Gen12", "dg2": "Xe-HPG"}
 """The compiler's name of a device, and its generation."""
 NAMES = {"bdw": "HD Graphics 5500", "skl": "HD Graphics 530", "icllp": "Iris(R) Plus Graphics [0x8a52]",
@@ -59,7 +57,6 @@ FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_sub
 PROGRAMS = ("", "PIECES", "SPLIT")
 BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32: of int8 operands
 GOAL = 0.85
-MARKS = "<!-- table: python benchmarks/intel_static.py --table FILE.json -->", "<!-- end of table -->"
 
 
 class Failed(Exception):
@@ -137,57 +134,12 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def table(document: dict[str, Any]) -> str:
-    """The document as Markdown."""
-    devices: dict[str, str] = document["generations"]
-    lines = [f"{document['compiler']}; commit {document['commit']}, {document['date']}.", ""]
-    lines += ["| kernel | " + " | ".join(devices.values()) + " | SIMD | mads a message |"]
-    lines += ["|---|" + "---|" * (len(devices) + 2)]
-    for kernel in dict.fromkeys(row["kernel"] for row in document["rows"]):
-        # The last of a device are its shipped values.
-        rows = {row["device"]: row for row in document["rows"] if row["kernel"] == kernel}
-        cells = [_cell(rows[device]) for device in devices]
-        simd = "/".join(str(width) for width in sorted({row["simd"] for row in rows.values()}))
-        dense = [round(row["mads"] / max(1, row["sends"])) for row in rows.values()]
-        between = str(dense[0]) if len(set(dense)) == 1 else f"{min(dense)}–{max(dense)}"
-        name = kernel if any(row["auto"] for row in rows.values()) else f"{kernel} *"
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {simd} | {between} |")
-    return "\n".join(lines)
-
-
-def _cell(row: dict[str, Any]) -> str:
-    notes = [f"{name}={value}" for name, value in row["chosen"].items()]
-    notes += [f"spills {row['spilled']} B"] if row["spilled"] else []
-    share = f"{row['share']:.2f}" if row["mads"] else "–"
-    return f"{share} ({', '.join(notes)})" if notes else share
-
-
-def update(document: dict[str, Any], check: bool) -> int:
-    """Write the table into docs/intel.md between its marks; with `check` only see whether it is there."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    wanted = f"{head}{MARKS[0]}\n{table(document)}\n{MARKS[1]}{tail}"
-    if not check:
-        PAGE.write_text(wanted, encoding="utf-8")
-    elif wanted != text:
-        print("docs/intel.md does not have this document's table", file=sys.stderr)
-        return 1
-    return 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
     parser.add_argument("--kernels", default="", metavar="WORD", help="only those with it in their name")
     parser.add_argument("--ocloc", default="ocloc", metavar="PROGRAM")
-    parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="compile nothing; this document's into docs/intel.md"
-    )
-    parser.add_argument("--check", action="store_true", help="with --table: write nothing, exit 1 if it is not there")
     options = parser.parse_args()
-    if options.table:
-        return update(json.loads(options.table.read_text(encoding="utf-8")), options.check)
     if not shutil.which(options.ocloc):
         print(f"error: {options.ocloc} is not installed: apt-get install intel-opencl-icd", file=sys.stderr)
         return 2

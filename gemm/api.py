@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from gemm import dispatch, operands, repeat, sharded
+from gemm import dispatch, interop, repeat, sharded
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import probe, trust
@@ -85,7 +85,7 @@ def gemm(
             "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
             "bias": bias, "activation": activation,
         })  # fmt: skip
-    if operands.lazy(a, b, c, bias):
+    if interop.lazy(a, b, c, bias):
         if out is not None:
             raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
         from gemm.dask import gemm as lazily

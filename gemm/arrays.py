@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import functions, operands, plain
+from gemm import functions, interop, plain
 from gemm.functions import Options, active, attempt
 from gemm.problem import DeviceView
 
@@ -162,7 +162,7 @@ def array(x: Any, **options: Any) -> Array:
     functions.only_products(options)
     if isinstance(x, Array):
         options = {**x._options, **options}
-    view = operands.wrap(x, "x")
+    view = interop.wrap(x, "x")
     if isinstance(view, DeviceView):
         raise TypeError(f"x lies on {view.device.key}; a gemm.Array is in host memory (gemm.gemm multiplies there)")
     made = view.view(Array)

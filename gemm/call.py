@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import operands
+from gemm import interop, operands
 from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
 from gemm.errors import delivering
@@ -57,10 +57,10 @@ def normalise(
     """Check every argument and build the Call. Nothing is written; errors name the argument."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
-    z = None if c is None else operands.wrap(c, "c")
-    given = None if out is None else operands.wrap_output(out)
-    added = None if bias is None else operands.wrap(bias, "bias")
+    x, y = interop.wrap(a, "a"), interop.wrap(b, "b")
+    z = None if c is None else interop.wrap(c, "c")
+    given = None if out is None else interop.wrap_output(out)
+    added = None if bias is None else interop.wrap(bias, "bias")
     device = _one_place({"a": x, "b": y, "c": z, "out": given, "bias": added})
     kind = common_dtype({"a": x, "b": y, "c": z}, dtype, given)
     inputs = _inputs(x, y, kind)
@@ -249,7 +249,7 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
     if operand.ndim == 0:
         raise ValueError(f"{name} is a scalar; it must have one axis or more (alpha scales a product)")
     if conjugate and operand.dtype.kind == "c":
-        operand = operands.conjugated(operand)
+        operand = interop.conjugated(operand)
     if operand.ndim == 1:
         return operands.expanded(operand, axis), True
     return (operands.transposed(operand) if flip else operand), False
@@ -295,7 +295,7 @@ def _target(
         result = np.empty(tuple(shape), kind)
     if given is None:
         example = next((array for array in like if type(array) is not np.ndarray and array is not None), like[0])
-        return as_matrices(result), True, lambda: operands.like(result, example)
+        return as_matrices(result), True, lambda: interop.like(result, example)
 
     def copied() -> Any:
         if result.size == 0:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import operands, repeat
+from gemm import interop, repeat
 from gemm.api import at_once as gemm
 from gemm.pairs import Term, check, kind_of, product
 from gemm.problem import DeviceView
@@ -33,11 +33,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     """
     check(options)
     repeat.settle()
-    if operands.lazy(a, b):
+    if interop.lazy(a, b):
         from gemm.dask import tensordot as lazily
 
         return lazily(a, b, axes, dtype=dtype, **options)
-    x, y = operands.wrap(a, "a"), operands.wrap(b, "b")
+    x, y = interop.wrap(a, "a"), interop.wrap(b, "b")
     left, right = paired(x.shape, y.shape, axes)
     if isinstance(x, DeviceView) or isinstance(y, DeviceView):
         rows, columns = _others(x.ndim, left), _others(y.ndim, right)
@@ -54,7 +54,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
         xs[i] = ys[j] = label
     kept = [label for label in (*xs, *ys) if label >= pairs]
     result = product(Term(x, tuple(xs)), Term(y, tuple(ys)), kept, kind, options).ordered(kept)
-    return operands.like(result, foreign(a, b))
+    return interop.like(result, foreign(a, b))
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Any) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, operands
-from gemm.backends.base import aligned
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
@@ -42,7 +41,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
         raise TypeError(f"dtype {kind} must be boolean, integer, real or complex, in the machine's byte order")
     place = _device(device, kind)
     found = registry.backend(place.backend).shared(sizes, kind, place)
-    return aligned(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes) if found is None else found
+    return operands.aligned(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes) if found is None else found
 
 
 def _device(name: str | None, kind: np.dtype[Any]) -> Device:

@@ -1,71 +1,33 @@
-"""From whatever the caller holds to operands that backends take, and back to the caller's library."""
+"""Operands as backends take them: views, what is so of their memory, and parts of them. Arithmetic, no device."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gemm.backends.base import LINE, PAGE, WRAPPED_FROM, Backend
-from gemm.dispatch import registry
-from gemm.problem import EXTRA, DeviceView, Operand
+from gemm.problem import EXTRA, Device, DeviceView, Operand
 
+PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
+LINE = 64  # bytes of a cache line
+WRAPPED_FROM = 1 << 18
+"""Bytes from which a user's array is wrapped: making a buffer takes longer than copying a few pages does."""
 
-def wrap(array: Any, name: str) -> Operand:
-    """`array` as a host ndarray (a view where possible) or a DeviceView; `name` is for errors.
-
-    Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
-    """
-    if type(array) is np.ndarray or isinstance(array, DeviceView):
-        return array
-    for backend in _with_memory(array):
-        view = backend.view(array, name)
-        if view is not None:
-            return view
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
-    library, _, kind = str(getattr(array, "dtype", "")).partition(".")
-    if library == "torch" and kind in EXTRA:  # no type of NumPy's own: its bits are read
-        bits = extra(kind, f"{name} is a {kind} tensor")
-        return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
-    try:
-        return np.asarray(array)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
-
-
-def lazy(*arrays: Any) -> bool:
-    """Whether one of them is dask's, whose products gemm.dask makes; judged without loading it."""
-    library = sys.modules.get("dask.array")
-    kind = getattr(library, "Array", ())  # () while another thread imports it
-    return any(isinstance(array, kind) for array in arrays)
-
-
-def wrap_output(array: Any, name: str = "out") -> Operand:
-    """Like `wrap`, for memory that will be written: refuses what is read-only or would be a copy."""
-    operand = wrap(array, name)
-    if isinstance(operand, DeviceView):
-        if operand.readonly:
-            raise ValueError(f"{name} is read-only; pass a writeable array")
-        _refuse_broadcast(operand, name)
-        return operand
-    if operand is not array and not overlap(operand, wrap(array, name)):
-        raise TypeError(f"{name} must be an array to write to, not {type(array).__name__}")
-    if not operand.flags.writeable:
-        raise ValueError(f"{name} is read-only; pass a writeable array")
-    _refuse_broadcast(operand, name)
-    return operand
+Range = tuple[int, int]
+"""(start, stop) along an axis."""
+Cut = dict[int, Range]
+"""A part of an array or of a product: {axis: range}; other axes are whole."""
 
 
 def extra(name: str, why: str) -> np.dtype[Any]:
     """NumPy's type for `name` of EXTRA. `why` begins the message of the TypeError without ml_dtypes."""
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise TypeError(f"{why}, which NumPy knows by the package ml_dtypes; pip install ml_dtypes") from error
     return found
 
@@ -83,45 +45,6 @@ def named(name: str, why: str) -> np.dtype[Any]:
 def is_number(dtype: np.dtype[Any]) -> bool:
     """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, those of EXTRA."""
     return dtype.name in EXTRA or (dtype.kind in "biufc" and not dtype.name.startswith("float8"))
-
-
-def _refuse_broadcast(operand: Operand, name: str) -> None:
-    if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
-        raise ValueError(f"{name} is broadcast: several of its elements are one; pass an array of its own")
-
-
-def _with_memory(array: Any) -> Iterator[Backend]:
-    """The backends whose memory `array` may lie in, judged without loading any library."""
-    if "pyopencl" in sys.modules and (hasattr(array, "base_data") or hasattr(array, "int_ptr")):
-        yield registry.backend("opencl")
-    if _on_cuda(array):
-        yield registry.backend("cuda")
-
-
-_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
-
-
-def _on_cuda(array: Any) -> bool:
-    # DLPack first: reading the interface of a tensor that requires a gradient raises.
-    try:
-        return int(array.__dlpack_device__()[0]) in _DLPACK_CUDA
-    except (AttributeError, TypeError, ValueError, BufferError):
-        return hasattr(array, "__cuda_array_interface__")
-
-
-def like(result: Operand, example: Any) -> Any:
-    """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
-    if isinstance(result, DeviceView):
-        return registry.backend(result.device.backend).returned(result, example)
-    if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
-        return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
-    if hasattr(example, "__array_namespace__"):
-        library = example.__array_namespace__()
-    else:
-        library = sys.modules[type(example).__module__.partition(".")[0]]
-    if result.dtype.name == "bfloat16":  # which NumPy does not pass on
-        return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
-    return library.from_dlpack(result)
 
 
 def overlap(x: Operand, y: Operand) -> bool:
@@ -187,11 +110,6 @@ def transposed(x: Operand) -> Operand:
     return x.mT if isinstance(x, DeviceView) else x.swapaxes(-1, -2)
 
 
-def conjugated(x: Operand) -> Operand:
-    """A conjugated copy of an array of complex numbers. Raises TypeError for one on a device that has no way."""
-    return registry.backend(x.device.backend).conjugated(x) if isinstance(x, DeviceView) else x.conj()
-
-
 def expanded(x: Operand, axis: int) -> Operand:
     """`x` with a new axis of length 1 at `axis` (0, or counted from the end), as a view."""
     return x.insert_axis(axis) if isinstance(x, DeviceView) else np.expand_dims(x, axis)
@@ -235,3 +153,92 @@ def place(x: Operand | None) -> str:
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
     """A stand-in of `shape`, of no elements, for operands that a k = 0 launch does not read."""
     return replace(x, shape=shape, strides=(0,) * len(shape))
+
+
+def item(column: Any, number: int) -> Any:
+    """A product's operand in a column: a list or tuple of them, or what stands for all."""
+    return column[number] if isinstance(column, list | tuple) else column
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Host memory that begins at a page, as bytes; not initialised."""
+    block = np.empty(nbytes + PAGE, np.uint8)
+    start = -block.__array_interface__["data"][0] % PAGE
+    return block[start : start + nbytes]
+
+
+def part(x: Any, cut: Cut) -> Any:
+    """The part `cut` of an ndarray or a DeviceView, as a view."""
+    if isinstance(x, np.ndarray):
+        return x[tuple(slice(*cut.get(axis, (0, n))) for axis, n in enumerate(x.shape))]
+    start = sum(first * x.strides[axis] for axis, (first, _) in cut.items())
+    shape = tuple(cut[axis][1] - cut[axis][0] if axis in cut else n for axis, n in enumerate(x.shape))
+    return replace(x, offset=x.offset + start, shape=shape)
+
+
+def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, Any]:
+    """The operands of the part `cut` of out."""
+    rows, columns = out.ndim - 2, out.ndim - 1
+    left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
+    right = part(b, {axis: r for axis, r in cut.items() if axis != rows})
+    return left, right, None if c is None else part(c, cut), part(out, cut)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A matrix in blocks, each on a GPU; or a stack that is one block.
+
+    Attributes:
+        rows, columns: 0 and the ends of the blocks along each axis. blocks: [row][column].
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    blocks: tuple[tuple[DeviceView, ...], ...]
+
+    @classmethod
+    def of(cls, view: DeviceView) -> Spread:
+        """All of it in one block."""
+        return cls((0, view.shape[-2]), (0, view.shape[-1]), ((view,),))
+
+    @property
+    def all(self) -> list[DeviceView]:
+        """The blocks."""
+        return [block for row in self.blocks for block in row]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.blocks[0][0].shape[:-2], self.rows[-1], self.columns[-1])
+
+    @property
+    def mT(self) -> Spread:
+        """Transposed, in place."""
+        turned = tuple(tuple(block.mT for block in column) for column in zip(*self.blocks, strict=True))
+        return Spread(self.columns, self.rows, turned)
+
+    def pieces(self, cut: Cut) -> Iterator[tuple[DeviceView, Cut]]:
+        """What each block has of the part `cut`, and where that is in the part."""
+        down, across = len(self.shape) - 2, len(self.shape) - 1
+        of = [
+            [(at, max(low, first), min(high, last)) for at, (low, high) in enumerate(pairwise(ends))]
+            for ends, (first, last) in ((x, cut.get(axis, (0, x[-1])))
+            for axis, x in ((down, self.rows), (across, self.columns)))
+        ]  # fmt: skip
+        outer = {axis: r for axis, r in cut.items() if axis < down}
+        top, left = (cut.get(axis, (0, 0))[0] for axis in (down, across))
+        for i, r0, r1 in of[0]:
+            for j, c0, c1 in of[1]:
+                if r0 < r1 and c0 < c1:
+                    y, x = self.rows[i], self.columns[j]
+                    own = part(self.blocks[i][j], outer | {down: (r0 - y, r1 - y), across: (c0 - x, c1 - x)})
+                    yield own, {down: (r0 - top, r1 - top), across: (c0 - left, c1 - left)}
+
+    def on(self, device: Device, cut: Cut) -> DeviceView | None:
+        """The part `cut` if all of it lies in one block on `device`, else None."""
+        found = [view for view, _ in self.pieces(cut)]
+        return found[0] if len(found) == 1 and found[0].device.handle is device.handle else None
+
+    def like(self, cut: Cut) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape of the part `cut`, and strides of some array of that shape in the blocks' order of axes."""
+        shape = tuple(cut[axis][1] - cut[axis][0] if axis in cut else n for axis, n in enumerate(self.shape))
+        return shape, self.blocks[0][0].strides

@@ -21,9 +21,10 @@ import numpy as np
 from gemm import dispatch, repeat
 from gemm.api import at_once, gemm
 from gemm.call import normalise
-from gemm.dispatch.entrants import HOST_BACKENDS
+from gemm.catalog import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
 from gemm.future import Future
+from gemm.operands import item
 from gemm.resident import Together
 
 log = logging.getLogger("gemm")
@@ -291,7 +292,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
                 if launched := together.launch(number):
                     number += launched
                     continue
-                x, y, z, target = (column[number] if type(column) in _COLUMNS else column for column in columns)
+                x, y, z, target = (item(column, number) for column in columns)
                 try:
                     results[number] = gemm(x, y, z, out=target, **options)
                 except (TypeError, ValueError) as error:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import dispatch, operands, repeat
+from gemm import dispatch, interop, operands, repeat
 from gemm.backends.base import Launch
 from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
 from gemm.dispatch import registry, trust
-from gemm.dispatch.plan import EVERY, HYBRID
+from gemm.dispatch.plan import ALL, HYBRID
 from gemm.engine import engine
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
@@ -100,7 +100,7 @@ class Prepared:
             result = memo.run(a, None if self._kept else self._packed, c, out)
             if result is not None:
                 return result
-        x = operands.wrap(a, "a")
+        x = interop.wrap(a, "a")
         there = isinstance(x, DeviceView) and self._kept is not None
         call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, bias=bias, **options)
         if call.problem.dtype != self.dtype.name:
@@ -192,10 +192,10 @@ def prepare(
         ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
         MemoryError: there is no room for the packed copy.
     """
-    if backend in (HYBRID, EVERY):
+    if backend in (HYBRID, *ALL):
         raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
     repeat.settle()  # b may be a result
-    matrix = operands.wrap(b, "b")
+    matrix = interop.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
     row = (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0])

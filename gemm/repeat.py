@@ -184,7 +184,7 @@ def _nothing(_: Any = None) -> Any:
 
 
 current: Callable[[], Any] = _nothing if (_found := _native()) is None else _found[0].current
-"""The gemm.batching.Batch that this thread's products may wait in, or None."""
+"""The gemm.pending.Batch that this thread's products may wait in, or None."""
 exchange: Callable[[Any], Any] = _nothing if _found is None else _found[0].exchange
 """Gives this thread another gemm._memo.Batch (or None); returns the one before."""
 

@@ -16,6 +16,7 @@ from gemm import dispatch, repeat
 from gemm.dispatch import roof
 from gemm.dispatch.plan import Plan
 from gemm.errors import BackendUnavailable
+from gemm.operands import item
 from gemm.problem import Device, Problem
 
 log = logging.getLogger("gemm")
@@ -40,7 +41,7 @@ class Together:
         """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
         left = len(self._results) - number
         known = repeat.replays.get(self._options) if left >= LEAST and number >= self._from else None
-        found = None if known is None else known.known(*(_item(column, number) for column in self._columns))
+        found = None if known is None else known.known(*(item(column, number) for column in self._columns))
         if found is None:
             return 0
         count = self._delivered(number, min(left, self._limit), *found)
@@ -79,7 +80,3 @@ def _worth(many: Problem, one: Problem, where: tuple[str, str | None, Device]) -
     """
     single = dispatch.choose(one, *where).seconds
     return dispatch.choose(many, *where).seconds < many.batch * max(roof.CALL, single - roof.CALL)
-
-
-def _item(column: Any, number: int) -> Any:
-    return column[number] if isinstance(column, list | tuple) else column

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import operands, plain, repeat
+from gemm import interop, plain, repeat
 from gemm.contract import foreign
 from gemm.pairs import Term, check, kind_of, product, summed
 from gemm.problem import NARROW, DeviceView
@@ -46,7 +46,7 @@ def einsum(
     repeat.settle()
     subscripts, given = _spelled(arguments)
     arrays = [_host(array, f"operand {i}") for i, array in enumerate(given)]
-    target = None if out is None else operands.wrap_output(out)
+    target = None if out is None else interop.wrap_output(out)
     if isinstance(target, DeviceView):
         raise TypeError(f"out lies on {target.device.key}; einsum writes to host memory")
     kind = kind_of({f"operand {i}": array for i, array in enumerate(arrays)}, dtype)
@@ -63,7 +63,7 @@ def einsum(
         terms.append(_contracted(chosen, terms, reading.output, work, options))
     result = terms[0].ordered(reading.output).astype(kind, copy=False)
     if target is None:
-        return operands.like(result, foreign(*given))
+        return interop.like(result, foreign(*given))
     np.copyto(target, result)
     return out
 
@@ -204,7 +204,7 @@ def _hashable(path: Any) -> Any:
 
 
 def _host(array: Any, name: str) -> np.ndarray:
-    view = operands.wrap(array, name)
+    view = interop.wrap(array, name)
     if isinstance(view, DeviceView):
         raise TypeError(f"{name} lies on {view.device.key}; einsum takes host arrays; tensordot takes those")
     return view

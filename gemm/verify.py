@@ -76,7 +76,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
         return ()
     lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
     tiles = tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
-    return tiles + (APART if p.get("pointers") else ())
+    return tiles + (APART if kernel.apart else ())
 
 
 def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:

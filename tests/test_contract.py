@@ -349,7 +349,7 @@ def test_device_arrays_are_turned_by_their_own_methods(monkeypatch):
     """Without a device: what `wrap` finds is said to lie on one, and the product is NumPy's."""
     contract = sys.modules["gemm.contract"]
     monkeypatch.setattr(contract, "DeviceView", Elsewhere)
-    monkeypatch.setattr(contract.operands, "wrap", lambda array, name: array)
+    monkeypatch.setattr(contract.interop, "wrap", lambda array, name: array)
     monkeypatch.setattr(contract, "gemm", lambda a, b, **_: Elsewhere(a.array @ b.array, a.asked))
     a, b, asked = numbers(2, 3, 4), numbers(4, 5, 3), []
     result = gemm.tensordot(Elsewhere(a, asked), Elsewhere(b, asked), ([1, 2], [2, 0]))

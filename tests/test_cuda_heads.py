@@ -14,6 +14,7 @@ import pytest
 from test_cuda_sequence import DLTensor, Exchange, capsule, current_stream
 
 from gemm.backends import cuda_heads, cuda_readers
+from gemm.catalog import KERNELS
 
 native = pytest.importorskip("gemm._cuda")
 COUNT = 300
@@ -197,6 +198,28 @@ def test_arrays_by_their_attributes() -> None:
     assert Array.asked > asked
     with pytest.raises(IndexError):
         reader((a, b, None, out), 1, COUNT, to.ctypes.data)
+
+
+def test_a_column_that_becomes_shorter_meanwhile() -> None:
+    """Attributes may be anybody's code."""
+    reader = cuda_heads.arrays(("shape",), "data.ptr")
+    assert reader is not None
+
+    class Emptying(Array):
+        @property
+        def shape(self) -> tuple[int, ...]:
+            b.clear()
+            return super().shape
+
+    a, out, to = [Emptying(64 * i) for i in range(COUNT)], [Array(64 * i) for i in range(COUNT)], places()
+    b = [Emptying(64 * i) for i in range(COUNT)]
+    assert reader((a, b, None, out), 0, COUNT, to.ctypes.data)[0] == 0
+
+
+def test_no_row_whose_tensors_may_be_conjugated_lazily_takes_them_apart() -> None:
+    apart = [row for row in KERNELS if row.apart]
+    assert apart
+    assert not [row.name for row in apart if "complex" in row.dtype]
 
 
 class Dense(Array):

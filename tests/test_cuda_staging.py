@@ -13,9 +13,10 @@ import pytest
 from lazy_cuda import LazyCuda, LazyGpu
 
 from gemm.backends import cuda_panels, cuda_pinned, cuda_staging, cuda_travel
-from gemm.backends.cuda_blocks import Cut, block, parts, pieces
+from gemm.backends.cuda_blocks import block, pieces
 from gemm.backends.cuda_panels import Shape, panels, rectangles, seconds, steps
 from gemm.errors import KernelFailed
+from gemm.operands import Cut, parts
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,6 +151,17 @@ class TestProcessors:
         finding = only(processors.engine())
         assert "gemm._cpu" in finding.what
         assert "pip install" in finding.remedy
+
+    def test_without_a_gil_some_extensions_are_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(name: str) -> Any:
+            raise ImportError(name)
+
+        monkeypatch.setattr(processors.importlib, "import_module", missing)
+        monkeypatch.setattr(processors, "features", frozenset)
+        monkeypatch.setattr(processors, "load", lambda: SimpleNamespace(lib=Mock()))
+        for free_threaded, count in ((0, 2), (1, 0)):
+            monkeypatch.setattr(processors.sysconfig, "get_config_var", {"Py_GIL_DISABLED": free_threaded}.get)
+            assert len([x for x in processors.engine() if "C extension" in x.what]) == count
 
     def test_an_old_engine_on_a_plain_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processors, "features", frozenset)

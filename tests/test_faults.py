@@ -29,7 +29,7 @@ from gemm import sources
 from gemm.backends.base import Backend
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_replay import Replay
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import choice as choosing
 from gemm.dispatch import cost, entrants, late, probe, registry, trust
 from gemm.errors import BackendUnavailable, KernelFailed
@@ -130,7 +130,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
         source, is_late = "csrc/scalar/gemm_scalar_4x4.c", fault.at == "verify"
         rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, late=is_late),
                 Kernel(SPARE, "faulty", "faulty", "float32", source)]  # fmt: skip
-        host = [row for row in KERNELS if row.backend in entrants.HOST_BACKENDS]
+        host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
         monkeypatch.setattr(entrants, "KERNELS", (*host, *rows))
         monkeypatch.setitem(BACKENDS, "faulty", "")
         for row in rows:
@@ -437,7 +437,7 @@ def pocl(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Device:
         pytest.skip(WHY)
     plant(FAULTS["raises"])
     device: Device = registry.backend("opencl").devices()[0]
-    host = [row for row in KERNELS if row.backend in entrants.HOST_BACKENDS]
+    host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
     monkeypatch.setattr(entrants, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
     monkeypatch.setattr(probe, "_memory", {probe.entry(): facts(device, NAIVE, LOCAL)})
     monkeypatch.setattr(sources, "load", lambda _: None)

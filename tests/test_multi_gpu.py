@@ -460,7 +460,7 @@ def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytes
     choice.forget()
     plan = choice.choose(Problem("float32", 8, 8, 8), ALL)
     assert not isinstance(plan, Split)
-    assert "more GPUs would not gain enough" in plan.reason
+    assert "more devices would not gain enough" in plan.reason
     x, y = resident(rand(8, 8), rand(8, 8), on=1)
     assert gemm.plan(x, y, backend=ALL).device == "cuda:1"
     np.testing.assert_array_equal(

@@ -4,7 +4,8 @@
  * of ATen that says whether the elements are negated lazily, for which nothing else tells as quickly. They take the
  * address of an at::Tensor, which each Python tensor has at one place; it is looked for once, and taken only where what
  * they say then is what DLPack's exchange says. None of them needs the GIL: while the caller holds it and nobody
- * changes a tensor, the engine's threads read.
+ * changes a tensor, the engine's threads read. Whether complex numbers are conjugated lazily they do not tell; no row
+ * that takes products apart (Kernel.apart) takes those.
  *
  * Arrays of other libraries tell by attributes, one after another.
  */
@@ -324,11 +325,15 @@ static PyObject *read_arrays(PyObject *module, PyObject *arguments) {
         columns[C] != Py_None && gemm_column_item(columns[C], start) == gemm_column_item(columns[OUT], start);
     PyTypeObject *kind = NULL;
     int known = 0, good = 1; /* operands whose first array is */
-    for (; known <= OUT && good; known += good) {
-        PyObject *array = columns[known] == Py_None ? NULL : gemm_column_item(columns[known], start);
-        if (!array) continue;
+    for (; good && known <= OUT; known += good) {
+        if (columns[known] == Py_None) continue;
+        PyObject *array = gemm_column_item(columns[known], start);
+        good = array != NULL; /* attributes may be anybody's code: the column may have become shorter */
+        if (!good) continue;
+        Py_INCREF(array);
         if (!kind) kind = Py_TYPE(array);
         good = Py_TYPE(array) == kind && read_facts(array, facts, first[known], NULL);
+        Py_DECREF(array);
     }
     Py_ssize_t i = 0;
     for (; good && i < count; i += good) {
@@ -344,7 +349,7 @@ static PyObject *read_arrays(PyObject *module, PyObject *arguments) {
                 continue;
             }
             before[operand] = array;
-            Py_INCREF(array); /* for attributes may be anybody's code */
+            Py_INCREF(array);
             good = Py_TYPE(array) == kind && read_facts(array, facts, NULL, first[operand]);
             PyObject *value = good ? follow(array, address) : NULL;
             *field(&places[i], operand) = value ? PyLong_AsVoidPtr(value) : NULL;

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from gemm.catalog import Kernel
+from gemm.operands import Cut, Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
-
-PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
-LINE = 64  # bytes of a cache line
-WRAPPED_FROM = 1 << 18
-"""Bytes from which a user's array is wrapped: making a buffer takes longer than copying a few pages does."""
-
-
-def aligned(nbytes: int) -> np.ndarray:
-    """Host memory that begins at a page, as bytes; not initialised."""
-    block = np.empty(nbytes + PAGE, np.uint8)
-    start = -block.__array_interface__["data"][0] % PAGE
-    return block[start : start + nbytes]
-
 
 Launch = Callable[..., None]
 """launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c, of operands, an operand or None, an operand and numbers.
@@ -53,6 +42,37 @@ def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:
     """`x` in `dtype`; what it repeats is converted once, and repeated as before."""
     once = x[tuple(slice(None) if step else slice(1) for step in x.strides)]
     return np.broadcast_to(once.astype(dtype), x.shape)
+
+
+class Part(Protocol):
+    """A part of out = alpha·a·b + beta·c + bias, for one device to compute.
+
+    Attributes:
+        shape: its.
+    """
+
+    shape: tuple[int, ...]
+
+    def enqueue(self, device: Device, launch: Launch, alpha: Any, beta: Any, *, fused: bool) -> None:
+        """Have `device` compute it by `launch`, a kernel's there. `fused`: the bias is the launch's last argument.
+
+        Raises KernelFailed, `spoilt` where c is out and was overwritten by then.
+        """
+
+
+class Enqueued(Protocol):
+    """Work on several devices of a backend, none of which is waited for: see Backend.in_order. Raises KernelFailed."""
+
+    def fetch(self, source: Spread, to: DeviceView, cut: Cut) -> None:
+        """to = the part `cut` of `source`, on to's device."""
+
+    def part(
+        self, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut, *, chained: bool
+    ) -> Part:
+        """The part `cut`, of one block of `out` or of a stack that is one. c is `out` itself where it is the same.
+
+        chained: its sums may be cut along k, each part rounded to out's type.
+        """
 
 
 class Backend(ABC):
@@ -126,3 +146,19 @@ class Backend(ABC):
     def synchronize(self, device: Device) -> None:
         """Wait until everything enqueued on `device` is done."""
         return  # nothing is ever pending in host memory
+
+    # The rest only concerns backends that compute one product on several of their devices: catalog.SPREADING.
+
+    copying: ClassVar[float] = 0.0
+    """Bytes a second that the host's threads copy for all devices together, of operands in host memory."""
+
+    def rate(self, device: Device, other: Device) -> float:
+        """Bytes a second that `device` fetches from the memory of `other`."""
+        raise TypeError(f"{self.name} does not copy between devices")
+
+    def in_order(self, of: Iterable[Spread]) -> AbstractContextManager[Enqueued]:
+        """Work on several devices that is in order with what else is enqueued for these operands.
+
+        It begins after what their queues hold when the context is entered; what they get after it waits for the work.
+        """
+        raise TypeError(f"{self.name} does not spread a product over devices")

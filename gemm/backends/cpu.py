@@ -14,6 +14,7 @@ from gemm.backends.base import Backend, Launch
 from gemm.catalog import KERNELS, Kernel
 from gemm.engine import REMEDY, engine, features
 from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.operands import aligned
 from gemm.problem import Device, Problem, same_stack
 
 
@@ -82,16 +83,14 @@ class CpuBackend(Backend):
 
 def pack(kernel: Kernel, b: np.ndarray) -> np.ndarray:
     """The panels of the matrix `b` (k × n, of the kernel's type, strides of whole elements) for products by `kernel`:
-    64-byte aligned elements of its packed type, seen as bytes. Raises MemoryError."""
+    aligned elements of its packed type, seen as bytes. Raises MemoryError."""
     loaded = engine()
     ffi, lib = loaded.ffi, loaded.lib
     plan = ffi.new("gemm_plan *", {
         "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": b.shape[1], "k": b.shape[0], "kc": kernel.params["KC"],
         "b": {"row": b.strides[0] // b.itemsize, "column": b.strides[1] // b.itemsize},
     })  # fmt: skip
-    size = int(lib.gemm_prepared_bytes(plan))
-    room = np.empty(size + 64, np.uint8)
-    packed = room[-room.ctypes.data % 64 :][:size]
+    packed = aligned(int(lib.gemm_prepared_bytes(plan)))
     lib.gemm_prepare(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", packed.ctypes.data))
     return packed
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import ClassVar, cast
 
 import numpy as np
 
-from gemm.backends import cuda_arrays
+from gemm.backends import cuda_arrays, cuda_panels, cuda_peers, cuda_summa
 from gemm.backends.base import Backend, Launch
 from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_driver import find_devices
@@ -21,6 +23,7 @@ from gemm.backends.cuda_launch import Launcher
 from gemm.backends.cuda_staging import TOGETHER
 from gemm.catalog import Kernel
 from gemm.errors import BackendUnavailable
+from gemm.operands import Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 
@@ -82,3 +85,11 @@ class CudaBackend(Backend):
     def synchronize(self, device: Device) -> None:
         with device.handle:
             cuda().cuCtxSynchronize()
+
+    copying: ClassVar[float] = cuda_panels.HOST
+
+    def rate(self, device: Device, other: Device) -> float:
+        return cuda_peers.rate(device.handle, other.handle)
+
+    def in_order(self, of: Iterable[Spread]) -> AbstractContextManager[cuda_summa.Enqueued]:
+        return cuda_summa.in_order(of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -17,13 +16,12 @@ from gemm.backends import cuda_dlpack
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda_travel import fetch, send
 from gemm.errors import KernelFailed
-from gemm.problem import Device, DeviceView
+from gemm.operands import extra
+from gemm.problem import EXTRA, Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
 
 _STAGED_FROM = 1 << 20  # bytes that are copied through page-locked memory
-_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Types that NumPy knows by ml_dtypes, by the names that PyTorch and ml_dtypes share."""
 
 
 class DeviceArray:
@@ -151,7 +149,7 @@ def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if isinstance(like.owner, getattr(torch, "Tensor", ())):
         return torch.empty(shape, dtype=getattr(torch, like.dtype.name), device=like.owner.device)  # type: ignore[union-attr]
-    if isinstance(like.owner, getattr(cupy, "ndarray", ())) and like.dtype.name not in _NARROW:
+    if isinstance(like.owner, getattr(cupy, "ndarray", ())) and like.dtype.name not in EXTRA:
         with cupy.cuda.Device(like.owner.device.id):  # type: ignore[union-attr]
             return cupy.empty(shape, like.dtype)  # type: ignore[union-attr]
     return DeviceArray(shape, like.dtype, like.device)
@@ -277,8 +275,8 @@ def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
 
 
 def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
-    if str(spelled) in _NARROW:
-        return _narrow(str(spelled), name)
+    if str(spelled) in EXTRA:
+        return extra(str(spelled), f"{name} has dtype {spelled}")
     try:
         dtype: np.dtype[Any] = np.dtype(spelled)
     except TypeError as error:
@@ -288,15 +286,6 @@ def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
     if not dtype.isnative:
         raise TypeError(f"{name} has dtype {dtype.str} of foreign byte order, which is not supported on a GPU")
     return dtype
-
-
-def _narrow(spelled: str, name: str) -> np.dtype[Any]:
-    try:
-        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), spelled))
-    except (ImportError, AttributeError) as error:
-        wanted = f"{name} has dtype {spelled}, which NumPy knows by the package ml_dtypes"
-        raise TypeError(f"{wanted}; pip install ml_dtypes") from error
-    return found
 
 
 def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

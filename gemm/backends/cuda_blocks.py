@@ -8,7 +8,7 @@ engine of the tensor cores' kernels asks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemm.operands import Cut, Range
+
 ALIGN = 256
 """Bytes: what operands on the device begin at multiples of, as cuMemAlloc has it."""
 _ROW = 16  # bytes that rows are a multiple of
 _PADDED_FROM = 16 * _ROW  # shorter rows lie without gaps: those would be most of the memory
-
-Range = tuple[int, int]
-"""(start, stop) along an axis."""
-Cut = dict[int, Range]
-"""A part of an array or of a product: {axis: range}; other axes are whole."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +75,6 @@ def lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: b
     single = -(-step // _ROW) * _ROW
     whole = tuple(of_axis.get(axis, 0 if n > 1 else single) for axis, n in enumerate(sizes))
     return Block(axes, shape, tuple(strides), whole, step)
-
-
-def part(x: Any, cut: Cut) -> Any:
-    """The part `cut` of an ndarray or a DeviceView, as a view."""
-    if isinstance(x, np.ndarray):
-        return x[tuple(slice(*cut.get(axis, (0, n))) for axis, n in enumerate(x.shape))]
-    start = sum(first * x.strides[axis] for axis, (first, _) in cut.items())
-    shape = tuple(cut[axis][1] - cut[axis][0] if axis in cut else n for axis, n in enumerate(x.shape))
-    return replace(x, offset=x.offset + start, shape=shape)
-
-
-def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, Any]:
-    """The operands of the part `cut` of out."""
-    rows, columns = out.ndim - 2, out.ndim - 1
-    left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
-    right = part(b, {axis: r for axis, r in cut.items() if axis != rows})
-    return left, right, None if c is None else part(c, cut), part(out, cut)
 
 
 class Piece(NamedTuple):

@@ -28,11 +28,6 @@ _TENSOR = (
 """What PyTorch tells of a tensor: stable C functions, and at::native::is_neg as compilers but Microsoft's name it."""
 
 
-def item(column: Any, number: int) -> Any:
-    """A product's operand in a column."""
-    return column[number] if isinstance(column, list | tuple) else column
-
-
 @cache
 def _native() -> Any:
     """gemm._cuda, or None where it was not built."""

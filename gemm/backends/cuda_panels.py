@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from gemm.backends.cuda_blocks import Cut, Range
+from gemm.operands import Cut, Range
 
 LINK = 55e9
 """Bytes a second each way between page-locked memory and a device (PCIe 5 x16)."""

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm import engine
-from gemm.backends.base import aligned
 from gemm.backends.cuda_api import cuda
 from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.operands import aligned
 
 SLOT = 16 << 20
 """Bytes of a slot: at 55 GB/s the link takes 0.3 ms, many times what it costs the host to start a copy."""

@@ -11,6 +11,7 @@ from gemm.backends import cuda_heads
 from gemm.backends.cuda_api import LEGACY_STREAM
 from gemm.backends.cuda_arrays import DeviceArray
 from gemm.backends.cuda_heads import Columns, Read
+from gemm.operands import item
 
 
 class Reader(NamedTuple):
@@ -90,7 +91,7 @@ def _cupy_heads() -> Read | None:
         return None
 
     def read(columns: Columns, start: int, count: int, address: int) -> tuple[int, tuple[int, ...]]:
-        first = [cuda_heads.item(x, start) for x in columns if x is not None]
+        first = [item(x, start) for x in columns if x is not None]
         whole = all(getattr(x, "_c_contiguous", False) for x in first)  # which is told sooner than strides
         return (dense if whole else strided)(columns, start, count, address)
 

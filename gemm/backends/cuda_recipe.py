@@ -164,7 +164,7 @@ class _Maker:
         self.room = 0
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
-        if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.params.get("pointers")):
+        if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.apart):
             raise _Unfit
 
     def recipe(self) -> Recipe:

@@ -10,12 +10,13 @@ import importlib
 from typing import Any, NamedTuple
 
 from gemm.backends import cuda_heads, cuda_readers
-from gemm.backends.cuda_heads import Columns, item
+from gemm.backends.cuda_heads import Columns
 from gemm.backends.cuda_readers import Reader
 from gemm.backends.cuda_recipe import Layout
 from gemm.backends.cuda_sequence import Launches
 from gemm.backends.cuda_table import LEAST, MOST
 from gemm.errors import KernelFailed
+from gemm.operands import item
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:

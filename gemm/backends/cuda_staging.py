@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
-from gemm.backends.cuda_blocks import ALIGN, Cut, Range, block, part, parts
+from gemm.backends.cuda_blocks import ALIGN, block
 from gemm.backends.cuda_panels import LINE, Shape, Step, steps
 from gemm.backends.cuda_pinned import Lane, copy, lanes
 from gemm.backends.cuda_travel import Travel
 from gemm.errors import KernelFailed
+from gemm.operands import Cut, Range, part, parts
 from gemm.problem import Device, DeviceView, Operand
 
 TOGETHER = 4 << 20

@@ -9,19 +9,19 @@ panels, and each rectangle of the part is computed as soon as its own are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
 from gemm.backends.base import Launch
-from gemm.backends.cuda_api import cuda
-from gemm.backends.cuda_blocks import Cut, Range, part
+from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_panels import rectangles
 from gemm.backends.cuda_peers import connect, copy
 from gemm.backends.cuda_pinned import Lane, lanes
-from gemm.backends.cuda_spread import Room, Spread
+from gemm.backends.cuda_room import Room
 from gemm.errors import KernelFailed
+from gemm.operands import Cut, Range, Spread, part
 from gemm.problem import Device, DeviceView
 
 DEEP = 4096
@@ -34,47 +34,94 @@ _GRAIN = 256  # cuts are multiples of it: whole tiles, aligned rows
 _AHEAD = 2  # panels along k that are there at a time: one that is multiplied, one that comes
 
 
-def fetch(source: Spread, to: DeviceView, cut: Cut, after: Sequence[int]) -> int:
-    """Enqueue to = the part `cut` of `source` on to's GPU, after these events; returns the event that it is done."""
-    with to.device.handle as gpu, lanes(gpu).one() as lane:
-        for event in after:
-            cuda().cuStreamWaitEvent(lane.up, event, 0)
-        for view, at in source.pieces(cut):
-            connect(gpu, view.device.handle)
-            copy(part(to, at), view, lane.up)
-        event = int(cuda().cuEventCreate(2))  # CU_EVENT_DISABLE_TIMING
-        cuda().cuEventRecord(event, lane.up)
-        return event
+@contextmanager
+def in_order(of: Iterable[Spread]) -> Iterator[Enqueued]:
+    """See Backend.in_order. The operands' streams wait for what was enqueued, whatever happens."""
+    queues: dict[tuple[str, int], DeviceView] = {}
+    for view in (view for spread in of for view in spread.all):
+        queues[view.device.key, LEGACY_STREAM if view.queue is None else view.queue] = view
+    enqueued = Enqueued()
+    try:
+        for (_, stream), view in queues.items():
+            with view.device.handle:
+                enqueued.after.append((view.device, _event(stream)))
+        yield enqueued
+    finally:
+        for (_, stream), view in queues.items():
+            with suppress(KernelFailed), view.device.handle:  # of a context that died: nothing comes after it there
+                enqueued.precede(stream)
+        for device, event in (*enqueued.after, *enqueued.done):
+            with suppress(KernelFailed), device.handle:
+                cuda().cuEventDestroy(event)  # takes effect once it has happened
+
+
+def _event(stream: int) -> int:
+    """An event that happens once that stream is through with what it holds now."""
+    event = int(cuda().cuEventCreate(2))  # CU_EVENT_DISABLE_TIMING
+    cuda().cuEventRecord(event, stream)
+    return event
+
+
+class Enqueued:
+    """See gemm.backends.base.Enqueued.
+
+    Attributes:
+        after, done: events, with their devices, of what the operands' streams held and of what was enqueued.
+    """
+
+    def __init__(self) -> None:
+        self.after: list[tuple[Device, int]] = []
+        self.done: list[tuple[Device, int]] = []
+
+    def fetch(self, source: Spread, to: DeviceView, cut: Cut) -> None:
+        """to = the part `cut` of `source`, on to's GPU."""
+        with to.device.handle as gpu, lanes(gpu).one() as lane:
+            self.follow(lane.up)
+            for view, at in source.pieces(cut):
+                connect(gpu, view.device.handle)
+                copy(part(to, at), view, lane.up)
+            self.done.append((to.device, _event(lane.up)))
+
+    def part(
+        self, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut, *, chained: bool
+    ) -> Part:
+        """A part of a product."""
+        return Part(self, a, b, c, out, bias, cut, chained=chained)
+
+    def follow(self, stream: int) -> None:
+        """Let `stream` wait for what the operands' streams held."""
+        for _, event in self.after:
+            cuda().cuStreamWaitEvent(stream, event, 0)
+
+    def precede(self, stream: int) -> None:
+        """Let `stream` wait for what was enqueued."""
+        for _, event in self.done:
+            cuda().cuStreamWaitEvent(stream, event, 0)
 
 
 class Part:
-    """A part of out = alpha·a·b + beta·c + bias, computed by one GPU.
+    """See gemm.backends.base.Part.
 
     Attributes:
         cut: of out. shape: its. wrote: whether an element of out may have changed.
     """
 
     def __init__(
-        self, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut, *, chained: bool
+        self, among: Enqueued, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut,
+        *, chained: bool,
     ) -> None:  # fmt: skip
-        """chained: the sums may be cut along k. The part is of one block of out, or of a stack that is one."""
+        self._among = among
         self._a, self._b, self._c, self._out, self._bias = a, b, c, out, bias
         self.cut, self._chained, self.wrote = cut, chained, False
         self._down, self._across = len(out.shape) - 2, len(out.shape) - 1
         ((self._target, _),) = out.pieces(cut)
         self.shape = self._target.shape
 
-    def enqueue(
-        self, device: Device, launch: Launch, alpha: Any, beta: Any, *, fused: bool, after: Sequence[int]
-    ) -> int:  # fmt: skip
-        """Have `device` compute it by `launch`, after these events; returns the event that it is done.
-
-        Nothing is waited for. Raises KernelFailed, `spoilt` where c is out and was overwritten by then.
-        """
+    def enqueue(self, device: Device, launch: Launch, alpha: Any, beta: Any, *, fused: bool) -> None:
+        """Have `device` compute it by `launch`."""
         with device.handle as gpu, lanes(gpu).one() as lane:
             for stream in (lane.up, lane.runs[0]):
-                for event in after:
-                    cuda().cuStreamWaitEvent(stream, event, 0)
+                self._among.follow(stream)
             rooms: list[Room] = []
             try:
                 self._run(device, lane, launch, alpha, beta, rooms, fused=fused)
@@ -87,10 +134,8 @@ class Part:
                         lane.follow(lane.runs[0], stream)
                 for room in rooms:
                     room.free(lane.runs[0])
-            event = int(cuda().cuEventCreate(2))  # CU_EVENT_DISABLE_TIMING
-            cuda().cuEventRecord(event, lane.runs[0])
+            self._among.done.append((device, _event(lane.runs[0])))
             lane.rest()
-            return event
 
     def _run(
         self, device: Device, lane: Lane, launch: Launch, alpha: Any, beta: Any, rooms: list[Room], *, fused: bool

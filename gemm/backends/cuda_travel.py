@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
-from gemm.backends.cuda_blocks import Block, Cut, Piece, block, pieces
+from gemm.backends.cuda_blocks import Block, Piece, block, pieces
 from gemm.backends.cuda_pinned import AHEAD, DEPTH, SLOT, Lane, Slot, happened, lanes
+from gemm.operands import Cut
 
 HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
 

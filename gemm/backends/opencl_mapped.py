@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.base import LINE, PAGE, WRAPPED_FROM, aligned
 from gemm.backends.opencl_context import Handle, keep, unmapped
 from gemm.backends.opencl_in_place import Loan, fits
 from gemm.backends.opencl_layout import Layout
 from gemm.errors import KernelFailed
+from gemm.operands import LINE, PAGE, WRAPPED_FROM, aligned
 from gemm.problem import Device, DeviceView, Operand
 
 

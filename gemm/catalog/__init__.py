@@ -13,7 +13,7 @@ from .cuda import CUDA
 from .kernel import BUSY, Kernel
 from .opencl import OPENCL
 
-__all__ = ["BACKENDS", "BUSY", "BY_NAME", "INPUTS", "KERNELS", "TARGETS", "Kernel"]
+__all__ = ["BACKENDS", "BUSY", "BY_NAME", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Kernel"]
 
 BACKENDS: dict[str, str] = {
     "cpu": "gemm.backends.cpu:CpuBackend",
@@ -22,6 +22,10 @@ BACKENDS: dict[str, str] = {
     "numpy": "gemm.backends.numpy:NumpyBackend",
 }
 """name → module:class. Ties in predicted time go to the first."""
+HOST_BACKENDS = ("cpu", "numpy")
+"""Backends that compute in host memory, load no driver, and cost nothing to look for."""
+SPREADING = ("cuda",)
+"""Backends that compute one product on several of their devices (Backend.in_order), as backend="cuda:all" asks."""
 
 KERNELS: tuple[Kernel, ...] = (
     *CPU,

@@ -98,6 +98,11 @@ class Kernel:
         """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
+    @property
+    def apart(self) -> bool:
+        """Whether it computes products each of which lies by itself: Problem.apart."""
+        return bool(self.params.get("pointers"))
+
     def chosen_on(self, kind: str, features: Set[str]) -> bool:
         """Whether it may be chosen on a device of that kind with those features though nobody named it."""
         return kind in self.auto and features.isdisjoint(self.beaten)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemm import dispatch
-from gemm.dispatch.entrants import HOST_BACKENDS
+from gemm.catalog import HOST_BACKENDS
 from gemm.problem import Problem
 
 SIZES = tuple(1 << power for power in range(4, 14))

@@ -75,7 +75,7 @@ def gemm(
     asked = _checked(arrays, alpha=alpha, beta=beta, dtype=dtype, activation=activation, **options)
     dispatch.check_names(backend, kernel)
     kind = operands.named(asked.problem.dtype, "the result")
-    x, y = (_labelled(arrays[n], n, flip, end) for n, flip, end in (("a", trans_a, ROW), ("b", trans_b, COLUMN)))
+    x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
     kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
     if asked.problem.k == 0:  # or alpha is: a and b are not read
@@ -218,7 +218,7 @@ def _checked(arrays: dict[str, Any], **options: Any) -> call.Call:
     return asked
 
 
-def _labelled(array: Any, name: str, trans: Any, end: str) -> Operand:
+def _labelled(array: Any, name: str, trans: Any) -> Operand:
     """An operand with labels, those of its matrices as they lie."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))

@@ -10,9 +10,10 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
+from gemm.catalog import HOST_BACKENDS
 from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import EVERY, HYBRID, Candidate, Plan, Split
+from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -38,10 +39,10 @@ def choose(
         from gemm.dispatch import hybrid  # which has its sides chosen here
 
         return hybrid.choose(problem)
-    if backend == EVERY and not without:
+    if backend in ALL and not without:
         from gemm.dispatch import several  # likewise
 
-        return several.choose(problem, kernel, held_by)
+        return several.choose(problem, backend, kernel, held_by)
     return _choose(problem, backend, kernel, held_by, without)
 
 
@@ -151,7 +152,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
         on_cpu = best.seconds if best is not None and best.kernel.backend == "cpu" else None
         if on_cpu is None or not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue
-    elif all(row.backend in entrants.HOST_BACKENDS for row in rows):
+    elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and facts is None:
         facts = probe.facts(run=True)

@@ -11,14 +11,11 @@ import platform
 from collections.abc import Iterable
 from functools import lru_cache
 
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
-from gemm.dispatch.plan import EVERY, HYBRID, Candidate, Rates
+from gemm.dispatch.plan import ALL, HYBRID, Candidate, Rates
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
-
-HOST_BACKENDS = probe.HARMLESS
-"""Backends that compute in host memory and cost nothing to look for."""
 
 
 class Entrant:
@@ -36,11 +33,12 @@ class Entrant:
         self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
         self._facts, self._trusting = facts, trusting
         self._known: dict[str, Rates | None] = {}
+        named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
             or unavailable(row, device, reproducible=example.reproducible)
             or trust.failed(row, device)
-            or ("" if trusting or row.chosen_on(device.kind, device.features) else _by_name(device))
+            or ("" if named else f"chosen on a {device.kind} only by name")
         )
         if not self.why_not:
             self._rates = self._rates_of(row)
@@ -125,7 +123,7 @@ def lineup(
             found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
             continue
         for device in devices:
-            if ":" not in backend or backend in (EVERY, device.key):
+            if ":" not in backend or backend in (*ALL, device.key):
                 found.append(Entrant(row, device, example, facts, trusting=trusting))
     return Lineup(found)
 
@@ -156,8 +154,8 @@ def check_names(backend: str, kernel: str | None) -> None:
     """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
     family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
     named = family in BACKENDS and (backend == family or number.isdigit())
-    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, EVERY) or backend in TARGETS))):
-        names = ", ".join(("auto", *BACKENDS, HYBRID, EVERY, *sorted(TARGETS - set(BACKENDS))))
+    if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, *ALL) or backend in TARGETS))):
+        names = ", ".join(("auto", *BACKENDS, HYBRID, *ALL, *sorted(TARGETS - set(BACKENDS))))
         raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
@@ -205,7 +203,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
         return "adds no bias and applies no activation in a device's memory"
     if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):
         return f"offers precision={row.precision!r}, not {problem.precision!r}"
-    if problem.apart and not row.params.get("pointers"):
+    if problem.apart and not row.apart:
         return "takes no table of addresses"
     exact = problem.dtype == "bool" or "int" in problem.dtype
     if problem.reproducible and not row.ordered and not exact:
@@ -224,10 +222,6 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     if not missing:
         return ""
     return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
-
-
-def _by_name(device: Device) -> str:
-    return f"chosen on a {device.kind} only by name"
 
 
 def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:

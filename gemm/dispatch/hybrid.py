@@ -16,10 +16,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from gemm.catalog import BACKENDS
+from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.dispatch import balance, choice, correction, probe, trust
 from gemm.dispatch.balance import CPU
-from gemm.dispatch.entrants import HOST_BACKENDS
 from gemm.dispatch.plan import HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem

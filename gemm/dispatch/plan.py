@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gemm.catalog import Kernel
+from gemm.catalog import SPREADING, Kernel
 from gemm.problem import Device, Problem
 
 HYBRID = "hybrid"
 """The name for the CPU and a device at once; see gemm.dispatch.hybrid."""
-EVERY = "cuda:all"
-"""The name for all GPUs at once; see gemm.dispatch.several."""
+ALL = {f"{name}:all": name for name in SPREADING}
+"""{the name for all devices of a backend at once, "cuda:all": the backend}; see gemm.dispatch.several."""
 CALL = 2e-6
 """Seconds of a call that only enters native code."""
 
@@ -94,7 +94,7 @@ class Split(Plan):
     `seconds` are those until the last side is done.
 
     Attributes:
-        backend: what was asked for, HYBRID or EVERY. named: the kernel that was, or None.
+        backend: what was asked for, HYBRID or one of ALL. named: the kernel that was, or None.
         sides: a plan each; one of them has everything where that turned out to be sooner.
         cuts: the part of each side: (axis, start, stop) of each axis that is cut, a field of Problem, "m", "n" or
             "batch".

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm import sources
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import tuning
 from gemm.dispatch.plan import Rates
 from gemm.problem import Device
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from gemm.dispatch.child import Line
 
 log = logging.getLogger("gemm")
-
-HARMLESS = ("cpu", "numpy")
-"""Backends that load no driver."""
 
 RESTARTS = 4
 """How many steps may kill the child before the probe settles for what it has."""
@@ -99,7 +96,7 @@ def devices(backend: str) -> tuple[Device, ...]:
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable
 
-    if backend not in HARMLESS:
+    if backend not in HOST_BACKENDS:
         with _lock:
             found = _known(entry(), run=False) or _known(entry("drivers"), run=True)
         if found and backend in found.deadly:
@@ -259,7 +256,7 @@ def explore(request: Line) -> Iterator[Line]:
 
     skip = request["skip"]
     for name in BACKENDS:
-        if name in skip or (name in HARMLESS and not request["verify"]):
+        if name in skip or (name in HOST_BACKENDS and not request["verify"]):
             continue
         yield {"step": "begin", "what": name}
         try:

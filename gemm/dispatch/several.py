@@ -1,8 +1,9 @@
-"""backend="cuda:all": one product over all GPUs of the host, each a part of the result.
+"""backend="cuda:all": one product over all devices of a backend, each a part of the result.
 
-Parts are rectangles of rows and columns, or matrices of a stack, as large as each GPU is fast; k is never cut between
-GPUs, so that an element has the bits of one GPU. Of host operands each part is a product of its own, with its own lane
-to its GPU (gemm.dispatch.together); operands on a GPU are fetched by the others (gemm.dispatch.summa).
+Parts are rectangles of rows and columns, or matrices of a stack, as large as each device is fast; k is never cut
+between them, so that an element has the bits of one device. Of host operands each part is a product of its own, with
+its own way to its device (gemm.dispatch.together); operands on a device are fetched by the others
+(gemm.dispatch.summa).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from gemm.dispatch import balance, choice, registry, trust
-from gemm.dispatch.plan import EVERY, Plan, Split
+from gemm.dispatch.plan import ALL, Plan, Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
 
@@ -25,19 +26,24 @@ Bounds = tuple[int, ...]
 """0 and the ends of parts of an axis; two that are equal are of a part without items."""
 
 
-def gpus() -> tuple[Device, ...]:
-    """All of them. Raises BackendUnavailable where there are not two."""
-    found = registry.backend(EVERY.partition(":")[0]).devices()
+def devices(backend: str) -> tuple[Device, ...]:
+    """All that `backend`, one of ALL, names. Raises BackendUnavailable where there are not two."""
+    found = registry.backend(ALL[backend]).devices()
     if len(found) < 2:
-        raise BackendUnavailable(EVERY, f"there is one GPU only, {found[0].name}", 'Pass backend="cuda"')
+        raise BackendUnavailable(
+            backend, f"there is one {found[0].kind.upper()} only, {found[0].name}", f'Pass backend="{ALL[backend]}"'
+        )
     return found
 
 
 @lru_cache(maxsize=4096)
-def choose(problem: Problem, kernel: str | None, held_by: Device | None) -> Plan:
-    """A Split, or the plan of one GPU where that is sooner. Raises what gemm.dispatch.choose does."""
-    if held_by is not None and held_by not in gpus():
-        raise ValueError(f"backend={EVERY!r} cannot reach operands that lie on {held_by.key}; copy them to a GPU first")
+def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> Plan:
+    """A Split, or the plan of one device where that is sooner. Raises what gemm.dispatch.choose does."""
+    every = devices(backend)
+    if held_by is not None and held_by not in every:
+        raise ValueError(
+            f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to {every[0].key} first"
+        )
 
     def on(device: Device, part: Problem) -> Plan:
         if held_by is None:
@@ -45,19 +51,19 @@ def choose(problem: Problem, kernel: str | None, held_by: Device | None) -> Plan
         return choice.choose(replace(part, device=device.key), device.key, kernel, device)
 
     whole, refusal = [], None
-    for device in gpus():
+    for device in every:
         try:
             whole.append(on(device, problem))
         except BackendUnavailable as error:  # it has failed before, say
             refusal = error
     alone = [plan for plan in whole if held_by in (None, plan.device)]
     if not alone:
-        raise refusal or BackendUnavailable(EVERY, "no GPU is left")
+        raise refusal or BackendUnavailable(backend, "no device is left")
     best = min(alone, key=lambda plan: plan.seconds)
     if len(whole) == 1:
-        return replace(best, reason=f"{best.reason}; no other GPU has a kernel for it")
+        return replace(best, reason=f"{best.reason}; no other device has a kernel for it")
     if held_by is not None and "S" in problem.layout:
-        return replace(best, reason=f"{best.reason}; operands whose elements lie apart are not fetched by other GPUs")
+        return replace(best, reason=f"{best.reason}; operands whose elements lie apart are not fetched by others")
     sides, cuts = [], []
     for plan, cut in zip(whole, _cuts(problem, whole), strict=True):
         if all(start < stop for _, start, stop in cut):
@@ -68,11 +74,11 @@ def choose(problem: Problem, kernel: str | None, held_by: Device | None) -> Plan
         _copied(sides, held_by), *(max(side.seconds, _fetched(side, held_by)) for side in sides)
     )
     if len(sides) == 1 or seconds > GAIN * best.seconds:
-        return replace(best, reason=f"{best.reason}; more GPUs would not gain enough")
+        return replace(best, reason=f"{best.reason}; more devices would not gain enough")
     told = ", ".join(_told(cut, side) for cut, side in zip(cuts, sides, strict=True))
     told += f"; {best.device.key} alone would take {balance.ms(best.seconds)}"
     return Split(
-        problem, sides[0].kernel, sides[0].device, seconds, told, backend=EVERY, named=kernel,
+        problem, sides[0].kernel, sides[0].device, seconds, told, backend=backend, named=kernel,
         sides=tuple(sides), cuts=tuple(cuts),
     )  # fmt: skip
 
@@ -81,19 +87,17 @@ trust.forgetful.append(choose.cache_clear)
 
 
 def _fetched(side: Plan, home: Device | None) -> float:
-    """Seconds that operands of a GPU's part take from the GPU that holds them, and its results back."""
-    if home is None or side.device.handle is home.handle:
+    """Seconds that operands of a device's part take from the device that holds them, and its results back."""
+    if home is None or side.device == home:
         return 0.0
-    from gemm.backends import cuda_peers  # not before there are GPUs
-
-    return sum(side.problem.moved) / cuda_peers.rate(side.device.handle, home.handle)
+    return sum(side.problem.moved) / registry.backend(home.backend).rate(side.device, home)
 
 
 def _copied(sides: Sequence[Plan], home: Device | None) -> float:
-    """Seconds that the host's threads take, which all GPUs share, to copy host operands of all parts."""
-    from gemm.backends.cuda_panels import HOST  # not before there are GPUs
-
-    return 0.0 if home is not None else sum(sum(side.problem.moved) for side in sides) / HOST
+    """Seconds that the host's threads take, which all devices share, to copy host operands of all parts."""
+    if home is not None:
+        return 0.0
+    return sum(sum(side.problem.moved) for side in sides) / registry.backend(sides[0].device.backend).copying
 
 
 def grids(count: int) -> Iterator[tuple[int, int]]:
@@ -110,9 +114,9 @@ def bounds(total: int, weights: Sequence[float], grain: int = 1) -> Bounds:
 
 
 def _cuts(problem: Problem, whole: Sequence[Plan]) -> Iterator[tuple[tuple[str, int, int], ...]]:
-    """The part of each of these plans' GPUs.
+    """The part of each of these plans' devices.
 
-    A GPU is sent its rows of a and its columns of b: of all grids the one that sends least; rows only, if as good.
+    A device is sent its rows of a and its columns of b: of all grids the one that sends least; rows only, if as good.
     """
     rates = [1 / plan.seconds for plan in whole]
     if balance.longest(problem) == "batch":

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm import engine, operands
-from gemm.backends.cuda_blocks import Cut, part, parts
 from gemm.dispatch import choice, hybrid
 from gemm.dispatch.balance import CPU
 from gemm.dispatch.hybrid import name_of
-from gemm.dispatch.plan import EVERY, HYBRID, Plan, Split
+from gemm.dispatch.plan import ALL, HYBRID, Plan, Split
 from gemm.errors import BackendUnavailable
+from gemm.operands import Cut, part, parts
 from gemm.problem import Problem
 
 DRIVING = 4
@@ -54,7 +54,7 @@ class SplitLaunch:
         failed = [side for side in sides if side.failure is not None]
         well = [side.name for side in sides if side.failure is None]
         for each in failed:
-            make_up(each, [*well, "auto" if plan.backend == HYBRID else EVERY.partition(":")[0]])
+            make_up(each, [*well, "auto" if plan.backend == HYBRID else ALL[plan.backend]])
         if plan.backend == HYBRID and not failed and len(sides) == len(plan.sides):
             hybrid.learn(self._plan, [side.seconds for side in sides])
 

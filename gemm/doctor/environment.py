@@ -23,9 +23,8 @@ OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AM
 
 def variables() -> Iterator[Finding]:
     """Names that nothing reads, and values that make no sense."""
-    known = (*VARIABLES, *OTHERS)
+    known, meant = (*VARIABLES, *OTHERS), {name.removeprefix("GEMM_"): name for name in VARIABLES}
     for name in sorted(name for name in os.environ if name.startswith("GEMM_") and name not in known):
-        meant = {known.removeprefix("GEMM_"): known for known in VARIABLES}
         like = difflib.get_close_matches(name.removeprefix("GEMM_"), meant, 1)
         remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; those that are read: {', '.join(VARIABLES)}"
         yield Finding("error", f"{name} is set, which nothing reads", "what it should do does not happen", remedy,

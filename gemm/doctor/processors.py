@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import sysconfig
 from collections.abc import Iterator
 
 from gemm import threads as granting
@@ -22,7 +23,8 @@ def engine() -> Iterator[Finding]:
     except BackendUnavailable as error:
         yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "engine")
         return
-    for name in ("gemm._memo", "gemm._cuda"):
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # which has neither: both rely on the GIL
+    for name in () if free_threaded else ("gemm._memo", "gemm._cuda"):
         try:
             importlib.import_module(name)
         except ImportError as error:

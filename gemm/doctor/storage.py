@@ -13,8 +13,8 @@ from gemm.doctor.finding import Finding
 LEAST = 64 << 20
 """Bytes that should be free: an H200's kernels take some ten MiB."""
 
-LOADED = {"pyopencl": "pyopencl", "pytools": "pytools"}
-"""{folder in the user's cache: whose it is}, of those who unpickle what they find there."""
+UNPICKLING = ("pyopencl", "pytools")
+"""Libraries that unpickle what they find in their folders in the user's cache."""
 
 
 def cache() -> Iterator[Finding]:
@@ -47,12 +47,12 @@ def caches_of_others() -> Iterator[Finding]:
     """Folders whose files pyopencl and pytools unpickle, which is to run them, and to which others may write."""
     if os.name != "posix":
         return
-    for name, owner in LOADED.items():
+    for name in UNPICKLING:
         folder = Path(os.environ.get("XDG_CACHE_HOME", "").strip() or Path.home() / ".cache", name)
         try:
             facts = folder.stat()
         except OSError:
             continue
         if facts.st_mode & 0o022 or facts.st_uid not in (0, os.geteuid()):
-            yield Finding("error", f"others may write to {folder}", f"{owner} runs what it finds there",
+            yield Finding("error", f"others may write to {folder}", f"{name} runs what it finds there",
                           f"rm -r {folder}", "cache")  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm import operands
 from gemm.catalog import KERNELS, Kernel
 from gemm.dispatch import registry
 from gemm.engine import features
@@ -28,6 +29,7 @@ FMA_UNITS: dict[str, dict[int, int]] = {
                 100: 64, 120: 2},
 }  # fmt: skip
 """Fused multiply-adds a clock of one multiprocessor, by compute capability; tensor cores apart."""
+_ROUNDS, _CALLS = 30, 400  # of a CPU kernel, of which the quickest round counts
 
 _L1_BYTES = 20 << 10  # of operands: below the 32 KiB that CPUs have at least, so that both panels stay there
 
@@ -81,12 +83,13 @@ def _cpu(dtype: str) -> Peak | None:
     return Peak(rate * threads, basis) if rate else None
 
 
-def _loop_rate(engine: Any, row: Kernel, rounds: int = 30, calls: int = 400) -> float:
+def _loop_rate(engine: Any, row: Kernel) -> float:
     """GFLOP/s of one core in `row`'s micro-kernel, or 0 if the machine was too busy to tell."""
     mr, nr = row.params["MR"], row.params["NR"]
     long = _L1_BYTES // (np.dtype(row.dtype).itemsize * (mr + nr)) // 8 * 8
     short = long // 4
-    a, b = (_aligned(long * width, row.dtype) for width in (mr, nr))
+    a, b = (operands.aligned(long * width * np.dtype(row.dtype).itemsize).view(row.dtype) for width in (mr, nr))
+    a[:] = b[:] = 1
     out = np.zeros((mr, nr), row.dtype)
     address, scalar = engine.ffi.cast, engine.ffi.new("gemm_scalar *", {"re": 1.0})
     run = getattr(engine.lib, row.name).compute
@@ -96,18 +99,12 @@ def _loop_rate(engine: Any, row: Kernel, rounds: int = 30, calls: int = 400) -> 
         "alpha": scalar, "beta": scalar,
     })  # fmt: skip
     best = {short: math.inf, long: math.inf}
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         for k in best:
             block.k, block.a_ts, block.b_ts = k, mr * k, nr * k
             start = time.perf_counter()
-            for _ in range(calls):
+            for _ in range(_CALLS):
                 run(block)
-            best[k] = min(best[k], (time.perf_counter() - start) / calls)
+            best[k] = min(best[k], (time.perf_counter() - start) / _CALLS)
     gained = best[long] - best[short]
     return 2.0 * mr * nr * (long - short) / gained / 1e9 if gained > 0 else 0.0
-
-
-def _aligned(count: int, dtype: str) -> np.ndarray:
-    """`count` ones at an address that is a multiple of 64."""
-    raw = np.ones(count + 64, dtype)
-    return raw[-raw.ctypes.data % 64 // raw.itemsize :][:count]

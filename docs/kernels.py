@@ -1,7 +1,6 @@
-"""Writes docs/kernels.md, the tables of kernels, from gemm/catalog and from what is recorded of them.
+"""A hook of mkdocs (mkdocs.yml): the page of kernels, from gemm/catalog and from what is recorded of them.
 
-python docs/make_kernel_table.py            write it
-python docs/make_kernel_table.py --check    exit 1 if it is not what would be written
+It is made when the site is built, so that a kernel is a source file and a row, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import generated
+from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gemm"))
 from catalog import BACKENDS, KERNELS  # alone: the package needs NumPy
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "kernels.md"
 
 INTRODUCTION = """# Kernels
-
-<!-- Made by docs/make_kernel_table.py from gemm/catalog and benchmarks/results: change those. -->
 
 A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
 can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
@@ -109,12 +105,13 @@ def _newest(name: str) -> list[Any]:
 
 
 def document() -> str:
-    """The text of docs/kernels.md. The catalog is imported alone, so that no dependency has to be installed."""
+    """The page's text."""
     parts = [INTRODUCTION]
     parts += [f"## {backend}\n\n{table(KERNELS, backend)}\n" for backend in BACKENDS]
     parts.append(f"{RECORDED}\n{recorded(KERNELS)}\n")
     return "\n".join(parts)
 
 
-if __name__ == "__main__":
-    sys.exit(generated.main(None, __doc__, TARGET, document))
+def on_files(files: Files, *, config: Any) -> None:
+    """Adds the page."""
+    files.append(File.generated(config, "kernels.md", content=document()))

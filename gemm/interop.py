@@ -1,0 +1,104 @@
+"""From whatever the caller holds to operands that backends take, and back to the caller's library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gemm.backends.base import Backend
+from gemm.dispatch import registry
+from gemm.operands import extra, overlap
+from gemm.problem import EXTRA, DeviceView, Operand
+
+
+def wrap(array: Any, name: str) -> Operand:
+    """`array` as a host ndarray (a view where possible) or a DeviceView; `name` is for errors.
+
+    Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
+    """
+    if type(array) is np.ndarray or isinstance(array, DeviceView):
+        return array
+    for backend in _with_memory(array):
+        view = backend.view(array, name)
+        if view is not None:
+            return view
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
+    library, _, kind = str(getattr(array, "dtype", "")).partition(".")
+    if library == "torch" and kind in EXTRA:  # no type of NumPy's own: its bits are read
+        bits = extra(kind, f"{name} is a {kind} tensor")
+        return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
+
+
+def lazy(*arrays: Any) -> bool:
+    """Whether one of them is dask's, whose products gemm.dask makes; judged without loading it."""
+    library = sys.modules.get("dask.array")
+    kind = getattr(library, "Array", ())  # () while another thread imports it
+    return any(isinstance(array, kind) for array in arrays)
+
+
+def wrap_output(array: Any) -> Operand:
+    """Like `wrap`, for out, which will be written: refuses what is read-only or would be a copy."""
+    operand = wrap(array, "out")
+    if isinstance(operand, DeviceView):
+        if operand.readonly:
+            raise ValueError("out is read-only; pass a writeable array")
+        _refuse_broadcast(operand)
+        return operand
+    if operand is not array and not overlap(operand, wrap(array, "out")):
+        raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
+    if not operand.flags.writeable:
+        raise ValueError("out is read-only; pass a writeable array")
+    _refuse_broadcast(operand)
+    return operand
+
+
+def _refuse_broadcast(operand: Operand) -> None:
+    if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
+        raise ValueError("out is broadcast: several of its elements are one; pass an array of its own")
+
+
+def _with_memory(array: Any) -> Iterator[Backend]:
+    """The backends whose memory `array` may lie in, judged without loading any library."""
+    if "pyopencl" in sys.modules and (hasattr(array, "base_data") or hasattr(array, "int_ptr")):
+        yield registry.backend("opencl")
+    if _on_cuda(array):
+        yield registry.backend("cuda")
+
+
+_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+def _on_cuda(array: Any) -> bool:
+    # DLPack first: reading the interface of a tensor that requires a gradient raises.
+    try:
+        return int(array.__dlpack_device__()[0]) in _DLPACK_CUDA
+    except (AttributeError, TypeError, ValueError, BufferError):
+        return hasattr(array, "__cuda_array_interface__")
+
+
+def like(result: Operand, example: Any) -> Any:
+    """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
+    if isinstance(result, DeviceView):
+        return registry.backend(result.device.backend).returned(result, example)
+    if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
+        return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
+    if hasattr(example, "__array_namespace__"):
+        library = example.__array_namespace__()
+    else:
+        library = sys.modules[type(example).__module__.partition(".")[0]]
+    if result.dtype.name == "bfloat16":  # which NumPy does not pass on
+        return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
+    return library.from_dlpack(result)
+
+
+def conjugated(x: Operand) -> Operand:
+    """A conjugated copy of an array of complex numbers. Raises TypeError for one on a device that has no way."""
+    return registry.backend(x.device.backend).conjugated(x) if isinstance(x, DeviceView) else x.conj()

@@ -1,0 +1,93 @@
+"""Who may import whom: docs/architecture.md, "Layers"."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gemm
+from gemm.backends.base import Backend
+from gemm.catalog import BACKENDS, SPREADING
+from gemm.dispatch import registry
+
+ROOT = Path(gemm.__file__).parent
+PURE = ("catalog", "errors", "operands", "plain", "problem")
+"""Data and arithmetic."""
+MACHINE = (*PURE, "engine", "sources", "threads")
+"""And what is so of this machine and of its files."""
+RULES: dict[str, tuple[str, ...]] = {
+    "catalog": ("catalog",),
+    "errors": (), "plain": (), "problem": (), "operands": ("problem",),
+    "threads": MACHINE, "engine": MACHINE, "sources": MACHINE,
+    "backends": ("backends", *MACHINE),
+    "epilogue": ("backends.base", *PURE), "verify": ("backends.base", *PURE),
+    "measure": ("backends.base", "dispatch.plan", "verify", *PURE),
+    "dispatch": ("dispatch", "backends.base", "epilogue", "measure", "verify", *MACHINE),
+}  # fmt: skip
+"""{module or package: what it may import of gemm}. What is not named is above them, and may import them all."""
+ABOVE = ("cli", "compare", "dask", "doctor", "report", "timing")
+"""Imported by each other, and where they are used within functions."""
+OWN = {"prepared": {"backends.cpu"}, "chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
+"""{who knows a backend: which}: the engine is part of the package, and is asked for what no other backend has."""
+FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """The modules of gemm that a file imports, without "gemm.", and whether it does so as it is imported itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    first = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == "gemm":
+            inner = str(node.module).removeprefix("gemm").lstrip(".")
+            for name in [alias.name for alias in node.names]:
+                below = ROOT.joinpath(*inner.split(".")) / name
+                is_module = below.is_dir() or below.with_suffix(".py").exists()
+                yield ".".join(filter(None, (inner, name if is_module else ""))), id(node) in first
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "gemm":
+                    yield alias.name.removeprefix("gemm").lstrip("."), id(node) in first
+
+
+def under(module: str, names: tuple[str, ...] | set[str]) -> bool:
+    """Whether a module is one of those, or in one."""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+@pytest.mark.parametrize("layer", RULES)
+def test_a_layer_imports_what_is_below(layer: str) -> None:
+    paths = [path for path, parts in FILES.items() if parts[0] == layer]
+    assert paths
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in paths
+        for module, _ in imports(path)
+        if module and not under(module, RULES[layer])  # "": gemm itself, for its version
+    ]
+    assert not wrong
+
+
+def test_backends_are_known_by_their_interface() -> None:
+    """Above them, too."""
+    known: dict[str, set[str]] = {}
+    for path, parts in FILES.items():
+        concrete = {name for name, _ in imports(path) if under(name, {"backends"})} - {"backends.base"}
+        if concrete and parts[0] != "backends":
+            known.setdefault(parts[0], set()).update(concrete)
+    assert known == OWN
+
+
+def test_what_is_above_is_loaded_when_it_is_used() -> None:
+    for path, parts in FILES.items():
+        if parts[0] not in (*ABOVE, "__main__"):
+            early = [module for module, first in imports(path) if first and under(module, ABOVE)]
+            assert not early, path
+
+
+def test_the_catalog_names_the_backends_that_spread_products() -> None:
+    spreading = [name for name in BACKENDS if type(registry.backend(name)).in_order is not Backend.in_order]
+    assert spreading == list(SPREADING)
+    assert all(registry.backend(name).copying > 0 for name in spreading)
