@@ -21,6 +21,8 @@ LEAST = 16
 """n of a product that is too small to matter."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
+STREAMED = 128 << 20
+"""Bytes of the operand by which a device's memory is timed: no cache holds them."""
 WIDTH = 2048
 """Columns of it."""
 _PAGE = 4096
@@ -56,8 +58,20 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     rates = Rates(launch, flops, staged=max(staged, 0.0), wrapped=backend.wraps(device))
     if resident:
         upload, download, start = link(backend, kernel, device)
-        return replace(rates, upload=upload, download=download, start=start, overlaps=backend.overlaps)
+        memory = _streamed(timed, kernel, device, launch)
+        return replace(rates, upload=upload, download=download, start=start, overlaps=backend.overlaps, memory=memory)
     return replace(rates, launch=CALL, memory=MOVED / timed(1, WIDTH, MOVED // types[1].itemsize // WIDTH))
+
+
+def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launch: float) -> float:
+    """Bytes/s at which a GPU's kernel reads the operand that it streams; 0: it streams none."""
+    streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
+    if not streams:
+        return 0.0
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize
+    deep = min(STREAMED, device.limits.get("max_alloc", STREAMED)) // itemsize // WIDTH
+    spent = timed(*((WIDTH, columns) if streams & 1 else (rows, WIDTH)), deep)
+    return WIDTH * deep * itemsize / max(spent - launch, spent / 4)
 
 
 _links: dict[str, tuple[float, float, float]] = {}

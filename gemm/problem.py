@@ -184,6 +184,12 @@ class Problem:
         return _itemsize(self.dtype)
 
     @property
+    def itemsizes(self) -> tuple[int, int]:
+        """Bytes of an element of a and of b."""
+        a, b = self.inputs or (self.dtype, self.dtype)
+        return _itemsize(a), _itemsize(b)
+
+    @property
     def fused(self) -> bool:
         """Whether there is more to do than alpha·a·b + beta·c."""
         return self.bias or self.activation != ""
@@ -213,7 +219,7 @@ class Problem:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Bytes of a, b, c and out; c has none where beta = 0."""
-        a, b = map(_itemsize, self.inputs or (self.dtype, self.dtype))
+        a, b = self.itemsizes
         c = self.m * self.n * self.itemsize * self.batch
         return self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
 

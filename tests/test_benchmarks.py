@@ -374,6 +374,21 @@ def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
     assert "Where auto lost most" in done.stdout
 
 
+def test_recorded_choices_are_replayed(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes", reason="some were of bfloat16")
+    runs = [str(ROOT / f"benchmarks/results/2026-11-24-h200-auto/auto_regret{x}.json") for x in ("", "_tuned")]
+    done = run("benchmarks/auto_model.py", *runs, "--worst", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(", recorded ") == 3 + 1
+    lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if line.startswith("cuda:0, ")}
+    assert lines.keys() == {"cuda:0, recorded", "cuda:0, model"}  # OpenCL's rates are not in these files
+    for _, _, products, median, p95, worst, *_ in lines.values():
+        assert int(products) > 50
+        assert 1 <= float(median) <= float(p95) <= float(worst)
+    (tmp_path / "other.json").write_text('{"schema": "other"}')
+    assert run("benchmarks/auto_model.py", str(tmp_path / "other.json")).returncode == 2
+
+
 def test_merging_is_timed_beside_calls_one_by_one(tmp_path: Path) -> None:
     file = tmp_path / "batching.json"
     done = run("benchmarks/batching.py", "--sizes", "4,8", "--count", "50", "--rounds", "3", "--json", str(file))

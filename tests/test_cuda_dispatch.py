@@ -113,6 +113,50 @@ def test_operands_that_lie_wrong_cost_their_copy():
     assert other.seconds > whole.seconds + 2 * (2 * 4 * 4096**2) / 4917e9
 
 
+def test_rows_of_the_result_that_are_not_aligned_cost_their_stores():
+    """Blocks that share a multiprocessor hide them behind each other's arithmetic, a persistent one does not."""
+    for name, hidden in (("sgemm_cuda_ffma_64x64", True), ("sgemm_cuda_ffma_128x128", False),
+                         ("sgemm_cuda_ffma_tma_128x128_along_k", False)):  # fmt: skip
+        row = BY_NAME[name]
+        whole, odd = (
+            roof.predict(row, H200, Problem("float32", 8192, n, 1024, device="cuda:0", layout="NTN"), None)
+            for n in (8192, 8191)
+        )
+        stores = 1e-9 * row.scattered * 8192 * 8191 / 132
+        assert odd.compute - whole.compute == pytest.approx(0.1 * stores if hidden else stores, rel=0.02)
+
+
+def test_elements_that_are_copied_one_by_one_cost_their_time():
+    def compute(name, m, n, k, layout="NNN"):
+        row = BY_NAME[name]
+        return roof.predict(row, H200, Problem(row.dtype, m, n, k, layout=layout, device="cuda:0"), None).compute
+
+    small, large = (
+        compute(name, 4096, 4096, 4095, "NTN") - compute(name, 4096, 4096, 4096, "NTN")
+        for name in ("dgemm_cuda_dmma_16x128", "dgemm_cuda_dmma_64x64")
+    )
+    assert small > 1.5 * large > 0  # which loads fewer elements for as many sums
+    ffma = "sgemm_cuda_ffma_64x64"
+    assert compute(ffma, 4096, 4096, 1023) <= compute(ffma, 4096, 4096, 1024)  # a comes so anyway, as in its rate
+    assert compute(ffma, 4096, 4096, 1024, "NTN") > compute(ffma, 4096, 4096, 1024)  # and so does b along k
+    packed = "sgemm_cuda_ffma_tma_128x128_along_k"
+    assert compute(packed, 512, 8191, 8192) > compute(packed, 512, 8192, 8192) + roof.ALONE * 8191 * 8192 / 132
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "kernel"),
+    [
+        ((557, 1404, 5315), INT8, "s8s32gemm_cuda_kmajor_128x64"), ((1597, 5382, 40), FP16, "hgemm_cuda_wgmma_192x192"),
+        ((119, 970, 143), BF16, "bgemm_cuda_tile"), ((14, 1, 665, 417), FP32, "sgemm_cuda_gemv_1"),
+        ((5314, 371, 344, 5), FP32, "sgemm_cuda_ffma_tma_128x128_along_k"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_was_the_soonest_on_an_h200_is_chosen(shape, options, kernel):
+    """By benchmarks/results/2026-11-24-h200-auto/auto_regret*.json, where these differ by a fifth and more."""
+    assert best(*shape, **options) == kernel
+
+
 def test_a_swapped_product_is_the_same_product():
     """out in columns: out' = b' a', as the launches have it."""
     for row in (row for row in KERNELS if row.backend == "cuda" and not row.swap and "float" in row.dtype):
@@ -139,6 +183,11 @@ def test_reproducible_products_are_not_cut():
     assert cut.seconds < whole.seconds / 3
 
 
+def test_what_a_row_says_of_its_time_is_no_parameter():
+    """They are whole numbers, which kernels are compiled with and hosts go by."""
+    assert all(isinstance(value, int) for row in KERNELS for value in row.params.values())
+
+
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 
 
@@ -151,6 +200,19 @@ def test_parts_of_k_are_clusters_and_none_is_empty(row):
                 found = blocks.parts(row, count, k, units)
                 assert 1 <= found <= max(1, min(row.params.get("parts", 1), 8 // row.params.get("MULTICAST", 1)))
                 assert (found - 1) * -(-steps // found) < steps
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("device", [H200, PASCAL], ids=lambda device: device.name)
+def test_bounds_stay_below_predictions(row, device):
+    soonest = cost.Soonest(row, device, [], moved=False)
+    shapes = (1, 1, 1), (5, 7, 0), (37, 41, 43), (5000, 3, 700), (3, 5000, 700), (128, 4096, 64), (4096, 4096, 4096)
+    for shape in shapes:
+        for batch, layout, ordered in ((1, "NNN", False), (1, "NTN", True), (100, "TNT", False)):
+            problem = Problem(row.dtype, *shape, batch, layout=layout, device=device.key, inputs=row.inputs,
+                              reproducible=ordered and row.ordered)  # fmt: skip
+            found = cost.predict(row, device, problem, None).seconds
+            assert soonest.seconds(problem, problem.flops, problem.moved) <= found * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

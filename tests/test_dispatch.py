@@ -157,6 +157,48 @@ def test_the_model_counts_idle_units_and_launches():
     assert 2e-5 < split < whole
 
 
+def test_the_model_counts_passes_over_what_a_kernel_streams():
+    rates = cost.Rates(launch=1e-5, flops=4e13, memory=4e12)
+    few, more, image = "sgemm_generic_skinny_4x4", "sgemm_generic_skinny_16x4", "sgemm_generic_tile_64x64"
+    once = weigh(few, rates, 4, 4096, 4096, batch=8)
+    assert once == pytest.approx(1e-5 + 8 * 4 * 4096**2 / 4e12, rel=0.1)
+    assert weigh(few, rates, 5, 4096, 4096, batch=8) == pytest.approx(2 * once, rel=0.15)  # b comes twice
+    assert weigh(more, rates, 5, 4096, 4096, batch=8) < 1.2 * once
+    assert weigh(few, replace(rates, memory=0.0), 4, 4096, 4096, batch=8) < once / 2
+    assert weigh("sgemm_generic_dot_16x4", rates, 4096, 4, 4096) == pytest.approx(1e-5 + 4 * 4096**2 / 4e12, rel=0.2)
+    assert weigh(image, rates, 4096, 4096, 4096) < 1.2 * weigh(image, replace(rates, memory=0.0), 4096, 4096, 4096)
+
+
+def test_the_model_counts_what_is_loaded_by_elements():
+    rates = cost.Rates(launch=1e-5, flops=4e13)
+    direct = "sgemm_generic_tile_direct_32x32"
+    whole = weigh(direct, rates, 1024, 1024, 1024)
+    assert 1.2 * whole < weigh(direct, rates, 1024, 1024, 1023) < weigh(direct, rates, 1024, 1023, 1023) < 2 * whole
+    turned = weigh(direct, rates, 1023, 1024, 1024, layout="TNN")
+    assert whole < turned == pytest.approx(weigh(direct, rates, 1024, 1023, 1024, layout="NNN"), rel=0.01)
+    # A work-item that reads memory for each step waits for it, unless others of its unit have enough to do.
+    naive = "sgemm_generic_naive"
+    assert weigh(naive, rates, 8, 16, 4096) == weigh(naive, rates, 8 * 132, 16 * 8, 4096)
+
+
+def test_only_gpus_have_the_memory_timed_that_a_kernel_streams():
+    asked = []
+
+    def timed(*shape):
+        asked.append(shape)
+        return 1e-5 + 4.0 * max(shape[0] * shape[2], shape[1] * shape[2]) / 4e12
+
+    skinny, dot, tile = (BY_NAME[f"sgemm_generic_{form}"] for form in ("skinny_4x4", "dot_16x4", "tile_64x64"))
+    for row in (skinny, dot):
+        assert measuring._streamed(timed, row, GPU, 1e-5) == pytest.approx(4e12)
+    assert [shape[0] for shape in asked] == [4, measuring.WIDTH]
+    assert measuring._streamed(timed, tile, GPU, 1e-5) == 0
+    assert measuring._streamed(timed, skinny, replace(GPU, kind="cpu"), 1e-5) == 0
+    measuring._streamed(timed, skinny, replace(GPU, limits={"max_alloc": 1 << 20}), 1e-5)
+    assert 4 * asked[-1][1] * asked[-1][2] == 1 << 20
+    assert len(asked) == 3
+
+
 def test_the_model_counts_the_packing_of_operands():
     rates = cost.Rates(launch=1e-5, flops=4e13, staged=3e-4)
     tile, naive, image = "sgemm_generic_tile_64x64", "sgemm_generic_naive", "sgemm_adreno_image_8x4"
@@ -167,6 +209,33 @@ def test_the_model_counts_the_packing_of_operands():
     assert weigh(image, rates, 64, 64, 64) > 3e-4
     turned = "sgemm_adreno_turned_8x8"
     assert weigh(turned, rates, 64, 64, 64, layout="TNN") < 1e-4 < weigh(turned, rates, 64, 64, 64)
+
+
+def test_packing_takes_as_long_as_the_memory_does():
+    known = cost.Rates(launch=1e-5, flops=4e13, staged=3e-4, memory=4e12)
+    tile, shape = "sgemm_generic_tile_64x64", (8192, 64, 8191)
+    packed, aligned = weigh(tile, known, *shape), weigh(tile, known, 8192, 64, 8192)
+    assert packed - aligned == pytest.approx(3e-4 + cost.PACKING * 4 * (8192 + 64) * 8191 / 4e12, rel=0.01)
+
+
+def test_one_kernel_times_the_memory_for_all_of_a_device():
+    lines = [{"step": "device", "device": GPU.key, "backend": "opencl", "name": GPU.name, "driver": GPU.driver}]
+    forms = {"skinny_4x4": 4e12, "skinny_16x4": 3e12, "tile_64x64": 0.0}
+    lines += [
+        {"step": "kernel", "kernel": f"sgemm_generic_{form}", "device": GPU.key, "ok": True, "error": "",
+         "launch": 1e-5, "flops": 4e13, "memory": rate}
+        for form, rate in forms.items()
+    ]  # fmt: skip
+    facts = probe.Facts(lines)
+    found = {form: facts.rates(BY_NAME[f"sgemm_generic_{form}"], GPU).memory for form in forms}
+    assert found == {**forms, "tile_64x64": 4e12}
+    for form in forms:
+        row = BY_NAME[f"sgemm_generic_{form}"]
+        soonest = cost.Soonest(row, GPU, [facts.rates(row, GPU)], moved=False)
+        for shape in ((1, 1, 1), (5, 7, 0), (4, 4096, 4096), (37, 41, 43), (4096, 3, 700), (2048, 2048, 2048)):
+            problem = Problem("float32", *shape, device=GPU.key)
+            found = cost.predict(row, GPU, problem, facts.rates(row, GPU)).seconds
+            assert soonest.seconds(problem, problem.flops, problem.moved) <= found * (1 + 1e-9)
 
 
 def test_the_model_charges_no_transfer_for_what_stays_where_it_lies():

@@ -86,7 +86,8 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     """Time of `count` groups whose k is `cut` into parts, where nothing waits for memory; with their startup.
 
     Groups run in rounds of as many as there is room for. Where a multiprocessor holds fewer blocks than it could, they
-    hide less of each other's waits, and it computes slower. `ordered`: each sum is one chain, and no tile shared.
+    hide less of each other's waits, and it computes slower; where it holds several, those that go on hide that others
+    start. `ordered`: each sum is one chain, and no tile shared.
     """
     p, most = kernel.params, resident(kernel)
     blocks = p.get("MULTICAST", 1) * cut  # of a cluster
@@ -102,10 +103,11 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)
-    startup = kernel.startup
+    startup = kernel.startup * (max(1, -(-k // p["BK"])) if p.get("waits") else 1)
     if "blocks" in p:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
     # A persistent block loads the next tile's operands early, but not into the memory that a join needs meanwhile.
-    startup = startup * (1 if "blocks" in p and cut == 1 else started) + _NEXT * most * (started - 1)
+    hidden = ("blocks" in p or most > 1) and cut == 1
+    startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     joined = _JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE if cut > 1 else 0.0
     return time + startup * 1e-6 + started * joined  # nothing multiplies while a block joins

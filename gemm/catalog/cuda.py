@@ -16,6 +16,8 @@ Small ones are the host's alone, and absent ones are 0:
     shares      1: the tiles that would be a last round of fewer blocks than run at once are shared by all of these, by
                 k, but where bits are to be reproducible
     ptxas       the level of ptxas's optimization; absent: its default, 3
+    waits       1: nothing is on its way while a step along k is multiplied, so that each step takes a startup
+    gathers     1: what lies along k is copied by elements; the row's rate was found with such an a
     streams     1: reads an operand once from end to end, as fast as memory goes (roof.py)
     parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
                 <= 8), before that they are joined through memory; see join.cuh. 0 or 1: never
@@ -98,7 +100,7 @@ def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int =
     about = "register tiles fed by cp.async" + (f", {groups} groups of threads a tile" if groups > 1 else "")
     return _cuda(
         op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1,
-        startup=startup, unaligned=1.1,
+        startup=startup, gathers=1,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=workers * groups,
         RESIDENT=resident, vector=16, parts=8, shared=shared, legal=_FITS, **rest,
     )  # fmt: skip
@@ -111,9 +113,9 @@ FFMA: tuple[Kernel, ...] = (
     _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=35500, startup=3.0),
     _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=38900, startup=4.0),
     _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=37700, startup=3.0),
-    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=38800, startup=2.4, swap="m > n"),
+    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=38800, startup=2.4, scattered=1.0, swap="m > n"),
     _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=33200, startup=2.2),
-    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=29900, startup=1.4, swap="m > n"),
+    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=29900, startup=1.4, scattered=1.0, swap="m > n"),
     _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=21000, startup=6.0),
     _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles, operands held in registers on their way",
           gflops=33000, startup=4.0, beaten=SM_80, parts=8,
@@ -155,9 +157,12 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
     """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + ", of operands made float16" * bool(widen)
+    # Halves leave by pairs, and twelve warps have more of them under way than eight.
+    scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
-        ordered=False, gflops=gflops, startup=startup, BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
+        ordered=False, gflops=gflops, startup=startup, scattered=scattered,
+        BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
         THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
         OUT_BOXES=boxes,
         maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
@@ -210,7 +215,7 @@ EMULATED: tuple[Kernel, ...] = (
 
 
 def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
-            gflops: float, startup: float) -> Kernel:  # fmt: skip
+            gflops: float, startup: float, scattered: float = 0.6) -> Kernel:  # fmt: skip
     """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k: TF32 for "s", else int8 or fp8."""
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
@@ -221,6 +226,7 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
         swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
         precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=startup,
+        scattered=0.2 if op.endswith("b") else scattered,  # halves leave by pairs
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
         PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
         a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
@@ -240,10 +246,10 @@ KMAJOR: tuple[Kernel, ...] = (
     _kmajor("s", 64, 64, 6, resident=2, boxes=1, gflops=200000, startup=3.4),
     *(_kmajor(op, 128, 256, 4, multicast=2, boxes=2, gflops=rate * 1570000, startup=6.0) for op, rate in _BYTES),
     *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0) for op in ("s8s32", "u8s32")),
+    *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0, scattered=0.4) for op in ("s8s32", "u8s32")),
     # With two blocks a multiprocessor there are too few registers for fp8's two sets of sums.
     *(_kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8),
-    *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 890000, startup=2.2) for op, rate in _BYTES),
+    *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
 
@@ -252,7 +258,7 @@ def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
     """A row of gemm_cuda_dmma: warps of tm x 32 outputs, four a block."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
-        ordered=False, gflops=gflops, startup=startup, unaligned=2.2,
+        ordered=False, gflops=gflops, startup=startup,
         BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128,
         BLOCKS=2, vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
     )  # fmt: skip
@@ -270,7 +276,7 @@ def _gemv(op: str, bn: int, bk: int) -> Kernel:
     size, one = {"s": 4, "d": 8}.get(op, 2), bn == 1
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
-        gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n", unaligned=1.1,
+        gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n",
         BM=64, BN=bn, BK=bk, THREADS=256,
         a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
     )  # fmt: skip
@@ -291,9 +297,9 @@ def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, 
     """A row of gemm_cuda_small: `stack` products a block."""
     form = f"small_{bm}x{bn}" + f"x{bk}" * (bk > bm)
     return _cuda(
-        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops, unaligned=1.7,
+        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STACK=stack, THREADS=stack * bm * bn // (tm * tn), RESIDENT=resident,
-        a_lies=7, b_lies=7, vector=16, pointers=1,
+        a_lies=7, b_lies=7, vector=16, pointers=1, waits=1,
     )  # fmt: skip
 
 

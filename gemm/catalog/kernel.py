@@ -37,7 +37,8 @@ class Kernel:
         ordered_needs: features that it needs for that.
         gflops: what one device (a CPU row: one core) may reach, a guess until it is measured. A CUDA row: an H200.
         startup: microseconds that a product takes before and after its main loop, of a CUDA row on an H200.
-        unaligned: times the time of a CUDA row where an operand's rows are not aligned to its vectors.
+        scattered: nanoseconds that a multiprocessor takes to store an element of the result where its rows are not
+            aligned, of a CUDA row on an H200.
         about: one line for tables.
         precision: the strictest that it offers; see `gemm.gemm`.
         auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
@@ -64,7 +65,7 @@ class Kernel:
     ordered_needs: tuple[str, ...] = ()
     gflops: float = 1.0
     startup: float = 0.0
-    unaligned: float = 1.4
+    scattered: float = 0.6
     about: str = ""
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
@@ -187,8 +188,8 @@ def typed_row(
     needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), swap: str = "",
     space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
-    startup: float = 0.0, precision: str = "highest", ordered: bool = True, fuses: bool = False,
-    late: bool = False,
+    startup: float = 0.0, scattered: float = 0.6, precision: str = "highest", ordered: bool = True,
+    fuses: bool = False, late: bool = False,
     auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
@@ -196,5 +197,6 @@ def typed_row(
     dtype, inputs = TYPES[op.removesuffix("gemm")]
     ordered = ordered and "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
-                  swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup, about=about,
-                  inputs=inputs, precision=precision, fuses=fuses, late=late, auto=auto, beaten=beaten)  # fmt: skip
+                  swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup,
+                  scattered=scattered, about=about, inputs=inputs, precision=precision, fuses=fuses, late=late,
+                  auto=auto, beaten=beaten)  # fmt: skip

@@ -1,7 +1,9 @@
 """OpenCL's kernels, compiled at run time.
 
 a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows without them read
-any strides. Their work-group is WGM x WGN, or the one that the source requires.
+any strides. Their work-group is WGM x WGN, or the one that the source requires. streams: operands that they read from
+end to end, as fast as memory goes, once for each group's rows or columns: 1 a, 2 b. busy: groups without which a
+GPU's compute unit waits; default 1.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ def _skinny(op: str, tm: int) -> Kernel:
                     legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
                     swap="m > n and a == 'T'",  # few columns, and the other operand's rows lie along n
                     auto=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
-                    TM=tm, TN=4, WGN=128, BK=64, split=64, b_rows=1, b_cols=4)  # fmt: skip
+                    TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
 
 def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any) -> Kernel:
@@ -119,7 +121,8 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
                            f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
                     swap="m < n and b == 'T'",  # few rows, and b's columns lie along k
                     auto=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
-                    BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, a_rows=1, a_cols=1, **rest)  # fmt: skip
+                    BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, streams=1, a_rows=1, a_cols=1,
+                    **rest)  # fmt: skip
 
 
 def _panel(op: str, vec: int) -> Kernel:
@@ -142,11 +145,11 @@ def _local(op: str) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, "local_16x16", "local_16x16", "tiles of A and B in local memory, one output a work-item",
                     legal=("BM * BN <= work_group", f"(BM * (BK + 1) + BK * (BN + 1)) * {size} <= local_memory"),
-                    BM=16, BN=16, BK=16)  # fmt: skip
+                    BM=16, BN=16, BK=16, busy=2)  # fmt: skip
 
 
 def _naive(op: str) -> Kernel:
-    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16)
+    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16, busy=8)
 
 
 OPENCL: tuple[Kernel, ...] = (

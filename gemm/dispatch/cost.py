@@ -19,8 +19,19 @@ from gemm.problem import Device, Problem
 FEW = 8
 """Rows or columns of a product that takes a device no longer than reading its larger operand."""
 
+PACKING = 4
+"""Times what reading an operand takes that packing it does, on a GPU: it writes as well, and reaches half the rate: on
+an H200 in products of 6468 × 96 × 666 and 37 of 263 × 133 × 634."""
+
 SINGLE = 2
 """Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU."""
+
+ALONE = 8
+"""Multiply-adds in whose time a GPU's OpenCL kernel that reads operands as they lie loads an element by itself, as it
+does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others."""
+
+MOST_PASSES = 2
+"""Passes over an operand that each take as long as the first; those after them find it in a cache (on an H200)."""
 
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
@@ -62,13 +73,17 @@ def predict(
     work, launches = _work(kernel, device, problem)
     compute, launch = work / rates.flops, rates.launch * launches
     if rates.memory:
-        compute = roof.overlapped(compute, sum(problem.moved) / rates.memory)
+        compute = roof.overlapped(compute, _traffic(kernel, problem) / rates.memory)
     mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
     if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
-        # Packing is two more passes over an operand: as many times what a product of few rows or columns takes, which
-        # is such a pass, and the less of a larger one's time the more arithmetic each element meets.
         launch += rates.staged
-        compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+        # Packing is two more passes over an operand. Where the memory's rate is not known: as many times what a product
+        # of few rows or columns takes, which is such a pass, and the less of a larger one's time the more arithmetic
+        # each element meets.
+        if rates.memory and device.kind == "gpu":
+            compute += PACKING * sum(problem.sizes[:2]) / rates.memory
+        else:
+            compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
     transfer = 0.0
     if problem.device == "host":
         stays = problem.places and _stay(kernel, device, problem, rates)
@@ -84,8 +99,10 @@ class Soonest:
         rates = measured or [guess(kernel, device)]
         self._launch, self._flop = min(r.launch for r in rates), 1 / max(r.flops for r in rates)
         self._byte = 1 / max(r.memory for r in rates) if all(r.memory for r in rates) else 0.0
+        self._startup = 0.0
         if modelled(kernel, device):
-            self._launch, self._flop, self._byte = roof.soonest(kernel, device, measured[0] if measured else None)
+            link = measured[0] if measured else None
+            self._launch, self._startup, self._flop, self._byte = roof.soonest(kernel, device, link)
         linked = moved and all(r.upload and r.download for r in rates)
         self._up, self._down = (
             1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download")
@@ -99,7 +116,7 @@ class Soonest:
             flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
         """
         bytes_in, bytes_out = moved
-        busy = max(flops * self._flop, (bytes_in + bytes_out) * self._byte)
+        busy = max(self._startup + flops * self._flop, (bytes_in + bytes_out) * self._byte)
         if problem.places:
             return self._launch + busy
         up, down = bytes_in * self._up, bytes_out * self._down
@@ -137,14 +154,41 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
     return a_fits and b_fits
 
 
+def _traffic(kernel: Kernel, problem: Problem) -> int:
+    """Bytes that it reads and writes: rows that stream an operand do so once for each group's rows or columns."""
+    a, b, c, out = problem.sizes
+    streams, m, n = kernel.params.get("streams", 0), problem.m, problem.n
+    if kernel.swaps(m, n, problem.layout):
+        m, n, a, b = n, m, b, a
+    rows, columns = kernel.group
+    across, down = (min(MOST_PASSES, -(-x // size)) for x, size in ((n, columns), (m, rows)))
+    return a * (across if streams & 1 else 1) + b * (down if streams & 2 else 1) + c + out
+
+
+def _alone(kernel: Kernel, problem: Problem) -> int:
+    """Elements that a kernel loads one by one which reads operands as they lie, by fours where these are whole."""
+    if not kernel.params.get("DIRECT"):
+        return 0
+    m, n, k, a, b = problem.m, problem.n, problem.k, problem.layout[0], problem.layout[1]
+    if kernel.swaps(m, n, problem.layout):
+        m, n, a, b = n, m, _TRANSPOSED[b], _TRANSPOSED[a]
+    (rows, columns), found = kernel.group, 0
+    if m < rows or (k if a == "N" else m) % 4:
+        found += m * k * -(-n // columns)
+    if n < columns or (n if b == "N" else k) % 4:
+        found += k * n * -(-m // rows)
+    return found * problem.batch
+
+
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
     """FLOPs that take the product's time at the full rate, and launches.
 
     A device's kernel computes whole tiles, in whole steps along k, and its rate is that of all compute units together:
-    a product of fewer groups takes as long as one that would keep each of them busy. An OpenCL device that is a CPU
-    runs a row of a group's items as vectors, and those beyond the result not at all, so that only tiles are whole; but
-    the items of a row that is not whole run one by one. Our own CPU kernels have smaller tiles for what is left at the
-    edges, and cut products for their threads by themselves.
+    a product of fewer groups takes as long as one that would keep each of them busy. Elements that are loaded one by
+    one count as multiply-adds. An OpenCL device that is a CPU runs a row of a group's items as vectors, and those
+    beyond the result not at all, so that only tiles are whole; but the items of a row that is not whole run one by one.
+    Our own CPU kernels have smaller tiles for what is left at the edges, and cut products for their threads by
+    themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
@@ -153,18 +197,21 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
+    busy = 1
     if device.kind != "cpu":
-        rows, columns = kernel.group
+        (rows, columns), busy = kernel.group, p.get("busy", 1)
     wide, rest = -(-n // columns) * columns, n % kernel.group[1]
     if columns == 1:
         wide += max(0, min(kernel.group[1], SINGLE * rest) - rest)
     step = p.get("BK", 1)
     depth = -(-problem.k // step) * step
     work = 2.0 * -(-m // rows) * rows * wide * depth * problem.batch
+    if device.kind != "cpu":
+        work += 2.0 * ALONE * _alone(kernel, problem)
     groups = kernel.groups(m, n, problem.batch)
     share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)
     parts = max(1, -(-problem.k // max(share, 1)))
-    waves = -(-groups * parts // units)
+    waves = max(-(-groups * parts // units), busy)
     return work * waves * units / (groups * parts), 1 + (parts > 1)
 
 

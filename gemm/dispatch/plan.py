@@ -29,7 +29,8 @@ class Rates:
         wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
         start: seconds that moving takes besides, however little there is.
         overlaps: bytes of operands and result from which they are moved while others are multiplied; 0: never.
-        memory: bytes/s of an operand in the host's memory that is read once, by kernels that compute there; or 0.
+        memory: bytes/s of an operand that is read once: in the host's memory, by kernels that compute there, and in a
+            GPU's, by those that stream one (others have the highest of theirs); or 0.
     """
 
     launch: float

@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ class Facts:
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of cost.Rates}}.
+        memory: {device key: the highest of its kernels' rates of memory}, which stands in for those that have none.
         unavailable: {backend: cause and remedy}. deadly: {backend: what its drivers do to a process}.
     """
 
@@ -49,6 +50,9 @@ class Facts:
         self.devices = {x["device"]: x for x in lines if x["step"] == "device"}
         self.kernels = {(x["kernel"], x["device"]): x for x in lines if x["step"] == "kernel"}
         self.unavailable = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable"}
+        self.memory: dict[str, float] = {}
+        for (_, where), x in self.kernels.items():
+            self.memory[where] = max(self.memory.get(where, 0.0), x.get("memory", 0.0))
         self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
 
     def of(self, kernel: Kernel, device: Device) -> dict[str, Any] | None:
@@ -66,7 +70,8 @@ class Facts:
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
             return None
-        return _rates(record)
+        rates = _rates(record)
+        return rates if rates.memory else replace(rates, memory=self.memory.get(record["device"], 0.0))
 
     def link(self, device: Device) -> Rates | None:
         """Rates between host and `device`, as some kernel on it had them."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from gemm.catalog import Kernel, blocks
 from gemm.dispatch.plan import Candidate, Rates
 from gemm.problem import Device, Problem
@@ -18,6 +16,11 @@ CALL = 5e-6
 """Seconds of a product too small to matter."""
 LAUNCH = 6e-6
 """Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them."""
+ALONE = 0.1e-9
+"""Seconds that a multiprocessor takes for an element (or for 4 bytes of a larger one) which it copies by itself, as it
+does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do."""
+WIDE = 16
+"""Bytes of the widest access, that rows are aligned to or not."""
 CLOCK = 1980
 """MHz at which an H200 reaches what the rows say."""
 MEMORY = 4800
@@ -34,31 +37,36 @@ _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None, origin: str = "") -> Candidate:
     """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
     m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
+    sizes = problem.itemsizes
     if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
-        m, n, a, b = n, m, _TRANSPOSED[b], _TRANSPOSED[a]
-        inputs = problem.inputs[::-1]
-    else:
-        inputs = problem.inputs
-    sizes = [np.dtype(name).itemsize for name in inputs or (problem.dtype, problem.dtype)]
-    k, limits = problem.k, device.limits
-    rate = _memory(device)
+        m, n, a, b, sizes = n, m, _TRANSPOSED[b], _TRANSPOSED[a], sizes[::-1]
+    k, limits, p = problem.k, device.limits, kernel.params
+    rate, units = _memory(device), limits["sm_count"]
     operands = (
-        ("a", sizes[0], m, _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER),
-        ("b", sizes[1], n, _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER),
+        ("a", sizes[0], m, -(-n // p["BN"]), _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER),
+        ("b", sizes[1], n, -(-m // p["BM"]), _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER),
     )
-    launch, packing, slower = link.launch if link else CALL, 0.0, 1.0
-    for which, size, extent, lies in operands:
+    launch, packing, alone = link.launch if link else CALL, 0.0, 0.0
+    for which, size, extent, passes, lies in operands:
         aligned = size * (k if lies == _ALONG_K else extent)  # dense rows, as far as a problem tells
+        elements = extent * k * problem.batch
         moved = _moved(kernel, which, size, lies, aligned)
         if moved:
             launch += LAUNCH
-            packing += moved * extent * k * problem.batch / (rate * STREAMED)
-        elif aligned % (kernel.params.get(f"{which}_vector") or kernel.params.get("vector") or size):
-            slower = kernel.unaligned
+            packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units if aligned % WIDE else 0.0)
+        elif _singly(kernel, which, size, lies, aligned):
+            alone += passes * elements * max(1.0, size / 4)
     groups = blocks.groups(kernel, m, n, problem.batch)
-    cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, limits["sm_count"])
-    compute = blocks.seconds(kernel, groups, k, limits["sm_count"], cut, problem.reproducible)
-    compute *= slower * CLOCK / limits["clock_mhz"]
+    cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, units)
+    compute = blocks.seconds(kernel, groups, k, units, cut, problem.reproducible)
+    count, most = groups * cut * p.get("MULTICAST", 1), blocks.resident(kernel)
+    share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
+    compute += ALONE * alone * share / beside**0.5  # blocks hide some of it behind each other's arithmetic
+    if problem.layout[2] == "S" or (problem.m if problem.layout[2] == "T" else problem.n) * problem.itemsize % WIDE:
+        storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
+        # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
+        compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
+    compute *= CLOCK / limits["clock_mhz"]
     if kernel.dtype == "float64":
         compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.moved
@@ -83,13 +91,15 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     return link.start + overlapped(overlapped(up, down), busy) - busy
 
 
-def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float]:
-    """Seconds of a launch, of a multiplication or addition, and of a byte, that `predict` never goes below."""
+def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float, float]:
+    """Seconds that `predict` never goes below: of a launch, of what is before and after the arithmetic, of a
+    multiplication or addition, and of a byte."""
     limits = device.limits
     flops = kernel.gflops * 1e9 * limits["sm_count"] / blocks.UNITS * limits["clock_mhz"] / CLOCK
     if kernel.params.get("shares"):
         flops *= blocks.resident(kernel)
-    return link.launch if link else CALL, 1 / flops, 1 / (_memory(device) * _share(kernel))
+    startup = 1e-6 * kernel.startup * CLOCK / limits["clock_mhz"]
+    return link.launch if link else CALL, startup, 1 / flops, 1 / (_memory(device) * _share(kernel))
 
 
 def _memory(device: Device) -> float:
@@ -103,6 +113,14 @@ def _share(kernel: Kernel) -> float:
     return STREAMED if few else SHARED
 
 
+def _singly(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> bool:
+    """Whether `kernel` copies elements of an operand that lies so one by one, where its `gflops` was not found so."""
+    p = kernel.params
+    if p.get("gathers") and lies == _ALONG_K:
+        return which == "b"
+    return aligned % (p.get(f"{which}_vector") or p.get("vector") or size) > 0
+
+
 def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> int:
     """Bytes an element that are read and written before `kernel` can read an operand that lies so; 0: it can."""
     p = kernel.params
@@ -112,4 +130,4 @@ def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> in
         return size + 2
     by_map = p.get("maps", 0) & (1 if which == "a" else 2)
     fits = p.get(f"{which}_lies", 3) & lies
-    return 0 if fits and not (by_map and aligned % 16) else 2 * size
+    return 0 if fits and not (by_map and aligned % WIDE) else 2 * size

@@ -1,0 +1,166 @@
+"""How right the cost model, as it is, would have been: replays runs of auto_regret.py without their machine.
+
+    python benchmarks/auto_model.py FILE [FILE ...] [--probe FILE] [--worst 10]
+
+FILEs are what `auto_regret.py --json` wrote. Of each product of arrays on a device all kernels are weighed as dispatch
+weighs them there, and of those that were timed the soonest is taken.
+
+    regret = time of the kernel that is predicted to be the soonest ÷ that of the best
+
+Times are the recorded medians. Of a product that several files have each kernel's time ÷ the file's best is taken, the
+median of them: a run's state of the host, which launches wait for, is then left out. Products of one contestant say
+nothing and are left out, too. CUDA's kernels are predicted from the device's limits, which the files hold.
+Those of OpenCL need what was measured of them there: an entry probe-* of that machine's cache. Corrections by
+`gemm tune` take no part.
+
+Error is predicted ÷ measured, of all kernels that took more than --least µs: the median, and the factor that two thirds
+of them are within.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from auto_regret import figures
+from peers.shapes import DTYPES, dtype_of
+
+from gemm.catalog import KERNELS
+from gemm.cli.arguments import positive
+from gemm.dispatch import cost, entrants, probe
+from gemm.dispatch.plan import Candidate
+from gemm.problem import Device, Problem
+
+
+@dataclass
+class Timed:
+    """A product on a device: the kernels' times in each run, and whom auto chose in the last of them."""
+
+    device: Device
+    problem: Problem
+    cold: bool
+    runs: list[dict[str, float]] = field(default_factory=list)
+    chosen: str = ""
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Of each kernel."""
+        ratios: dict[str, list[float]] = defaultdict(list)
+        for run in self.runs:
+            for name, seconds in run.items():
+                ratios[name].append(seconds / min(run.values()))
+        best = statistics.median(min(run.values()) for run in self.runs)
+        return {name: best * statistics.median(some) for name, some in ratios.items()}
+
+    def __str__(self) -> str:
+        p = self.problem
+        types = p.inputs[0] if p.inputs else p.dtype
+        return f"{p.batch} × {p.m} × {p.n} × {p.k} {types} {'cold' if self.cold else 'hot'}"
+
+
+def read(files: Iterable[Path]) -> list[Timed]:
+    """The products of arrays on devices that two kernels or more were timed for. Raises ValueError."""
+    found: dict[tuple[str, Problem, bool], Timed] = {}
+    for file in files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document.get("schema") != "gemm-auto-regret/1":
+            raise ValueError(f"{file} was not written by auto_regret.py")
+        devices = {facts["key"]: _device(facts) for facts in document["devices"]}
+        for row in document["results"]:
+            if row["place"] == "host" or len(row["times"]) < 2:
+                continue
+            device, problem = devices[row["place"]], _problem(row)
+            timed = found.setdefault((device.key, problem, row["cold"]), Timed(device, problem, row["cold"]))
+            timed.chosen = row["chosen"]
+            timed.runs.append(row["times"])
+    return list(found.values())
+
+
+def _device(facts: dict[str, Any]) -> Device:
+    return Device(**{**facts, "features": frozenset(facts["features"])})
+
+
+def _problem(row: dict[str, Any]) -> Problem:
+    a, b, out = (dtype_of(name).name for name in DTYPES[row["dtype"]])
+    inputs = (a, b) if a != out else ()
+    return Problem(out, row["m"], row["n"], row["k"], row["batch"], inputs=inputs, device=row["place"])
+
+
+def weighed(timed: Timed, facts: probe.Facts | None) -> Iterator[Candidate]:
+    """The kernels that can be chosen on that device, with the time they are predicted to take there."""
+    device, problem = timed.device, timed.problem
+    for row in KERNELS:
+        if row.backend != device.backend or not row.chosen_on(device.kind, device.features):
+            continue
+        if cost.modelled(row, device) or (facts and facts.rates(row, device)):
+            found = entrants.Entrant(row, device, problem, facts, trusting=True).weigh(problem)
+            if found.seconds is not None:
+                yield found
+
+
+def main() -> int:
+    """Read, predict, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--probe", type=Path, metavar="FILE", help="an entry probe-* of the machine's cache")
+    parser.add_argument("--worst", type=positive, default=10, help="how many products to list, the worst first")
+    parser.add_argument("--least", type=float, default=30.0, metavar="µs", help="of kernels whose error counts")
+    options = parser.parse_args()
+    try:
+        products = read(options.files)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    facts = None
+    if options.probe:
+        blob = options.probe.read_bytes()
+        facts = probe.Facts(json.loads(blob[blob.index(b"[{") :]))  # behind a seal
+    replayed: list[tuple[float, float, Timed, list[Candidate]]] = []
+    for timed in products:
+        field = sorted(weighed(timed, facts), key=lambda c: c.seconds or 0.0)
+        known = [c for c in field if c.kernel.name in timed.seconds]
+        if known:
+            best = min(timed.seconds.values())
+            then = timed.seconds[timed.chosen] / best
+            replayed.append((timed.seconds[known[0].kernel.name] / best, then, timed, known))
+    show(replayed, options.worst, 1e-6 * options.least)
+    return 0
+
+
+def show(replayed: list[tuple[float, float, Timed, list[Candidate]]], worst: int, least: float) -> None:
+    """The tables."""
+    for now, then, timed, known in sorted(replayed, key=lambda row: -row[0])[:worst]:
+        print(f"{now:5.2f}, recorded {then:.2f}: {timed} on {timed.device.key}")
+        for c in known:
+            seconds = timed.seconds[c.kernel.name]
+            print(f"        {c.kernel.name:44} {1e6 * seconds:9.1f} µs, predicted {1e6 * (c.seconds or 0.0):9.1f}")
+    print(f"\n{'regret':22} {'products':>8} {'median':>8} {'95 %':>8} {'worst':>8} {'error':>8} {'within':>8}")
+    for key in dict.fromkeys(timed.device.key for _, _, timed, _ in replayed):
+        rows = [row for row in replayed if row[2].device.key == key]
+        errors = [
+            math.log(c.seconds / timed.seconds[c.kernel.name])
+            for _, _, timed, known in rows
+            for c in known
+            if timed.seconds[c.kernel.name] > least and c.seconds
+        ]
+        for name, values in ("recorded", [row[1] for row in rows]), ("model", [row[0] for row in rows]):
+            x = figures(values)
+            print(f"{f'{key}, {name}':22} {x['count']:8} {x['median']:8.3f} {x['p95']:8.3f} {x['worst']:8.3f}", end="")
+            if name == "model" and errors:
+                spread = sorted(abs(x) for x in errors)[2 * len(errors) // 3 - 1]
+                print(f" {math.exp(statistics.median(errors)):8.2f} {math.exp(spread):8.2f}", end="")
+            print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
