@@ -187,11 +187,10 @@ TARGET INLINE void settle(number *x) {
 #define PACK
 #define pack_a in_place_pack_a
 
-/* One step of k alone stays as it is: its panels cannot be told from a b in its place. */
 TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, int64_t columns, int64_t k,
                           int64_t width) {
     in_place_pack_b(panels, b, rs, ps, columns, k, width);
-    for (int64_t i = 0; k > 1 && i < columns / width * width * k; i += VL) settle((number *)panels + i);
+    for (int64_t i = 0; i < columns / width * width * k; i += VL) settle((number *)panels + i);
 }
 #endif
 
@@ -231,7 +230,7 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
 }
 
 static void either_way(const gemm_block *x) {
-    if (x->b_ts == NR || x->b_cs != 1) { /* in its place */
+    if (!x->panels) { /* in its place */
         in_place_compute(x);
         return;
     }

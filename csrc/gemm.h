@@ -49,6 +49,7 @@ typedef struct gemm_block {
     int64_t from_rs, c_rs, to_rs;
     const gemm_scalar *alpha, *beta;
     int32_t raw;     /* `to` takes raw sums, of the sum type: no alpha, no c */
+    int32_t panels;  /* b is packed */
     int32_t ordered; /* nothing may be split over k */
 } gemm_block;
 
@@ -71,7 +72,7 @@ typedef struct gemm_kernel {
 } gemm_kernel;
 
 /* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
- * for the transposed product, because their types differ or it would be rounded otherwise (with DOTS: but for n = 1);
+ * for the transposed product, because it would be rounded otherwise (with DOTS: but for n = 1), or their types differ;
  * whole panels of b only with panels of a, and sooner done than what is not packed; elements that are two numbers each,
  * and aligned as one of them. */
 enum {
@@ -79,8 +80,9 @@ enum {
     GEMM_UNPACKED_B = 2,
     GEMM_UNPACKED_DOTS = 4,
     GEMM_FIXED_ORDER = 8,
-    GEMM_FAST_PANELS = 16,
-    GEMM_PAIRS = 32
+    GEMM_MIXED = 16,
+    GEMM_FAST_PANELS = 32,
+    GEMM_PAIRS = 64
 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */

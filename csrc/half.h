@@ -1,7 +1,10 @@
-/* float16 and (with BFLOAT16) bfloat16 as products of float: widened while packing, summed and scaled by the float
- * tiles in their order, and rounded to C once, to nearest even, subnormals kept. Bits are held in uint16_t.
+/* float16 and (with BFLOAT16) bfloat16 as products of float: widened while packing, or where they lie, summed and scaled
+ * by the float tiles in their order, and rounded to C once, to nearest even, subnormals kept. Bits are held in uint16_t.
  *
  *   WIDEN_RUN(to, x), RUN       optional: RUN adjacent elements as floats
+ *   VECTORS                     optional, without it all is packed: the file, included first, of tile.h's parameters of
+ *                               vectors, MR and NV, LOAD_C ... STORE_C_PART; this then makes the row CATALOG_ROW, with
+ *   SPLAT_HALF(x), TURN_HALVES, DEPTH_OF_HALVES          tile.h's SPLAT_IN, TURN and TURN_DEPTH where x are halves
  *
  * Included after tile.h's vector parameters, MR and NV, and before tile.h. */
 #include <math.h>
@@ -36,7 +39,6 @@ static inline uint16_t narrow_half(float x) {
 #define C_T uint16_t
 #define A_T uint16_t
 #define B_T uint16_t
-#define TAKES 0
 #define PACK_A pack_a
 #define PACK_B pack_b
 #define K_GROUP 1
@@ -55,3 +57,37 @@ static inline uint16_t narrow_half(float x) {
 #define NAMED(stem) stem##_b
 #define WIDTH ((NV) * (VL))
 #include "panel_pack.h"
+#undef WIDEN
+
+#ifdef VECTORS
+#define LOAD_IN LOAD_C
+#define LOAD_IN_PART LOAD_C_PART
+#define SPLAT_IN SPLAT_HALF
+#define IN uint16_t
+#define WIDEN_IN(x) widen_half(x)
+#undef TURN
+#undef TURN_DEPTH
+#define TURN TURN_HALVES
+#define TURN_DEPTH DEPTH_OF_HALVES
+#define STREAM
+#define NAME in_place
+#include "tile.h"
+
+#include VECTORS
+#define C_T uint16_t
+#define A_T uint16_t
+#define B_T uint16_t
+#define PACK_A pack_a
+#define PACK_B pack_b
+#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
+#define COMPUTE either_way
+#define KERNEL CATALOG_ROW
+#define NAME panels
+#include "tile.h"
+
+static void either_way(const gemm_block *x) {
+    (x->panels ? panels_compute : in_place_compute)(x);
+}
+#else
+#define TAKES 0
+#endif

@@ -12,6 +12,11 @@
 #define EACH(i, count) for (int i = 0; i < (count); i++)
 #define INLINE static __forceinline
 #endif
+#ifdef __GNUC__
+#define PREFETCH(p) __builtin_prefetch(p)
+#else
+#define PREFETCH(p) (void)(p)
+#endif
 #ifndef TARGET
 #define TARGET
 #endif

@@ -25,7 +25,10 @@
  *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
  *   SCALED(s, v), PLUS_SCALED(s, c, v)      s*v and s*c + v for a gemm_scalar s; default: by SPLAT, MUL and FMA
  *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types in memory
- *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT(*(p)), FMA
+ *   IN, WIDEN_IN(x), SPLAT_IN(x), LOAD_IN(p), LOAD_IN_PART(p, part)       where a and b are of another type than T as they
+ *             are read here; as T, the one, and vectors of T, the others
+ *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT_IN(*(p)), FMA
+ *   COMPUTE   optional: the file's own block function, to follow, which may call LOCAL(compute)
  *   FMA_ONE(x, y, z)                        for single elements, of which sums are split, unless the file has
  *   DOTS(x)                                 its own loop for that, where a and the columns of b are adjacent along k
  *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
@@ -43,11 +46,6 @@
 
 #include "panel_compiler.h"
 
-#ifdef __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p)
-#else
-#define PREFETCH(p) (void)(p)
-#endif
 #define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* of the cache */
 #define JOIN_(x, y) x##_##y
 #define JOIN(x, y) JOIN_(x, y)
@@ -74,6 +72,13 @@
 #define LOAD_C_PART LOAD_PART
 #define STORE_C_PART STORE_PART
 #endif
+#ifndef IN
+#define IN T
+#define WIDEN_IN(x) (x)
+#define SPLAT_IN SPLAT
+#define LOAD_IN LOAD
+#define LOAD_IN_PART LOAD_PART
+#endif
 #ifndef ONE
 #define ONE(s) ((s)->re == 1)
 #define SCALAR(s) ((T)(s)->re)
@@ -89,7 +94,7 @@
 #define PLUS_SCALED(s, c, v) FMA(SPLAT(SCALAR(s)), c, v)
 #endif
 #ifndef ELEMENT
-#define ELEMENT(p) SPLAT(*(p))
+#define ELEMENT(p) SPLAT_IN(*(p))
 #define FMA_ELEMENT FMA
 #endif
 #ifndef TAKES
@@ -125,7 +130,7 @@
 /* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. `whole`: so is the
  * last vector. `packed`: a and b are panels of MR rows and NR columns. */
 TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const int packed, const gemm_block *x,
-                                int64_t i, int64_t j, int64_t tiles, const T *a, const T *b, int64_t a_step,
+                                int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b, int64_t a_step,
                                 int64_t b_next, int last_count) {
     const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
     const PART last = PART_OF(last_count);
@@ -162,21 +167,21 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
         /* b's rows some way ahead, from the second cache; the last tile fetches the next panel's: memory does not guess
          * what comes after short rows far apart */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
-        const T *ap = a, *bp = b;
-#define STEP(a_at, a_apart, b_at)                                                              \
-    {                                                                                          \
-        V row[8];                                                                              \
-        EACH(line, LINES(nv * VL, T)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(T))); \
-        EACH(v, nv) {                                                                          \
-            if (packed || whole || v < nv - 1)                                                 \
-                row[v] = LOAD((b_at) + v * VL);                                                \
-            else                                                                               \
-                row[v] = LOAD_PART((b_at) + v * VL, last);                                     \
-        }                                                                                      \
-        EACH(r, rows) {                                                                        \
-            const X element = ELEMENT((a_at) + r * (a_apart));                                 \
-            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);       \
-        }                                                                                      \
+        const IN *ap = a, *bp = b;
+#define STEP(a_at, a_apart, b_at)                                                                \
+    {                                                                                            \
+        V row[8];                                                                                \
+        EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
+        EACH(v, nv) {                                                                            \
+            if (packed || whole || v < nv - 1)                                                   \
+                row[v] = LOAD_IN((b_at) + v * VL);                                               \
+            else                                                                                 \
+                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                    \
+        }                                                                                        \
+        EACH(r, rows) {                                                                          \
+            const X element = ELEMENT((a_at) + r * (a_apart));                                   \
+            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);         \
+        }                                                                                        \
     }
         if (packed) {
 #ifdef K_LOOP
@@ -223,14 +228,14 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 
 /* One function for each rows x nv. A whole last vector is worth code of its own; a packed one is read whole. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
-#define TILE(rows, nv)                                                                                             \
-    TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const T *a, \
-                                             const T *b, int64_t a_step, int64_t b_next, int last_count) {         \
-        if ((rows) > HEIGHT(nv)) return;                                                                           \
-        if (last_count == VL)                                                                                      \
-            LOCAL(tiles)(rows, nv, 1, 0, x, i, j, tiles, a, b, a_step, b_next, VL);                                \
-        else                                                                                                       \
-            LOCAL(tiles)(rows, nv, 0, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                        \
+#define TILE(rows, nv)                                                                                              \
+    TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
+                                             const IN *b, int64_t a_step, int64_t b_next, int last_count) {         \
+        if ((rows) > HEIGHT(nv)) return;                                                                            \
+        if (last_count == VL)                                                                                       \
+            LOCAL(tiles)(rows, nv, 1, 0, x, i, j, tiles, a, b, a_step, b_next, VL);                                 \
+        else                                                                                                        \
+            LOCAL(tiles)(rows, nv, 0, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                         \
     }
 /* clang-format off: it never comes to rest here */
 #define TILES_OF(nv) \
@@ -247,7 +252,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 TILES(TILES_OF)
 
 /* Where large products spend their time. */
-TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const T *a, const T *b,
+TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b,
                                  int64_t a_step, int64_t b_next, int last_count) {
     if (last_count == VL)
         LOCAL(tiles)(MR, NV, 1, 1, x, i, j, tiles, a, b, a_step, b_next, VL);
@@ -255,7 +260,7 @@ TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int6
         LOCAL(tiles)(MR, NV, 0, 1, x, i, j, tiles, a, b, a_step, b_next, last_count);
 }
 
-typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const T *, const T *, int64_t, int64_t,
+typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const IN *, const IN *, int64_t, int64_t,
                              int);
 static LOCAL(function) *const LOCAL(table)[][12] = {TILES(TABLE_OF)};
 static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
@@ -294,11 +299,12 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
 TARGET static void LOCAL(stream)(const gemm_block *x) {
     enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
     _Alignas(64) T sums[STRETCH];
-    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    const IN *a = (const IN *)x->a;
+    const T *from = (const T *)x->from;
     for (int64_t j0 = 0; j0 < x->n; j0 += STRETCH) {
         const int64_t n = x->n - j0 < STRETCH ? x->n - j0 : STRETCH, whole = n / VL * VL;
         const PART part = PART_OF(n > whole ? (int)(n - whole) : VL);
-        const T *b = (const T *)x->b + j0;
+        const IN *b = (const IN *)x->b + j0;
         for (int64_t j = 0; j < n; j += VL) {
             V sum = ZERO;
             if (from) sum = j < whole ? LOAD(from + j0 + j) : LOAD_PART(from + j0 + j, part);
@@ -307,22 +313,22 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
         int64_t p = 0;
         for (; p + DEPTH <= x->k; p += DEPTH, b += DEPTH * x->b_ps) {
             X element[DEPTH];
-            EACH(q, DEPTH) element[q] = SPLAT(a[(p + q) * x->a_ps]);
+            EACH(q, DEPTH) element[q] = SPLAT_IN(a[(p + q) * x->a_ps]);
             for (int64_t j = 0; j < whole; j += VL) {
                 V sum = LOAD(sums + j);
-                EACH(q, DEPTH) sum = FMA(element[q], LOAD(b + q * x->b_ps + j), sum);
+                EACH(q, DEPTH) sum = FMA(element[q], LOAD_IN(b + q * x->b_ps + j), sum);
                 STORE(sums + j, sum);
             }
             if (whole < n) {
                 V sum = LOAD(sums + whole);
-                EACH(q, DEPTH) sum = FMA(element[q], LOAD_PART(b + q * x->b_ps + whole, part), sum);
+                EACH(q, DEPTH) sum = FMA(element[q], LOAD_IN_PART(b + q * x->b_ps + whole, part), sum);
                 STORE(sums + whole, sum);
             }
         }
         for (; p < x->k; p++, b += x->b_ps) {
-            const X element = SPLAT(a[p * x->a_ps]);
+            const X element = SPLAT_IN(a[p * x->a_ps]);
             for (int64_t j = 0; j < n; j += VL) {
-                const V row = j < whole ? LOAD(b + j) : LOAD_PART(b + j, part);
+                const V row = j < whole ? LOAD_IN(b + j) : LOAD_IN_PART(b + j, part);
                 STORE(sums + j, FMA(element, row, LOAD(sums + j)));
             }
         }
@@ -333,13 +339,14 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
 /* One row against packed panels, several at a time: one alone has too few sums to hide how long each takes. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
-    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    const IN *a = (const IN *)x->a;
+    const T *from = (const T *)x->from;
     for (int64_t j = 0; j < x->n; j += PANELS * NR) {
         const int count = x->n - j < PANELS * NR ? (int)(x->n - j) : PANELS * NR;
-        const T *panel[PANELS];
+        const IN *panel[PANELS];
         V sum[PANELS * NV];
         EACH(i, PANELS)
-            panel[i] = (const T *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts; /* or read another */
+            panel[i] = (const IN *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts; /* or read another */
         EACH(i, PANELS * NV) {
             sum[i] = ZERO;
             if (from && (i + 1) * VL <= count)
@@ -348,9 +355,9 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
                 sum[i] = LOAD_PART(from + j + i * VL, PART_OF(count - i * VL));
         }
         for (int64_t p = 0; p < x->k; p++) {
-            const X element = SPLAT(a[p * x->a_ps]);
+            const X element = SPLAT_IN(a[p * x->a_ps]);
             EACH(i, PANELS)
-                EACH(v, NV) sum[i * NV + v] = FMA(element, LOAD(panel[i] + p * NR + v * VL), sum[i * NV + v]);
+                EACH(v, NV) sum[i * NV + v] = FMA(element, LOAD_IN(panel[i] + p * NR + v * VL), sum[i * NV + v]);
         }
         EACH(i, PANELS * NV) {
             const int left = count - i * VL;
@@ -364,9 +371,10 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
  * takes its k in order. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
     enum { GROUPS = 2 }; /* sums at a time: enough to hide how long one takes, few enough streams for the caches */
-    const T *a = (const T *)x->a, *from = (const T *)x->from;
+    const IN *a = (const IN *)x->a;
+    const T *from = (const T *)x->from;
     for (int64_t j = 0; j < x->n; j += GROUPS * VL) {
-        const T *b = (const T *)x->b + j * x->b_cs;
+        const IN *b = (const IN *)x->b + j * x->b_cs;
         const int count = x->n - j < GROUPS * VL ? (int)(x->n - j) : GROUPS * VL;
         V sum[GROUPS];
         EACH(g, GROUPS) {
@@ -382,14 +390,15 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
                     TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, VL);
                 else
                     TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
-                EACH(q, TURN_DEPTH) sum[g] = FMA(SPLAT(a[(p + q) * x->a_ps]), turned[q], sum[g]);
+                EACH(q, TURN_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), turned[q], sum[g]);
             }
         }
         for (; p < x->k; p++) {
             EACH(g, GROUPS) {
                 T column[VL] = {0};
-                for (int64_t i = g * VL; i < count && i < (g + 1) * VL; i++) column[i - g * VL] = b[i * x->b_cs + p];
-                sum[g] = FMA(SPLAT(a[p * x->a_ps]), LOAD(column), sum[g]);
+                for (int64_t i = g * VL; i < count && i < (g + 1) * VL; i++)
+                    column[i - g * VL] = WIDEN_IN(b[i * x->b_cs + p]);
+                sum[g] = FMA(SPLAT_IN(a[p * x->a_ps]), LOAD(column), sum[g]);
             }
         }
         EACH(g, GROUPS) {
@@ -404,29 +413,29 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 /* The same with each sum split over k, as often as there are lanes and chains: memory's speed, another rounding. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
-    const T *a = (const T *)x->a;
+    const IN *a = (const IN *)x->a;
     for (int64_t j = 0; j < x->n; j += COLUMNS) {
         const int count = x->n - j < COLUMNS ? (int)(x->n - j) : COLUMNS;
-        const T *b[COLUMNS];
+        const IN *b[COLUMNS];
         T total[VL] = {0};
         V sum[COLUMNS][CHAINS];
         EACH(i, COLUMNS) {
-            b[i] = (const T *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* a column that misses is another one */
+            b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* a column that misses is another one */
             EACH(h, CHAINS) sum[i][h] = ZERO;
         }
         int64_t p = 0;
         for (; p + STEP <= x->k; p += STEP) {
             V row[CHAINS];
-            EACH(h, CHAINS) row[h] = LOAD(a + p + h * VL);
+            EACH(h, CHAINS) row[h] = LOAD_IN(a + p + h * VL);
             EACH(i, COLUMNS)
-                EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD(b[i] + p + h * VL), sum[i][h]);
+                EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD_IN(b[i] + p + h * VL), sum[i][h]);
         }
         EACH(i, COLUMNS) {
             T lanes[CHAINS][VL], sums = 0;
             EACH(h, CHAINS) STORE(lanes[h], sum[i][h]);
             EACH(lane, VL)
                 EACH(h, CHAINS) sums += lanes[h][lane];
-            for (int64_t q = p; q < x->k; q++) sums = FMA_ONE(a[q], b[i][q], sums);
+            for (int64_t q = p; q < x->k; q++) sums = FMA_ONE(WIDEN_IN(a[q]), WIDEN_IN(b[i][q]), sums);
             total[i] = sums;
         }
         LOCAL(finish)(x, j, LOAD(total), 0, PART_OF(count));
@@ -467,7 +476,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     for (int64_t j = 0; j < n; j += wide * VL) {
         const int count = n - j < wide * VL ? (int)(n - j) : wide * VL;
         const int nv = (count + VL - 1) / VL, last_count = count - (nv - 1) * VL;
-        const T *b = (const T *)x->b + (strided_b ? j : j / NR * x->b_ts), *a = (const T *)x->a;
+        const IN *b = (const IN *)x->b + (strided_b ? j : j / NR * x->b_ts), *a = (const IN *)x->a;
         const int64_t b_next = j + wide * VL >= n ? 0 : strided_b ? wide * VL : x->b_ts;
         LOCAL(function) *const *const of_rows = LOCAL(table)[nv - 1];
         if (strided_a && m <= LOCAL(heights)[nv - 1]) {
@@ -487,6 +496,11 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
 }
 
 #ifdef KERNEL
+#ifdef COMPUTE
+static void COMPUTE(const gemm_block *x); /* of the file itself */
+#else
+#define COMPUTE LOCAL(compute)
+#endif
 #define QUOTE(name) #name
 #define QUOTED(name) QUOTE(name)
 const gemm_kernel KERNEL = {
@@ -501,12 +515,13 @@ const gemm_kernel KERNEL = {
     .nr = NR,
     .k_group = 1,
     .takes = TAKES,
-    .compute = LOCAL(compute),
+    .compute = COMPUTE,
     .pack_a = PACK_A,
     .pack_b = PACK_B,
 };
 #undef QUOTE
 #undef QUOTED
+#undef COMPUTE
 #endif
 
 #undef KERNEL
@@ -547,6 +562,11 @@ const gemm_kernel KERNEL = {
 #undef PACK_B
 #undef A_T
 #undef B_T
+#undef IN
+#undef WIDEN_IN
+#undef SPLAT_IN
+#undef LOAD_IN
+#undef LOAD_IN_PART
 #undef ELEMENT
 #undef FMA_ELEMENT
 #undef K_LOOP
@@ -564,5 +584,4 @@ const gemm_kernel KERNEL = {
 #undef LOCAL
 #undef JOIN
 #undef JOIN_
-#undef PREFETCH
 #undef LINES

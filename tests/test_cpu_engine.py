@@ -29,6 +29,8 @@ from gemm.problem import Problem
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [row for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")]
 COMPLEX = [row for row in KERNELS if row.backend == "cpu" and row.dtype.startswith("complex")]
+REST = [row for row in KERNELS if row.backend == "cpu" and row not in (*ROWS, *COMPLEX)]
+NARROW = [row for row in REST if row.precision == "highest"]
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
 
 
@@ -318,6 +320,36 @@ def test_a_complex_matrix_times_a_vector(row, k):
             assert np.array_equal(run(row, x[rows], b, out, reproducible=False), whole[rows])
     c = run(row, a, b, np.empty((133, 1), row.dtype), c=whole, alpha=2j, beta=1 - 1j, reproducible=False)
     assert np.all(abs(c - (2j * exact + (1 - 1j) * whole)) <= 8 * (bound + np.finfo(row.dtype).eps * abs(whole)))
+
+
+@pytest.mark.parametrize("row", NARROW, ids=lambda row: row.name)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+def test_few_rows_or_columns_of_narrow_types(row, layout):
+    """Panels that are not whole, and operands in their place; k = 1100 is more than dots widen at a time."""
+    row, generator = available(row), np.random.default_rng(22)
+    if row.dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    mr, nr = row.params["MR"], row.params["NR"]
+    integers = row.dtype.startswith("int")
+    shapes = [(1, n, 67) for n in (1, 2, 3, 5, 9, 17, nr + 1, nr + 17)] + [(1, 70, 1100), (70, 1, 67)]
+    for m, n, k in [*shapes, (4, 17, 70), (mr + 3, nr + 5, 66), (5, 3, 1), (mr + 1, 2, 7)]:
+
+        def random(shape, dtype, turned):
+            shape = shape[::-1] if turned else shape
+            if integers:
+                x = generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+            else:
+                x = generator.standard_normal(shape).astype(dtype)
+            return x.T if turned else x
+
+        of_a, of_b = (np.dtype(name) for name in row.inputs or (row.dtype, row.dtype))
+        a, b = random((m, k), of_a, layout[0] == "T"), random((k, n), of_b, layout[1] == "T")
+        got = gemm.gemm(a, b, kernel=row.name, reproducible=not integers, dtype=row.dtype)
+        if integers:
+            want = a.astype(np.int64) @ b.astype(np.int64)
+            assert np.array_equal(got, want.astype(row.dtype)), (m, n, k)
+        else:
+            same_bits(got, chain(a.astype(np.float32), b.astype(np.float32)).astype(got.dtype))
 
 
 def test_special_values(row):

@@ -4,6 +4,6 @@
 #define B int8_t
 #define C uint32_t
 #define SAME 1
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define STEP(sums, x, y) _tile_dpbusd(sums, x, y)
 #include "int8.h"

@@ -62,19 +62,46 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* turned[p] = x[0 ... 7][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. Row i and row i + 4
- * share a register from the start, so that nothing crosses lanes later. */
-AVX2_INLINE void avx2_turn_floats(__m256 *turned, const float *x, int64_t rs, int count) {
-    const __m128 none = _mm_setzero_ps();
-#define ROWS(i)                                                                               \
-    _mm256_insertf128_ps(_mm256_castps128_ps256(i < count ? _mm_loadu_ps(x + i * rs) : none), \
-                         i + 4 < count ? _mm_loadu_ps(x + (i + 4) * rs) : none, 1)
+/* turned[p] = 4 bytes x[0 ... 7][p] for p < 4, x's rows being `step` bytes apart; rows from `count` on are zero. Row i
+ * and row i + 4 share a register from the start, so that nothing crosses lanes later. */
+AVX2_INLINE void avx2_turn(__m256 *turned, const void *x, int64_t step, int count) {
+#define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
+#define ROWS(i) _mm256_insertf128_ps(_mm256_castps128_ps256(ROW(i)), ROW(i + 4), 1)
     const __m256 a = ROWS(0), b = ROWS(1), c = ROWS(2), d = ROWS(3);
+#undef ROW
 #undef ROWS
     const __m256 ab_low = _mm256_unpacklo_ps(a, b), cd_low = _mm256_unpacklo_ps(c, d);
     const __m256 ab_high = _mm256_unpackhi_ps(a, b), cd_high = _mm256_unpackhi_ps(c, d);
     turned[0] = _mm256_shuffle_ps(ab_low, cd_low, 0x44), turned[1] = _mm256_shuffle_ps(ab_low, cd_low, 0xEE);
     turned[2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44), turned[3] = _mm256_shuffle_ps(ab_high, cd_high, 0xEE);
+}
+
+AVX2_INLINE void avx2_turn_floats(__m256 *turned, const float *x, int64_t rs, int count) {
+    avx2_turn(turned, x, rs * (int64_t)sizeof *x, count);
+}
+
+/* panel_pack.h's TURN_GROUPS. */
+AVX2_INLINE void avx2_turn_groups(void *to, int64_t apart, const void *x, int64_t step, int64_t lines) {
+    __m256 turned[4];
+    avx2_turn(turned, x, step, 8);
+    for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * apart, turned[p]);
+}
+
+/* panel_pack.h's GROUP_LINES, for four bytes and for two shorts a group. */
+AVX2_INLINE void avx2_interleave_bytes(void *to, const void *x, int64_t step) {
+#define LINE(g) _mm_loadu_si128((const __m128i *)((const char *)x + (g) * step))
+    const __m128i low01 = _mm_unpacklo_epi8(LINE(0), LINE(1)), high01 = _mm_unpackhi_epi8(LINE(0), LINE(1));
+    const __m128i low23 = _mm_unpacklo_epi8(LINE(2), LINE(3)), high23 = _mm_unpackhi_epi8(LINE(2), LINE(3));
+    _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)to + 1, _mm_unpackhi_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)to + 2, _mm_unpacklo_epi16(high01, high23));
+    _mm_storeu_si128((__m128i *)to + 3, _mm_unpackhi_epi16(high01, high23));
+}
+
+AVX2_INLINE void avx2_interleave_shorts(void *to, const void *x, int64_t step) {
+    _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi16(LINE(0), LINE(1)));
+    _mm_storeu_si128((__m128i *)to + 1, _mm_unpackhi_epi16(LINE(0), LINE(1)));
+#undef LINE
 }
 
 /* turned[p] = x[0 ... 3][p] for p < 2. */

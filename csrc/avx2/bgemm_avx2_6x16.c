@@ -1,11 +1,31 @@
 /* bfloat16 by sgemm_avx2_6x16's tiles: it is the upper half of a float, which integer operations round. */
 #include "avx2.h"
-#include "floats.h"
+#include "group.h"
 #include "late.h"
+#include "panel_compiler.h"
+
+#define HALVES AVX2
+#undef TARGET
+#define TARGET HALVES
+
+AVX2_INLINE __m256 low(__m256i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+AVX2_INLINE __m256 high(__m256i bits) {
+    return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_set1_epi32(0xFFFF), bits));
+}
+
+AVX2_INLINE __m256 widened(__m128i halves) {
+    return low(_mm256_cvtepu16_epi32(halves));
+}
 
 AVX2_INLINE __m256 load(const uint16_t *p) {
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    return widened(_mm_loadu_si128((const __m128i *)p));
+}
+
+AVX2_INLINE __m256 splat(uint16_t x) {
+    return low(_mm256_set1_epi16((short)x));
 }
 
 AVX2_INLINE void store(uint16_t *p, __m256 v) {
@@ -20,7 +40,5 @@ AVX2_INLINE void store(uint16_t *p, __m256 v) {
 }
 
 #define BFLOAT16
+#define CATALOG_ROW bgemm_avx2_6x16
 #include "halves.h"
-#define KERNEL bgemm_avx2_6x16
-#define NAME bgemm
-#include "tile.h"

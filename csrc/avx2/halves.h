@@ -1,8 +1,19 @@
-/* half.h's and tile.h's parameters for 8 halves as floats in a ymm, given load and store of all 8. */
+/* half.h for 8 halves as floats in a ymm, given load and store of all 8, `widened` of those in a register, and low and
+ * high: 8 halves of the lower, and of the upper, halves of 32 bits. */
+
+/* A part's first and last elements, of which some may be the same, shifted to where they belong. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
-    uint16_t all[8] = {0};
-    for (int i = 0; i < count; i++) all[i] = p[i];
-    return load(all);
+    if (count >= 4) {
+        const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));
+        const __m128i rest = _mm_srl_epi64(last, _mm_cvtsi32_si128(16 * (8 - count)));
+        return widened(_mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)p), rest));
+    }
+    if (count >= 2) {
+        const __m128i last = _mm_cvtsi32_si128(group_of(p + count - 2));
+        const __m128i rest = _mm_srl_epi64(last, _mm_cvtsi32_si128(16 * (4 - count)));
+        return widened(_mm_unpacklo_epi32(_mm_cvtsi32_si128(group_of(p)), rest));
+    }
+    return widened(_mm_cvtsi32_si128(*p));
 }
 
 TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
@@ -11,12 +22,21 @@ TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
     for (int i = 0; i < count; i++) p[i] = all[i];
 }
 
-#define LOAD_C(p) load(p)
-#define STORE_C(p, v) store(p, v)
-#define LOAD_C_PART(p, part) load_part(p, (part).count)
-#define STORE_C_PART(p, part, v) store_part(p, (part).count, v)
+/* tile.h's TURN, two halves at a time. */
+TARGET INLINE void turn(__m256 *turned, const uint16_t *x, int64_t rs, int count) {
+    __m256 pairs[4];
+    avx2_turn(pairs, x, rs * (int64_t)sizeof *x, count);
+    EACH(p, 4) {
+        const __m256i bits = _mm256_castps_si256(pairs[p]);
+        turned[2 * p] = low(bits), turned[2 * p + 1] = high(bits);
+    }
+}
+
+#undef TARGET
+#define VECTORS "avx2/half_vectors.h"
+#include "half_vectors.h"
 #define RUN 8
 #define WIDEN_RUN(to, x) _mm256_storeu_ps(to, load(x))
-#define MR 6
-#define NV 2
+#define TURN_GROUPS avx2_turn_groups
+#define TURNED_ROWS 8
 #include "half.h"

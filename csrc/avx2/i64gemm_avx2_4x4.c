@@ -41,6 +41,7 @@ TARGET static inline pair step(pair acc, __m256i x, pair y) {
 #define SUM uint64_t
 #define PA uint64_t
 #define PB uint64_t
+#define FACTOR uint64_t
 #define SAME 1
 #define MR 4
 #define NV 1

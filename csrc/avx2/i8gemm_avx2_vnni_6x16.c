@@ -1,9 +1,9 @@
 /* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
-#include <immintrin.h>
+#include "avx2.h"
 
 #define KERNEL i8gemm_avx2_vnni_6x16
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx2,avxvnni")))
+#define TARGET __attribute__((target("avx2,avxvnni,fma")))
 #endif
 #define A uint8_t
 #define B int8_t

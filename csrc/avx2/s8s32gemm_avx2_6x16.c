@@ -1,9 +1,9 @@
 /* int8 x int8 to int32, which wraps. */
-#include <immintrin.h>
+#include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_6x16
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,fma")))
 #endif
 #define A int8_t
 #define B int8_t

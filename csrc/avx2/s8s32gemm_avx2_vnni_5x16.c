@@ -1,11 +1,11 @@
 /* int8 x int8 to int32, which wraps: vpdpbusd sums four products exactly, but wants a without signs. So 128 is added to
  * a, and 128 b, summed by the same instruction, is taken off at the end. 10 accumulators, 2 for that, 2 for b,
  * 1 for a. */
-#include <immintrin.h>
+#include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_vnni_5x16
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx2,avxvnni")))
+#define TARGET __attribute__((target("avx2,avxvnni,fma")))
 #endif
 #define A int8_t
 #define B int8_t

@@ -1,13 +1,13 @@
 /* uint8 x int8 to int32, which wraps. */
-#include <immintrin.h>
+#include "avx2.h"
 
 #define KERNEL u8s32gemm_avx2_6x16
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,fma")))
 #endif
 #define A uint8_t
 #define B int8_t
 #define C uint32_t
 #define SAME 1
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #include "madd.h"

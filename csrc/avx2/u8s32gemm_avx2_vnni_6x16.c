@@ -1,9 +1,9 @@
 /* uint8 x int8 to int32, which wraps: vpdpbusd sums four products exactly. */
-#include <immintrin.h>
+#include "avx2.h"
 
 #define KERNEL u8s32gemm_avx2_vnni_6x16
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx2,avxvnni")))
+#define TARGET __attribute__((target("avx2,avxvnni,fma")))
 #endif
 #define A uint8_t
 #define B int8_t
@@ -12,7 +12,7 @@
 #define PB int8_t
 #define SAME 1
 #define K_GROUP 4
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define STEP(acc, x, y) _mm256_dpbusd_avx_epi32(acc, x, y)
 #define MR 6
 #include "int32.h"

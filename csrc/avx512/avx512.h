@@ -10,10 +10,10 @@
 #define AVX512
 #endif
 
-/* turned[p] = x[0 ... 15][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
-AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m512 *turned, const float *x, int64_t rs,
-                                                                            int count) {
-#define ROW(i) (i < count ? _mm_loadu_ps(x + (i) * rs) : _mm_setzero_ps())
+/* turned[p] = 4 bytes x[0 ... 15][p] for p < 4, x's rows being `step` bytes apart; rows from `count` on are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_turn(__m512 *turned, const void *x, int64_t step,
+                                                                     int count) {
+#define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
 #define ROWS(v, i)                             \
     __m512 v = _mm512_castps128_ps512(ROW(i)); \
@@ -29,6 +29,19 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m5
 #undef ROW
 #undef INTO
 #undef ROWS
+}
+
+AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m512 *turned, const float *x, int64_t rs,
+                                                                            int count) {
+    avx512_turn(turned, x, rs * (int64_t)sizeof *x, count);
+}
+
+/* panel_pack.h's TURN_GROUPS. */
+AVX512 static inline __attribute__((always_inline)) void avx512_turn_groups(void *to, int64_t apart, const void *x,
+                                                                            int64_t step, int64_t lines) {
+    __m512 turned[4];
+    avx512_turn(turned, x, step, 16);
+    for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * apart, turned[p]);
 }
 
 /* turned[p] = x[0 ... 7][p] for p < 2. */

@@ -1,14 +1,15 @@
 /* bfloat16 by sgemm_avx512_6x64's tiles; it is the upper half of a float, which integer operations round. */
 #include "avx512.h"
-#include "floats.h"
 #include "late.h"
+#include "panel_compiler.h"
 
-#undef TARGET
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,fma")))
+#define HALVES __attribute__((target("avx512f,avx512bw,avx512vl,fma")))
 #else
-#define TARGET
+#define HALVES
 #endif
+#undef TARGET
+#define TARGET HALVES
 
 TARGET static inline __m512 widened(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
@@ -31,24 +32,18 @@ TARGET static inline __m256i rounded(__m512 v) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, nearest, quiet), 16));
 }
 
-TARGET static inline void store(uint16_t *p, __m512 v) {
-    _mm256_storeu_si256((__m256i *)p, rounded(v));
+TARGET static inline __m512 low(__m512i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
-TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
-    _mm256_mask_storeu_epi16(p, part, rounded(v));
+TARGET static inline __m512 high(__m512i bits) {
+    return _mm512_castsi512_ps(_mm512_andnot_si512(_mm512_set1_epi32(0xFFFF), bits));
 }
 
-#define LOAD_C(p) load(p)
-#define STORE_C(p, v) store(p, v)
-#define LOAD_C_PART(p, part) load_part(p, part)
-#define STORE_C_PART(p, part, v) store_part(p, part, v)
-#define RUN 16
-#define WIDEN_RUN(to, x) _mm512_storeu_ps(to, load(x))
-#define MR 6
-#define NV 4
+TARGET static inline __m512 splat(uint16_t x) {
+    return low(_mm512_set1_epi16((short)x));
+}
+
 #define BFLOAT16
-#include "half.h"
-#define KERNEL bgemm_avx512_6x64
-#define NAME bgemm
-#include "tile.h"
+#define CATALOG_ROW bgemm_avx512_6x64
+#include "halves.h"

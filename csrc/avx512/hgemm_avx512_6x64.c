@@ -1,13 +1,14 @@
 /* float16 by sgemm_avx512_6x64's tiles; conversions are instructions. */
 #include "avx512.h"
-#include "floats.h"
+#include "panel_compiler.h"
 
-#undef TARGET
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,fma")))
+#define HALVES __attribute__((target("avx512f,avx512bw,avx512vl,fma")))
 #else
-#define TARGET
+#define HALVES
 #endif
+#undef TARGET
+#define TARGET HALVES
 
 TARGET static inline __m512 load(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -21,23 +22,17 @@ TARGET static inline __m256i rounded(__m512 v) {
     return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
 }
 
-TARGET static inline void store(uint16_t *p, __m512 v) {
-    _mm256_storeu_si256((__m256i *)p, rounded(v));
+TARGET static inline __m512 low(__m512i bits) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits));
 }
 
-TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
-    _mm256_mask_storeu_epi16(p, part, rounded(v));
+TARGET static inline __m512 high(__m512i bits) {
+    return low(_mm512_srli_epi32(bits, 16));
 }
 
-#define LOAD_C(p) load(p)
-#define STORE_C(p, v) store(p, v)
-#define LOAD_C_PART(p, part) load_part(p, part)
-#define STORE_C_PART(p, part, v) store_part(p, part, v)
-#define RUN 16
-#define WIDEN_RUN(to, x) _mm512_storeu_ps(to, load(x))
-#define MR 6
-#define NV 4
-#include "half.h"
-#define KERNEL hgemm_avx512_6x64
-#define NAME hgemm
-#include "tile.h"
+TARGET static inline __m512 splat(uint16_t x) {
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)x));
+}
+
+#define CATALOG_ROW hgemm_avx512_6x64
+#include "halves.h"

@@ -1,9 +1,9 @@
 /* int16 and uint16, the low halves of int32 sums: vpdpwssd sums two products. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL i16gemm_avx512_vnni_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni,fma")))
 #endif
 #define A int16_t
 #define B int16_t

@@ -1,9 +1,9 @@
 /* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL i8gemm_avx512_vnni_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni,fma")))
 #endif
 #define A uint8_t
 #define B int8_t

@@ -1,9 +1,9 @@
 /* int8 x int8 to int32, which wraps: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw")))
+#define TARGET __attribute__((target("avx512f,avx512bw,fma")))
 #endif
 #define A int8_t
 #define B int8_t

@@ -1,10 +1,10 @@
 /* int8 x int8 to int32, which wraps: vpdpbusd sums four products exactly, but wants a without signs. So 128 is added to
  * a, and 128 b, summed by the same instruction, is taken off at the end. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_vnni_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni,fma")))
 #endif
 #define A int8_t
 #define B int8_t

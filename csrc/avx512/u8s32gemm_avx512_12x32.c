@@ -1,9 +1,9 @@
 /* uint8 x int8 to int32, which wraps: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL u8s32gemm_avx512_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw")))
+#define TARGET __attribute__((target("avx512f,avx512bw,fma")))
 #endif
 #define A uint8_t
 #define B int8_t
@@ -12,6 +12,6 @@
 #define PB int16_t
 #define SAME 1
 #define K_GROUP 2
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
 #include "int32.h"

@@ -1,9 +1,9 @@
 /* uint8 x int8 to int32, which wraps: vpdpbusd sums four products exactly. */
-#include <immintrin.h>
+#include "avx512.h"
 
 #define KERNEL u8s32gemm_avx512_vnni_12x32
 #ifdef __GNUC__
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vnni,fma")))
 #endif
 #define A uint8_t
 #define B int8_t
@@ -12,6 +12,6 @@
 #define PB int8_t
 #define SAME 1
 #define K_GROUP 4
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)
 #include "int32.h"

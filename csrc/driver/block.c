@@ -57,7 +57,13 @@ static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part
     const int down = !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
     const int beside = panels && (cut->pack_b || whole->prepared);
-    cut->pack_a = k && (!(kernel->takes & GEMM_UNPACKED_A) || down || large_a || beside);
+    cut->pack_a = k && (down || large_a || beside);
+    /* Where panels hold other elements, or only they hold any but for dots, both operands are packed or neither. */
+    const int only = !(kernel->takes & GEMM_UNPACKED_A), others = kernel->a_packed != kernel->a_size;
+    if (only)
+        cut->pack_a = k && (cut->pack_b || whole->prepared);
+    else if (others && (cut->pack_a || whole->prepared || cut->pack_b))
+        cut->pack_a = k > 0, cut->pack_b = k && !whole->prepared;
 }
 
 void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {
@@ -103,7 +109,7 @@ static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, co
     for (int64_t j0 = 0; j0 < block->n; j0 += kernel->nr) {
         gemm_block piece = *block;
         piece.n = min64(kernel->nr, block->n - j0);
-        piece.b = gemm_at(block->b, j0 / kernel->nr * block->b_ts, kernel->b_packed); /* unpacked: of the same size */
+        piece.b = gemm_at(block->b, j0 / kernel->nr * block->b_ts, block->panels ? kernel->b_packed : kernel->b_size);
         piece.from = gemm_at(block->from, j0, kernel->sum_size);
         if (block->c) {
             copy(addend, kernel->nr, 1, gemm_at(part->c, i * part->c_rs + (j + j0) * part->c_cs, size), part->c_rs,
@@ -160,7 +166,8 @@ static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *worksp
                             block.b = b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs;
                             block.b_ts = nr * block.b_cs;
                         }
-                        if (x->prepared || cut->pack_b) block.b_ps = nr, block.b_cs = 1, block.b_ts = nr * depth;
+                        block.panels = x->prepared || cut->pack_b;
+                        if (block.panels) block.b_ps = nr, block.b_cs = 1, block.b_ts = nr * depth;
                         block.n = columns;
                         block.from =
                             first && !x->goes_on ? NULL : gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);

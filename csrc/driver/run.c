@@ -149,7 +149,8 @@ static void cut_for(jobs *all, int threads) {
 static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->kernel->takes & GEMM_FIXED_ORDER, dots = plan->kernel->takes & GEMM_UNPACKED_DOTS;
     const int rows = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
-    const int transposed = !plan->prepared && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
+    const int mixed = plan->kernel->takes & GEMM_MIXED;
+    const int transposed = !plan->prepared && !mixed && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
     gemm_part *x = &all->whole;
     all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
     x->k = plan->k;

@@ -4,5 +4,5 @@
 #define KERNEL u8s32gemm_neon_smlal_8x12
 #define A uint8_t
 #define B int8_t
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #include "smlal.h"

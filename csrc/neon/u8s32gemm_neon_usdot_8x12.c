@@ -5,6 +5,6 @@
 #define TARGET NEON_I8MM
 #define A uint8_t
 #define B int8_t
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define DOT(acc, x, y) vsudotq_laneq_s32(acc, y, vreinterpretq_u8_s8(x), 0)
 #include "dot.h"

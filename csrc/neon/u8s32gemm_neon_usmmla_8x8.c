@@ -5,6 +5,6 @@
 #define TARGET NEON_I8MM
 #define A uint8_t
 #define B int8_t
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #define MMLA(acc, x, y) vusmmlaq_s32(acc, vreinterpretq_u8_s8(x), y)
 #include "mmla.h"

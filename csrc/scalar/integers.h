@@ -1,6 +1,7 @@
 /* Integers of one element a vector, for wrap.h. */
 #define PA SUM
 #define PB SUM
+#define FACTOR SUM
 #define MR 4
 #define NV 4
 #define VL 1

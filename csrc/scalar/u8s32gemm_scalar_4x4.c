@@ -7,5 +7,5 @@
 #define C uint32_t
 #define SUM uint32_t
 #define SAME 1
-#define TAKES GEMM_FIXED_ORDER
+#define MIXED
 #include "integers.h"

@@ -95,8 +95,8 @@ def _loop_rate(engine: Any, row: Kernel) -> float:
     run = getattr(engine.lib, row.name).compute
     block = engine.ffi.new("gemm_block *", {
         "m": mr, "n": nr, "a": address("void *", a.ctypes.data), "b": address("void *", b.ctypes.data),
-        "a_rs": 1, "a_ps": mr, "b_ps": nr, "b_cs": 1, "to": address("void *", out.ctypes.data), "to_rs": nr,
-        "alpha": scalar, "beta": scalar,
+        "a_rs": 1, "a_ps": mr, "b_ps": nr, "b_cs": 1, "panels": 1,
+        "to": address("void *", out.ctypes.data), "to_rs": nr, "alpha": scalar, "beta": scalar,
     })  # fmt: skip
     best = {short: math.inf, long: math.inf}
     for _ in range(_ROUNDS):

@@ -1,0 +1,13 @@
+/* The parameters of vectors that half.h wants; no guard: tile.h undefines them. */
+#include "floats.h"
+#undef TARGET
+#define TARGET HALVES
+#define LOAD_C(p) load(p)
+#define STORE_C(p, v) store(p, v)
+#define LOAD_C_PART(p, part) load_part(p, (part).count)
+#define STORE_C_PART(p, part, v) store_part(p, (part).count, v)
+#define SPLAT_HALF(x) splat(x)
+#define TURN_HALVES turn
+#define DEPTH_OF_HALVES 8
+#define MR 6
+#define NV 2

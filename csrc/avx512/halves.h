@@ -1,0 +1,28 @@
+/* half.h for 16 halves as floats in a zmm, given load, load_part and rounded, and low and high: 16 halves of the lower,
+ * and of the upper, halves of 32 bits. */
+TARGET static inline void store(uint16_t *p, __m512 v) {
+    _mm256_storeu_si256((__m256i *)p, rounded(v));
+}
+
+TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
+    _mm256_mask_storeu_epi16(p, part, rounded(v));
+}
+
+/* tile.h's TURN, two halves at a time. */
+TARGET INLINE void turn(__m512 *turned, const uint16_t *x, int64_t rs, int count) {
+    __m512 pairs[4];
+    avx512_turn(pairs, x, rs * (int64_t)sizeof *x, count);
+    EACH(p, 4) {
+        const __m512i bits = _mm512_castps_si512(pairs[p]);
+        turned[2 * p] = low(bits), turned[2 * p + 1] = high(bits);
+    }
+}
+
+#undef TARGET
+#define VECTORS "avx512/half_vectors.h"
+#include "half_vectors.h"
+#define RUN 16
+#define WIDEN_RUN(to, x) _mm512_storeu_ps(to, load(x))
+#define TURN_GROUPS avx512_turn_groups
+#define TURNED_ROWS 16
+#include "half.h"
