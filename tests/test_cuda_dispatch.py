@@ -43,7 +43,7 @@ def weighed(device, m, n, k, batch=1, **options):
     rows = [
         row for row in KERNELS
         if row.backend == "cuda" and not entrants.unfit(row, problem) and not entrants.unavailable(row, device)
-        and row.chosen_on(device.kind, device.features) and not row.illegal(names)
+        and row.chosen_on(device.kind, device.features) and not row.illegal(names) and row.suited(names)
     ]  # fmt: skip
     return sorted((cost.predict(row, device, problem, None) for row in rows), key=lambda c: c.seconds)
 
