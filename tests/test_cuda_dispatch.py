@@ -43,7 +43,7 @@ def weighed(device, m, n, k, batch=1, **options):
     rows = [
         row for row in KERNELS
         if row.backend == "cuda" and not entrants.unfit(row, problem) and not entrants.unavailable(row, device)
-        and row.chosen_on(device.kind, device.features) and not row.illegal(names)
+        and row.chosen_on(device.kind, device.features) and not row.illegal(names) and row.suited(names)
     ]  # fmt: skip
     return sorted((cost.predict(row, device, problem, None) for row in rows), key=lambda c: c.seconds)
 
@@ -99,6 +99,28 @@ def test_many_tiny_products_share_blocks(options):
     for batch, n in ((10000, 16), (100000, 4), (2000, 10)):
         assert is_of("small", best(n, n, n, batch, **options))
     assert not is_of("small", best(512, 512, 512, 64, **options))
+
+
+@pytest.mark.parametrize("options", [FP32, BF16, FP16, FP64, INT8, BF16_32],
+                         ids=["fp32", "bf16", "fp16", "fp64", "int8", "bf16-fp32"])  # fmt: skip
+def test_few_k_and_a_large_result_go_to_who_stores_it_fastest(options):
+    for m, n in ((4096, 4096), (8192, 8192), (3624, 7788), (6266, 3615)):
+        assert is_of("outer", best(m, n, 2, **options))
+        assert not is_of("outer", best(m, n, 256, **options))
+    assert is_of("outer", best(6266, 3615, 8, reproducible=True, **options))
+    assert not is_of("outer", best(512, 512, 64, **options))
+    assert not is_of("outer", best(64, 4096, 4096, **options))
+
+
+def test_a_result_of_ragged_rows_takes_longer():
+    problem = Problem("float32", 4096, 4095, 8, device="cuda:0")
+    for name, least, most in ("sgemm_cuda_ffma_128x256", 1.3, 3.0), ("sgemm_cuda_outer_128x128", 1.1, 1.5):
+        ragged, turned, even = (
+            roof.predict(BY_NAME[name], H200, x, None).seconds - roof.CALL
+            for x in (problem, replace(problem, layout="TTT", m=4095, n=4096), replace(problem, n=4096))
+        )
+        assert least < ragged / even < most
+        assert ragged == pytest.approx(turned, rel=0.01)
 
 
 def test_operands_that_lie_wrong_cost_their_copy():

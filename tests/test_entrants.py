@@ -124,3 +124,15 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
 def test_a_type_without_kernels_is_refused_in_one_line():
     with pytest.raises(TypeError, match=r"int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
         choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), held_by=GPU, backend="opencl")
+
+
+@pytest.mark.parametrize(("k", "trusting", "why"), [
+    (16, False, ""), (17, False, "chosen only by name but where k <= BK"), (17, True, ""),
+])  # fmt: skip
+def test_a_row_is_chosen_for_what_suits_it_unless_it_is_named(k, trusting, why):
+    row = replace(next(row for row in KERNELS if row.name == "sgemm_cuda_ffma_64x64"), suits="k <= BK")
+    assert row.params["BK"] == 16
+    problem = Problem("float32", 64, 64, k)
+    entrant = entrants.Entrant(row, HOPPER, entrants.example(problem), None, trusting=trusting)
+    found = entrant.weigh(problem)
+    assert (found.why_not, found.seconds is None) == (why, bool(why))

@@ -167,9 +167,13 @@ template <class T> struct Narrow {
 };
 template <> struct Narrow<bfloat16> {
     static __device__ __forceinline__ bfloat16 from(float x) {
+#if __CUDA_ARCH__ >= 800
+        return bfloat16{float_to_bf16(x)};
+#else
         const unsigned bits = __float_as_uint(x);
         const unsigned rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
         return bfloat16{(unsigned short)(x == x ? rounded : bits >> 16 | 0x40)};
+#endif
     }
 };
 template <> struct Narrow<float16> {

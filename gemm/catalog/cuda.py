@@ -18,7 +18,7 @@ Small ones are the host's alone, and absent ones are 0:
     ptxas       the level of ptxas's optimization; absent: its default, 3
     waits       1: nothing is on its way while a step along k is multiplied, so that each step takes a startup
     gathers     1: what lies along k is copied by elements; the row's rate was found with such an a
-    streams     1: reads an operand once from end to end, as fast as memory goes (roof.py)
+    streams     1: reads an operand, or writes out, once from end to end, as fast as memory goes (roof.py)
     parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
                 <= 8), before that they are joined through memory; see join.cuh. 0 or 1: never
     a_lies, b_lies    how an operand may lie: 1 contiguous along k, 2 contiguous along m (b: n), 3 either (when absent),
@@ -312,6 +312,25 @@ SMALL: tuple[Kernel, ...] = (
 )
 """Batches of small products: a warp or a block each."""
 
+
+def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, gflops: float, scattered: float) -> Kernel:
+    """A row of gemm_cuda_outer, which has `depth` of k in shared memory."""
+    return _cuda(
+        op, f"outer_{bm}x{bn}", "outer", "few k: a result as fast as memory takes it", gflops=gflops, startup=2.6,
+        scattered=scattered,
+        BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,
+        a_lies=7, b_lies=7, streams=1, suits="k <= DEPTH",
+    )  # fmt: skip
+
+
+OUTER: tuple[Kernel, ...] = (
+    *(_outer(op, 128, 128, 32, resident=4, gflops=32000, scattered=0.17) for op in ("s", "h32", "b32")),
+    *(_outer(op, 128, 128, 32, resident=4, gflops=24000, scattered=0.17) for op in ("s8s32", "u8s32")),
+    *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
+    _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
+)
+"""Few k and a large result: as fast as it can be stored."""
+
 _TILE = {"c": 2600, "i32": 2000}
 """GFLOP/s of tiles, where they are known to be fewer."""
 TILE: tuple[Kernel, ...] = tuple(
@@ -321,4 +340,4 @@ TILE: tuple[Kernel, ...] = tuple(
 )  # fmt: skip
 """The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""
 
-CUDA: tuple[Kernel, ...] = (*FFMA_TMA, *FFMA, *WGMMA, *EMULATED, *KMAJOR, *DMMA, *GEMV, *SMALL, *TILE)
+CUDA: tuple[Kernel, ...] = (*FFMA_TMA, *FFMA, *WGMMA, *EMULATED, *KMAJOR, *DMMA, *GEMV, *SMALL, *OUTER, *TILE)

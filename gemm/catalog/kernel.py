@@ -47,6 +47,8 @@ class Kernel:
         late: it is verified when it is first to be chosen, not by the probe, as its backend has too many to wait for.
         beaten: features of devices on which it is chosen by name only, too: other rows are always better there, or its
             outputs do not fit into their registers.
+        suits: an expression over m n k batch and params, the products for which it may be chosen though unnamed:
+            it computes all others, but slower than its `gflops` tell. "" for all.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Kernel:
     late: bool = False
     auto: tuple[str, ...] = ("cpu", "gpu")
     beaten: tuple[str, ...] = ()
+    suits: str = ""
 
     def __post_init__(self) -> None:
         values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
@@ -107,6 +110,10 @@ class Kernel:
     def chosen_on(self, kind: str, features: Set[str]) -> bool:
         """Whether it may be chosen on a device of that kind with those features though nobody named it."""
         return kind in self.auto and features.isdisjoint(self.beaten)
+
+    def suited(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it may be chosen for a product of those m, n, k and batch though nobody named it."""
+        return not self.suits or bool(eval(_compiled(self.suits), {"__builtins__": {}}, {**sizes, **self.params}))
 
     @property
     def entry(self) -> str:
@@ -190,7 +197,7 @@ def typed_row(
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
     startup: float = 0.0, scattered: float = 0.6, precision: str = "highest", ordered: bool = True,
     fuses: bool = False, late: bool = False,
-    auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), **params: int,
+    auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), suits: str = "", **params: int,
 ) -> Kernel:  # fmt: skip
     """A row whose types and target are read off its name."""
     op, target, _ = name.split("_", 2)
@@ -199,4 +206,4 @@ def typed_row(
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
                   swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup,
                   scattered=scattered, about=about, inputs=inputs, precision=precision, fuses=fuses, late=late,
-                  auto=auto, beaten=beaten)  # fmt: skip
+                  auto=auto, beaten=beaten, suits=suits)  # fmt: skip

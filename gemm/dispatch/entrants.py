@@ -61,9 +61,11 @@ class Entrant:
         sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
         for choice in tuning.choices(row, device, problem):
             kernel = choice.kernel
-            why_not = (kernel.illegal({**sizes, **device.limits}) if kernel.legal else None) or (
-                None if self._trusting or choice.here else trust.unverified(kernel, device, self._facts)
-            )
+            why_not = kernel.illegal({**sizes, **device.limits}) if kernel.legal else None
+            if not self._trusting and not kernel.suited(sizes):
+                why_not = why_not or f"chosen only by name but where {kernel.suits}"
+            if not self._trusting and not choice.here:
+                why_not = why_not or trust.unverified(kernel, device, self._facts)
             if kernel.chosen or not self._trusting:
                 why_not = why_not or _spoiled(row, kernel, device, problem)
             if not why_not:
