@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from types import CodeType
 
@@ -120,7 +120,7 @@ class Kernel:
         """The C or device function to call: the stem of the source file (the CPU's rows: the name)."""
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
-    @property
+    @cached_property
     def group(self) -> tuple[int, int]:
         """Rows and columns of the result (of the transposed one, if swapped) that a work-group of a device computes."""
         p = self.params

@@ -136,7 +136,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
     rows = admitted(backend, kernel)
     kind, queue = entrants.example(problem), _Queue(problem)
     if held_by is not None:
-        here = [row for row in rows if row.backend == held_by.backend]
+        here = entrants.admitted(backend, kernel, held_by.backend)
         if not here:
             raise ValueError(
                 f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"

@@ -23,6 +23,9 @@ PACKING = 4
 """Times what reading an operand takes that packing it does, on a GPU: it writes as well, and reaches half the rate: on
 an H200 in products of 6468 × 96 × 666 and 37 of 263 × 133 × 634."""
 
+CONVERTED = 1e9
+"""Elements a second of operands that NumPy converts to the type of a kernel which does not take theirs."""
+
 SINGLE = 2
 """Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU."""
 
@@ -84,6 +87,8 @@ def predict(
             compute += PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
             compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+    if kernel.inputs != problem.inputs:
+        compute += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
     transfer = 0.0
     if problem.device == "host":
         stays = problem.places and _stay(kernel, device, problem, rates)

@@ -133,7 +133,7 @@ def lineup(
 @lru_cache(maxsize=256)
 def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """The rows that the names admit, on the device that holds the operands."""
-    rows = [row for row in admitted(backend, kernel) if row.backend == device.backend]
+    rows = admitted(backend, kernel, device.backend)
     return Lineup(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
 
@@ -164,8 +164,10 @@ def check_names(backend: str, kernel: str | None) -> None:
 
 
 @lru_cache(maxsize=256)
-def admitted(backend: str, kernel: str | None) -> tuple[Kernel, ...]:
-    """The catalog's rows that the names admit. Raises ValueError for names that `check_names` refuses."""
+def admitted(backend: str, kernel: str | None, where: str | None = None) -> tuple[Kernel, ...]:
+    """The catalog's rows that the names admit, or those of the backend `where`. Raises what `check_names` does."""
+    if where is not None:
+        return tuple(row for row in admitted(backend, kernel) if row.backend == where)
     check_names(backend, kernel)
 
     def fits(row: Kernel) -> bool:

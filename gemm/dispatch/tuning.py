@@ -65,18 +65,22 @@ def timed(row: Kernel, device: Device) -> bool:
     return any(r.kernel == row.name and r.params is not None for r in stored(device))
 
 
-def choices(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
+def choices(row: Kernel, device: Device, problem: Problem) -> tuple[Choice, ...]:
     """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
-    return _tuned(row, device, problem) if row.space and known(row, device) else iter((_default(row),))
+    return _tuned(row, device, class_of(problem)) if row.space and known(row, device) else _default(row)
 
 
 @lru_cache(maxsize=1024)
-def _default(row: Kernel) -> Choice:
-    return Choice(row, "default")
+def _default(row: Kernel) -> tuple[Choice]:
+    return (Choice(row, "default"),)
 
 
-def _tuned(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
-    wanted = class_of(problem)
+@lru_cache(maxsize=4096)
+def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
+    return tuple(_found(row, device, wanted))
+
+
+def _found(row: Kernel, device: Device, wanted: Class) -> Iterator[Choice]:
     current, old, levels = _records(row, device)
     for record, kernel in _nearest(row, current, wanted):
         far = record.cls.distance(wanted)
@@ -87,7 +91,7 @@ def _tuned(row: Kernel, device: Device, problem: Problem) -> Iterator[Choice]:
     for level, records in levels:
         for record, kernel in _nearest(row, records, wanted):
             yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
-    yield _default(row)
+    yield from _default(row)
 
 
 @lru_cache(maxsize=1024)
@@ -134,6 +138,7 @@ def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> st
 # This machine's records.
 
 
+@lru_cache(maxsize=64)
 def entry(device: Device) -> str:
     """The cache entry of the device's records."""
     identity = repr((device.backend, device.name, device.platform))
@@ -178,6 +183,7 @@ def forget() -> None:
     known.cache_clear()
     timed.cache_clear()
     _records.cache_clear()
+    _tuned.cache_clear()
 
 
 def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
