@@ -202,14 +202,14 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
-    busy = 1
+    busy, ends = 1, 0
     if device.kind != "cpu":
-        (rows, columns), busy = kernel.group, p.get("busy", 1)
+        (rows, columns), busy, ends = kernel.group, p.get("busy", 1), p.get("ends", 0)
     wide, rest = -(-n // columns) * columns, n % kernel.group[1]
     if columns == 1:
         wide += max(0, min(kernel.group[1], SINGLE * rest) - rest)
     step = p.get("BK", 1)
-    depth = -(-problem.k // step) * step
+    depth = -(-problem.k // step) * step + ends
     work = 2.0 * -(-m // rows) * rows * wide * depth * problem.batch
     if device.kind != "cpu":
         work += 2.0 * ALONE * _alone(kernel, problem)
