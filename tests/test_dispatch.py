@@ -552,3 +552,24 @@ def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both(
     assert roof.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
     assert roof.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
     assert roof.moving(link, 0, 0, 1.0) == 0.0
+
+
+def test_operands_that_numpy_converts_first_cost_that():
+    device = next(iter(registry.backend("cpu").devices()))
+    rates = cost.Rates(launch=2e-6, flops=1e11, memory=5e10)
+    plain = Problem("int32", 4, 3936, 2209)
+    narrow = replace(plain, inputs=("int8", "int8"))
+    wide, given = (cost.predict(BY_NAME["i32gemm_scalar_4x4"], device, x, rates).seconds for x in (plain, narrow))
+    own = cost.predict(BY_NAME["s8s32gemm_scalar_4x4"], device, narrow, rates).seconds
+    assert given - own == pytest.approx((4 + 3936) * 2209 / cost.CONVERTED)
+    assert own < wide  # a quarter of the bytes
+
+
+def test_an_item_of_a_gpu_takes_time_for_its_one_output():
+    device = Device("opencl", "opencl:9", "a GPU", kind="gpu", limits={"compute_units": 4})
+    row, rates = BY_NAME["sgemm_generic_naive"], cost.Rates(launch=1e-5, flops=1e12)
+    few, more = (
+        cost.predict(row, device, Problem("float32", 1024, 1024, k, device=device.key), rates).compute for k in (4, 16)
+    )
+    ends = row.params["ends"]
+    assert more / few == pytest.approx((16 + ends) / (4 + ends))
