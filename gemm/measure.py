@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm import operands
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
 from gemm.dispatch.plan import CALL, Rates
@@ -21,11 +22,10 @@ LEAST = 16
 """n of a product that is too small to matter."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
-STREAMED = 128 << 20
+READ = 128 << 20
 """Bytes of the operand by which a device's memory is timed: no cache holds them."""
 WIDTH = 2048
 """Columns of it."""
-_PAGE = 4096
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
@@ -70,7 +70,7 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     if not streams:
         return 0.0
     (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize
-    deep = min(STREAMED, device.limits.get("max_alloc", STREAMED)) // itemsize // WIDTH
+    deep = min(READ, device.limits.get("max_alloc", READ)) // itemsize // WIDTH
     spent = timed(*((WIDTH, columns) if streams & 1 else (rows, WIDTH)), deep)
     return WIDTH * deep * itemsize / max(spent - launch, spent / 4)
 
@@ -125,10 +125,9 @@ def _seconds(
 
 
 def _unaligned(array: np.ndarray) -> np.ndarray:
-    """A copy that begins one element after a multiple of 4096 bytes."""
-    raw = np.empty(array.nbytes + 2 * _PAGE, np.uint8)
-    start = -raw.ctypes.data % _PAGE + array.itemsize
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    """A copy that begins one element after a page."""
+    memory = operands.aligned(array.nbytes + array.itemsize)[array.itemsize :]
+    copy = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
 

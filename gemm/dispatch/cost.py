@@ -29,7 +29,7 @@ CONVERTED = 1e9
 SINGLE = 2
 """Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU."""
 
-ALONE = 8
+GATHERED = 8
 """Multiply-adds in whose time a GPU's OpenCL kernel that reads operands as they lie loads an element by itself, as it
 does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others."""
 
@@ -38,9 +38,6 @@ MOST_PASSES = 2
 
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
-
-
-_TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 
 
 def guess(kernel: Kernel, device: Device) -> Rates:
@@ -65,7 +62,19 @@ def predict(
         origin: of the kernel's parameters.
     """
     if modelled(kernel, device):
-        return roof.predict(kernel, device, problem, measured, origin)
+        found = roof.predict(kernel, device, problem, measured, origin)
+    else:
+        found = _measured(kernel, device, problem, measured, tuned, origin)
+    if kernel.inputs == problem.inputs:
+        return found
+    converting = problem.batch * (problem.m + problem.n) * problem.k / CONVERTED  # before anything else
+    return found._replace(seconds=(found.seconds or 0.0) + converting, launch=found.launch + converting)
+
+
+def _measured(
+    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None, origin: str
+) -> Candidate:  # fmt: skip
+    """`predict` by rates that were measured, or guessed."""
     rates = measured or guess(kernel, device)
     basis = "measured" if measured else "guessed"
     if tuned is not None and tuned.seconds:
@@ -87,8 +96,6 @@ def predict(
             compute += PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
             compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
-    if kernel.inputs != problem.inputs:
-        compute += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
     transfer = 0.0
     if problem.device == "host":
         stays = problem.places and _stay(kernel, device, problem, rates)
@@ -151,7 +158,7 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
     if any(p.get(name) for name in ("a_channels", "b_channels", "b_panel")):
         return False
     if kernel.swaps(m, n, problem.layout):
-        m, n, a, b = n, m, *(_TRANSPOSED[x] for x in (b, a))
+        m, n, a, b = n, m, *(roof.TURNED[x] for x in (b, a))
     turned = bool(p.get("a_turned"))
     (rows, cols), a_lies = ((k, m), "T") if turned else ((m, k), "N")
     a_fits = "a_rows" not in p or (a == a_lies and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1))))
@@ -170,13 +177,13 @@ def _traffic(kernel: Kernel, problem: Problem) -> int:
     return a * (across if streams & 1 else 1) + b * (down if streams & 2 else 1) + c + out
 
 
-def _alone(kernel: Kernel, problem: Problem) -> int:
+def _gathered(kernel: Kernel, problem: Problem) -> int:
     """Elements that a kernel loads one by one which reads operands as they lie, by fours where these are whole."""
     if not kernel.params.get("DIRECT"):
         return 0
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.layout[0], problem.layout[1]
     if kernel.swaps(m, n, problem.layout):
-        m, n, a, b = n, m, _TRANSPOSED[b], _TRANSPOSED[a]
+        m, n, a, b = n, m, roof.TURNED[b], roof.TURNED[a]
     (rows, columns), found = kernel.group, 0
     if m < rows or (k if a == "N" else m) % 4:
         found += m * k * -(-n // columns)
@@ -212,7 +219,7 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     depth = -(-problem.k // step) * step + ends
     work = 2.0 * -(-m // rows) * rows * wide * depth * problem.batch
     if device.kind != "cpu":
-        work += 2.0 * ALONE * _alone(kernel, problem)
+        work += 2.0 * GATHERED * _gathered(kernel, problem)
     groups = kernel.groups(m, n, problem.batch)
     share = problem.k if problem.reproducible else kernel.share(problem.k, groups, units)
     parts = max(1, -(-problem.k // max(share, 1)))

@@ -41,8 +41,7 @@ class Entrant:
             or ("" if named else f"chosen on a {device.kind} only by name")
         )
         if not self.why_not:
-            self._rates = self._rates_of(row)
-            every = [self._rates, *map(self._rates_of, tuning.variants(row, device))] if facts else []
+            every = map(self._rates_of, (row, *tuning.variants(row, device))) if facts else ()
             self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
             self._least = correction.least(device)
 
@@ -69,7 +68,7 @@ class Entrant:
             if kernel.chosen or not self._trusting:
                 why_not = why_not or _spoiled(row, kernel, device, problem)
             if not why_not:
-                rates = self._rates_of(kernel) if kernel.chosen else self._rates
+                rates = self._rates_of(kernel)
                 origin = choice.origin if row.space else ""
                 found = cost.predict(kernel, device, problem, rates, choice.record, origin)
                 factor = correction.factor(kernel, device, problem)

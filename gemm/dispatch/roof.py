@@ -30,7 +30,8 @@ STREAMED, SHARED = 0.88, 0.66
 FEW = 8
 """Rows or columns of a tile of kernels that stream."""
 _SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
-_TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
+TURNED = {"N": "T", "T": "N", "S": "S"}
+"""How an operand lies for the transposed product, by how it lies: the letters of Problem.layout."""
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 
@@ -39,7 +40,7 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
     sizes = problem.itemsizes
     if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
-        m, n, a, b, sizes = n, m, _TRANSPOSED[b], _TRANSPOSED[a], sizes[::-1]
+        m, n, a, b, sizes = n, m, TURNED[b], TURNED[a], sizes[::-1]
     k, limits, p = problem.k, device.limits, kernel.params
     rate, units = _memory(device), limits["sm_count"]
     operands = (
