@@ -4,6 +4,8 @@
 # FOLDER is the command's /src and working directory. The machine is a Debian root of two architectures: shell and
 # cross compiler are x86-64 and run natively; Python, its packages and what the compiler makes are arm64 and run
 # under QEMU, which a binfmt_misc of a private user and mount namespace starts: nothing is left on the host.
+# G_SLICE: a fork of an emulated process with threads hangs if another of them held the lock of glib's slices, which QEMU
+# before 8.0 allocates its trees from (https://gitlab.com/qemu-project/qemu/-/issues/285); malloc survives forks.
 # The root is made once (a minute) under $GEMM_CI_CACHE, by this recipe: another recipe makes another root.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 folder=$(cd "$1" && pwd)
@@ -64,6 +66,6 @@ unshare "${namespaces[@]}" bash -euc '
     for part in proc sys dev; do mount --rbind /$part "$root/$part"; done
     mount -t tmpfs none "$root/tmp"
     mount --bind "$folder" "$root/src"
-    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true QEMU_CPU="$QEMU_CPU" \
+    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true G_SLICE=always-malloc QEMU_CPU="$QEMU_CPU" \
         /usr/sbin/chroot "$root" bash -c "cd /src && exec \"\$@\"" bash "$@"
 ' bash "$@"
