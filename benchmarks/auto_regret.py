@@ -24,13 +24,15 @@ one at once.
 The best one is found in half of the rounds, and the ratio is of the other half: the least of many noisy medians is
 less than any of them is worth. A ratio below 1, of contestants that noise alone tells apart, counts as 1.
 
-Besides: what a choice costs for a shape that is new and one that is known, and a process's first small product. The
+Besides: what a choice costs for a shape that is new (in host memory, and on a device) and one that is known, and a
+process's first small product. The
 JSON document ("gemm-auto-regret/1", seconds) holds
 
     date, command, commit, versions, machine, devices, problems, rounds, sample_s, seed
     results     [{m, n, k, batch, dtype, place, cold, chosen, best, regret, times {contestant: median}, spread}]
     regret      {all, and each kind of problem: {count, median, p95, worst}}
-    decision    {new {median, p95, worst}, first_new, repeated, first_call, import}
+    decision    {new {median, p95, worst}, first_new, repeated, first_call, import}, and where arrays lay on devices
+                new_resident
     quiet       what others did on the machine meanwhile
 """
 
@@ -44,6 +46,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -69,7 +72,7 @@ from gemm.compare.peers.native import native
 from gemm.compare.quiet import Watch
 from gemm.dispatch import correction, probe, registry
 from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device
+from gemm.problem import Device, Problem
 
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and how often each is drawn."""
@@ -328,6 +331,30 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
     return {"new": figures(new), "first_new": new[0], "repeated": call - engine, "first_call": first, "import": loaded}
 
 
+def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
+    """Seconds that choices of kernels for resident products take, each of a shape never seen; none: {}.
+
+    Asked after the kernels were verified that they choose.
+    """
+    where = {device.key: device for device in devices()}
+    asked = {}
+    for drawn in problems:
+        if drawn.place in where:
+            a, b, c = DTYPES[drawn.dtype]
+            problem = Problem(c, *drawn.shape[:3], max(1, drawn.shape.batch), device=drawn.place,
+                              inputs=() if a == b == c else (a, b))  # fmt: skip
+            with suppress(BackendUnavailable, KernelFailed, TypeError, ValueError):
+                dispatch.choose(problem, held_by=where[drawn.place])
+                asked[problem] = where[drawn.place]
+    dispatch.forget()
+    new = []
+    for problem, device in asked.items():
+        start = time.perf_counter()
+        dispatch.choose(problem, held_by=device)
+        new.append(time.perf_counter() - start)
+    return figures(new) if new else {}
+
+
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -359,6 +386,8 @@ def main() -> int:
                 break
             if (row := contest(drawn, options, homes)) is not None:
                 results.append(row)
+    if resident := resident_decisions(problems[: len(results)]):
+        costs["new_resident"] = resident
     found = summary(results)
     show(results, found, costs)
     if options.json:
@@ -383,8 +412,9 @@ def show(results: Sequence[dict[str, Any]], found: dict[str, dict[str, float]], 
     for name, x in found.items():
         print(f"{name:26} {x['count']:8} {x['median']:8.3f} {x['p95']:8.3f} {x['worst']:8.3f}")
     new = costs["new"]
+    resident = f", {1e6 * costs['new_resident']['median']:.1f} µs on a device" if "new_resident" in costs else ""
     print(
-        f"\nA choice: {1e6 * new['median']:.1f} µs for a new shape (95 %: {1e6 * new['p95']:.1f} µs), "
+        f"\nA choice: {1e6 * new['median']:.1f} µs for a new shape (95 %: {1e6 * new['p95']:.1f} µs){resident}, "
         f"at most {1e6 * costs['repeated']:.2f} µs for a known one.\n"
         f"A process's first product of 16³: {1e3 * costs['first_call']:.2f} ms after an import of "
         f"{1e3 * costs['import']:.0f} ms."

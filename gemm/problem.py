@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -181,13 +181,12 @@ class Problem:
 
     @property
     def itemsize(self) -> int:
-        return _itemsize(self.dtype)
+        return _itemsizes(self.dtype, self.inputs)[2]
 
     @property
     def itemsizes(self) -> tuple[int, int]:
         """Bytes of an element of a and of b."""
-        a, b = self.inputs or (self.dtype, self.dtype)
-        return _itemsize(a), _itemsize(b)
+        return _itemsizes(self.dtype, self.inputs)[:2]
 
     @property
     def fused(self) -> bool:
@@ -219,11 +218,13 @@ class Problem:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Bytes of a, b, c and out; c has none where beta = 0."""
-        a, b = self.itemsizes
-        c = self.m * self.n * self.itemsize * self.batch
-        return self.m * self.k * a * self.batch, self.k * self.n * b * self.batch, c * (self.beta != "0"), c
+        m, n, k, batch = self.m, self.n, self.k, self.batch
+        a, b, c = _itemsizes(self.dtype, self.inputs)
+        out = m * n * c * batch
+        return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    @cached_property
+    # No cached_property: an object whose __dict__ was asked for is slower from then on, and a choice asks twice.
+    @property
     def octaves(self) -> tuple[int, ...]:
         """Logarithms to base 2 of batch, m, n and k, rounded: products that are alike in time have them alike."""
         return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
@@ -247,5 +248,7 @@ def octave(size: int) -> int:
 
 
 @cache
-def _itemsize(name: str) -> int:
-    return np.dtype(name).itemsize
+def _itemsizes(dtype: str, inputs: tuple[str, ...]) -> tuple[int, int, int]:
+    """Bytes of an element of a, b and the result."""
+    a, b = inputs or (dtype, dtype)
+    return np.dtype(a).itemsize, np.dtype(b).itemsize, np.dtype(dtype).itemsize

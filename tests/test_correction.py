@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from test_entrants import GPU, facts
 
 import gemm
 from gemm import sources
-from gemm.catalog import BY_NAME
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.cli import main, tune
 from gemm.dispatch import choice, correction, entrants, fit, probe, registry, trust
 from gemm.problem import Device, Problem
@@ -91,16 +92,45 @@ def test_bounds_stay_below_corrected_predictions(machine):
     dice = random.Random(2)
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
     correction.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
-    for entrant in entrants.lineup(entrants.example(SQUARE), "opencl", None, probe.facts(run=False), host=False,
-                                   trusting=False).all:  # fmt: skip
-        if entrant.why_not:
-            continue
-        for _ in range(40):
-            m, n, k = (round(2 ** dice.uniform(0, 11)) for _ in range(3))
-            problem = Problem("float32", m, n, k, dice.choice((1, 8)))
-            weighed = entrant.weigh(problem)
-            bound = entrant.bound(problem, problem.flops, problem.moved)
+    line = entrants.lineup(entrants.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False)
+    assert line.able
+    for _ in range(40):
+        m, n, k = (round(2 ** dice.uniform(0, 11)) for _ in range(3))
+        problem = Problem("float32", m, n, k, dice.choice((1, 8)))
+        for _, bound, place in line.bounds(problem):
+            weighed = line.all[place].weigh(problem)
             assert weighed.seconds is None or bound <= weighed.seconds * (1 + 1e-9)
+
+
+def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
+    dice = random.Random(3)
+    classes = [*itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))]
+    rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
+    correction.keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
+    kind = Problem("float32", 1, 1, 1, device=GPU.key)
+    line = entrants.held(entrants.example(kind), "auto", None, probe.facts(run=False), GPU)
+    assert line.able
+    corrected = 0
+    for _ in range(40):
+        m, n, k = (round(2 ** dice.uniform(2, 11)) for _ in range(3))
+        problem = replace(kind, m=m, n=n, k=k, batch=dice.choice((1, 8)))
+        for _, bound, place in line.bounds(problem):
+            weighed = line.all[place].weigh(problem)
+            assert weighed.seconds is None or bound <= weighed.seconds * (1 + 1e-9)
+            corrected += weighed.factor < 1
+    assert corrected
+
+
+def test_what_is_looked_up_is_the_weighted_mean_of_what_is_known_nearby():
+    known = {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}
+    surface = {}
+    for at in known:
+        correction._spread(surface, known, at)
+    for at in itertools.product(range(-1, 3), range(3, 12), range(7, 12), range(7, 13)):
+        assert surface.get(at, 0.0) == correction._smooth(known, at)
+    assert surface[0, 9, 9, 9] == pytest.approx(
+        (1.0 - 2.0 * correction.NEARBY) / (1 + correction.NEARBY + correction.PRIOR)
+    )
 
 
 class Clock:

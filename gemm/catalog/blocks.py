@@ -5,7 +5,8 @@ Seconds are an H200's, whose `gflops` and `startup` the rows tell; what they are
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 from .kernel import Kernel
 
@@ -27,6 +28,7 @@ _BESIDE = 0.4  # of its startup, what each block beside a persistent one costs m
 _EXCHANGE = 1.5e11  # bytes a second that a block gets from the others of its cluster
 
 
+@cache
 def resident(kernel: Kernel) -> int:
     """Blocks that a multiprocessor holds: as the row says, else as registers and shared memory allow."""
     p = kernel.params
@@ -49,7 +51,11 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
     p = kernel.params
     steps = max(1, -(-k // p.get("BK", 1)))
     most = min(p.get("parts", 0) or 1, CLUSTER // p.get("MULTICAST", 1), steps)
-    best = min(range(1, max(1, most) + 1), key=lambda cut: seconds(kernel, count, k, units, cut))
+    whole = seconds(kernel, count, k, units) if most > 1 else 0.0
+    busy = count * p.get("MULTICAST", 1) * steps * _grid(kernel, units).column / units  # all units, all the time
+    if whole <= busy + 1e-6 * kernel.startup + joined(kernel):
+        return 1
+    best = min(range(1, most + 1), key=lambda cut: seconds(kernel, count, k, units, cut) if cut > 1 else whole)
     return -(-steps // -(-steps // best))  # no part is empty
 
 
@@ -78,8 +84,38 @@ def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
 
 def _together(kernel: Kernel, rest: int, alone: float, blocks: int) -> float:
     """Time of so many blocks that share `rest` tiles, each of which takes one block the time `alone`."""
-    p = kernel.params
-    return alone * rest / blocks + 1e-6 * _NEXT + -(-blocks // rest) * (_JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE)
+    return alone * rest / blocks + 1e-6 * _NEXT + -(-blocks // rest) * joined(kernel)
+
+
+def joined(kernel: Kernel) -> float:
+    """Seconds that blocks which share a tile take, besides, to wait for each other and to add up their parts of it."""
+    return _JOIN + 4.0 * kernel.params["BM"] * kernel.params["BN"] / _EXCHANGE
+
+
+class _Grid(NamedTuple):
+    """What `seconds` needs of a kernel on so many units, whatever the product.
+
+    Attributes:
+        most: blocks of a multiprocessor. step: along k. column: seconds of a step of a block that is alone there.
+        rooms: clusters that run at once, by how many parts k is cut into. persistent, waits, shares: of its params.
+    """
+
+    most: int
+    step: int
+    column: float
+    rooms: tuple[int, ...]
+    persistent: bool
+    waits: bool
+    shares: bool
+
+
+@lru_cache(maxsize=1024)
+def _grid(kernel: Kernel, units: int) -> _Grid:
+    p, most = kernel.params, resident(kernel)
+    step, members = p.get("BK", 1), p.get("MULTICAST", 1)
+    column = 2.0 * p["BM"] * p["BN"] * step * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
+    rooms = tuple(room(units, most, members * cut) for cut in range(1, CLUSTER // members + 1))
+    return _Grid(most, step, column, rooms, "blocks" in p, bool(p.get("waits")), bool(p.get("shares")))
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
@@ -89,25 +125,23 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     hide less of each other's waits, and it computes slower; where it holds several, those that go on hide that others
     start. `ordered`: each sum is one chain, and no tile shared.
     """
-    p, most = kernel.params, resident(kernel)
-    blocks = p.get("MULTICAST", 1) * cut  # of a cluster
-    at_once = room(units, most, blocks)
-    deep = -(-max(1, -(-k // p.get("BK", 1))) // cut) * p.get("BK", 1)
-    work = 2.0 * p["BM"] * p["BN"] * deep * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
+    most, step, column, rooms, persistent, waits, shares = _grid(kernel, units)
+    at_once, steps = rooms[cut - 1], -(-k // step) or 1
+    work = -(-steps // cut) * column
     rounds, rest = divmod(count, at_once)
     time = rounds * most * work
     held = float(most)
-    if cut == 1 and not ordered and shared(kernel, count, k, units):
+    if shares and cut == 1 and not ordered and shared(kernel, count, k, units):
         time += _together(kernel, rest, work, at_once)
     elif rest:
         held = max(1.0, most * rest / at_once)
         time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)
-    startup = kernel.startup * (max(1, -(-k // p["BK"])) if p.get("waits") else 1)
-    if "blocks" in p:
+    startup = kernel.startup * (steps if waits else 1)
+    if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
     # A persistent block loads the next tile's operands early, but not into the memory that a join needs meanwhile.
-    hidden = ("blocks" in p or most > 1) and cut == 1
+    hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
-    joined = _JOIN + 4.0 * p["BM"] * p["BN"] / _EXCHANGE if cut > 1 else 0.0
-    return time + startup * 1e-6 + started * joined  # nothing multiplies while a block joins
+    time += startup * 1e-6
+    return time + started * joined(kernel) if cut > 1 else time  # nothing multiplies while a block joins

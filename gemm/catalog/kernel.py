@@ -92,7 +92,7 @@ class Kernel:
         changed = {name: value for name, value in sorted(chosen.items()) if value != self.params[name]}
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The name, and what was tuned of it: sgemm_adreno_image_8x4[WGM=4,WGN=16]."""
         changed = ",".join(f"{name}={value}" for name, value in self.chosen.items())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from functools import cache, lru_cache
+from functools import cache
 
 from gemm import sources
 from gemm.catalog import Kernel
@@ -43,6 +43,8 @@ Table = dict[Subject, dict[tuple[int, ...], float]]
 """{subject: {`Problem.octaves`: logarithm of what was measured ÷ predicted}}."""
 
 _learned: Table = {}
+_surfaces: Table = {}
+"""{subject: {class: what `_smooth` makes of `_learned` there}}, wherever that is not 0."""
 _counts: dict[tuple[Subject, str, tuple[int, ...]], int] = {}
 
 
@@ -58,28 +60,47 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
 
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """What a prediction for `problem` is to be multiplied by."""
-    if problem.places or not (_learned or fitted()):  # in memory that a device shares no such thing was measured
+    if problem.places:  # in memory that a device shares no such thing was measured
         return 1.0
-    return _factor(subject(kernel, device, problem), problem.octaves, not problem.reproducible)
+    whose, at = subject(kernel, device, problem), problem.octaves
+    late = _fitted_surface(whose).get(at, 0.0)
+    if whose in _surfaces and not problem.reproducible:
+        late += _surfaces[whose].get(at, 0.0)
+    return math.exp(late) if late else 1.0
 
 
-@lru_cache(maxsize=4096)
-def _factor(whose: Subject, at: tuple[int, ...], learns: bool) -> float:
-    known = [table[whose] for table in (fitted(), _learned if learns else {}) if whose in table]
-    return math.exp(sum(_smooth(each, at) for each in known)) if known else 1.0
+def least(kernel: Kernel, device: Device) -> float:
+    """No `factor` of resident operands is less, whatever is tuned of the kernel, nor this more than 1."""
+    whose = device.key, kernel.name
+    tables = (known for (where, label), known in fitted().items() if (where, label.partition("[")[0]) == whose)
+    return math.exp(min(0.0, *(value for known in tables for value in known.values()), 0.0))
 
 
-def least(device: Device) -> float:
-    """No `factor` there is less, nor this more than 1. What a running program learns is only that it takes longer."""
-    values = (value for (where, _), known in fitted().items() if where == device.key for value in known.values())
-    return math.exp(min(0.0, min(values, default=0.0)))
+@cache
+def _fitted_surface(whose: Subject) -> dict[tuple[int, ...], float]:
+    """The like of `_surfaces` for what was fitted."""
+    known = fitted().get(whose, {})
+    surface: dict[tuple[int, ...], float] = {}
+    for at in known:
+        _spread(surface, known, at)
+    return surface
+
+
+def _spread(surface: dict[tuple[int, ...], float], known: dict[tuple[int, ...], float], at: tuple[int, ...]) -> None:
+    """Have `surface` say what `_smooth` does wherever what is known at `at` counts."""
+    for place in (at, *_near(at)):
+        surface[place] = _smooth(known, place)
+
+
+def _near(at: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The neighbours of a class along each axis."""
+    return [(*at[:axis], at[axis] + step, *at[axis + 1 :]) for axis in range(len(at)) for step in (-1, 1)]
 
 
 def _smooth(known: dict[tuple[int, ...], float], at: tuple[int, ...]) -> float:
     """The mean of what is known there, of neighbours along each axis, and of 0, weighted."""
-    near = [(*at[:axis], at[axis] + step, *at[axis + 1 :]) for axis in range(len(at)) for step in (-1, 1)]
     found = [(1.0, known[at])] if at in known else []
-    found += [(NEARBY, known[place]) for place in near if place in known]
+    found += [(NEARBY, known[place]) for place in _near(at) if place in known]
     return sum(weight * value for weight, value in found) / (PRIOR + sum(weight for weight, _ in found))
 
 
@@ -93,7 +114,7 @@ def fitted() -> Table:
     return table
 
 
-trust.forgetful += [fitted.cache_clear, _factor.cache_clear]
+trust.forgetful += [fitted.cache_clear, _fitted_surface.cache_clear]
 
 
 def keep(table: Table) -> None:
@@ -129,10 +150,10 @@ def learn(plan: Plan, seconds: float) -> None:
     if count == 1:
         return
     model = plan.seconds / plan.factor
-    late = error(seconds, model * math.exp(_smooth(fitted().get(whose, {}), at)))
+    late = error(seconds, model * math.exp(_fitted_surface(whose).get(at, 0.0)))
     known = _learned.setdefault(whose, {})
     known[at] = max(0.0, late if count == 2 else min(known.get(at, late), late))  # others disturb, nobody hastens
-    _factor.cache_clear()
+    _spread(_surfaces.setdefault(whose, {}), known, at)
     if seconds > plan.rival:
         trust.forget_choices()
 
@@ -167,5 +188,5 @@ def put(whose: Subject, at: tuple[int, ...], value: float) -> None:
 def forget() -> None:
     """Drop what this process has learned."""
     _learned.clear()
+    _surfaces.clear()
     _counts.clear()
-    _factor.cache_clear()

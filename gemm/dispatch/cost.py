@@ -97,7 +97,7 @@ def _measured(
         else:
             compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
     transfer = 0.0
-    if problem.device == "host":
+    if problem.device == "host" and rates.upload:
         stays = problem.places and _stay(kernel, device, problem, rates)
         transfer = roof.moving(rates, *(problem.traffic(stays) if stays else problem.moved), compute)
     return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis, origin=origin)
@@ -111,13 +111,13 @@ class Soonest:
         rates = measured or [guess(kernel, device)]
         self._launch, self._flop = min(r.launch for r in rates), 1 / max(r.flops for r in rates)
         self._byte = 1 / max(r.memory for r in rates) if all(r.memory for r in rates) else 0.0
-        self._startup = 0.0
+        self._floor = None
         if modelled(kernel, device):
-            link = measured[0] if measured else None
-            self._launch, self._startup, self._flop, self._byte = roof.soonest(kernel, device, link)
-        linked = moved and all(r.upload and r.download for r in rates)
+            self._floor = floor = roof.Floor(kernel, device, measured[0] if measured else None)
+            self._launch, self._byte = floor.launch, floor.byte
+        self._linked = moved and all(r.upload and r.download for r in rates)
         self._up, self._down = (
-            1 / max(getattr(r, way) for r in rates) if linked else 0.0 for way in ("upload", "download")
+            1 / max(getattr(r, way) for r in rates) if self._linked else 0.0 for way in ("upload", "download")
         )
         self._overlaps = any(r.overlaps for r in rates)
 
@@ -128,8 +128,11 @@ class Soonest:
             flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
         """
         bytes_in, bytes_out = moved
-        busy = max(self._startup + flops * self._flop, (bytes_in + bytes_out) * self._byte)
-        if problem.places:
+        compute = self._floor.compute(problem) if self._floor else flops * self._flop
+        memory = (bytes_in + bytes_out) * self._byte
+        # roof.overlapped, of which many ask here.
+        busy = compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
+        if not self._linked or problem.places:
             return self._launch + busy
         up, down = bytes_in * self._up, bytes_out * self._down
         return self._launch + (max(up, down, busy) if self._overlaps else up + down + busy)
@@ -168,8 +171,10 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
 
 def _traffic(kernel: Kernel, problem: Problem) -> int:
     """Bytes that it reads and writes: rows that stream an operand do so once for each group's rows or columns."""
-    a, b, c, out = problem.sizes
-    streams, m, n = kernel.params.get("streams", 0), problem.m, problem.n
+    streams = kernel.params.get("streams", 0)
+    if not streams:
+        return sum(problem.sizes)
+    (a, b, c, out), m, n = problem.sizes, problem.m, problem.n
     if kernel.swaps(m, n, problem.layout):
         m, n, a, b = n, m, b, a
     rows, columns = kernel.group
@@ -235,5 +240,5 @@ def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:
     """
     if cpu_seconds <= 1e-3:
         return False
-    places = problem.places or ("",) * 4
-    return cpu_seconds > 5e-5 + sum(problem.traffic([place != "" for place in places])) / FASTEST_LINK
+    moved = problem.traffic([place != "" for place in problem.places]) if problem.places else problem.moved
+    return cpu_seconds > 5e-5 + sum(moved) / FASTEST_LINK

@@ -32,7 +32,7 @@ class Entrant:
     ) -> None:  # fmt: skip
         self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
         self._facts, self._trusting = facts, trusting
-        self._known: dict[str, Rates | None] = {}
+        self._known: dict[str, tuple[str, Rates | None]] = {}
         named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
@@ -41,14 +41,23 @@ class Entrant:
             or ("" if named else f"chosen on a {device.kind} only by name")
         )
         if not self.why_not:
-            every = map(self._rates_of, (row, *tuning.variants(row, device))) if facts else ()
+            every = [self._knows(kernel)[1] for kernel in (row, *tuning.variants(row, device))] if facts else []
             self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
-            self._least = correction.least(device)
+            self._least = correction.least(row, device)
 
-    def bound(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
-        """Seconds, quickly found, that are no more than what `weigh` will say; of the problem's flops and bytes."""
-        timed = self.row.space and tuning.timed(self.row, self.device)
-        return self._least * self._soonest.seconds(problem, 0.0 if timed else flops, moved)
+    def bound(
+        self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
+    ) -> float:  # fmt: skip
+        """Seconds, quickly found, that are no more than what `weigh` will say.
+
+        Args:
+            flops, moved: the problem's.
+            factor: `correction.factor` of the problem, where that is the same for all kernels of the device.
+        """
+        if self.row.space and tuning.timed(self.row, self.device):
+            flops = 0.0
+        seconds = self._soonest.seconds(problem, flops, moved)
+        return (self._least if factor is None else factor) * seconds
 
     def weigh(self, problem: Problem) -> Candidate:
         """The row with its parameters for `problem` and the time that they are predicted to take."""
@@ -57,34 +66,41 @@ class Entrant:
         if why_not:
             return Candidate(row, device, why_not=why_not)
         problem = problem if row.fuses else problem.unfused
-        sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+        sizes: dict[str, int] = {}
+        if row.legal or row.suits:
+            sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
         for choice in tuning.choices(row, device, problem):
             kernel = choice.kernel
             why_not = kernel.illegal({**sizes, **device.limits}) if kernel.legal else None
             if not self._trusting and not kernel.suited(sizes):
                 why_not = why_not or f"chosen only by name but where {kernel.suits}"
+            unverified, rates = self._knows(kernel)
             if not self._trusting and not choice.here:
-                why_not = why_not or trust.unverified(kernel, device, self._facts)
-            if kernel.chosen or not self._trusting:
+                why_not = why_not or unverified
+            if row.space and (kernel.chosen or not self._trusting):
                 why_not = why_not or _spoiled(row, kernel, device, problem)
             if not why_not:
-                rates = self._rates_of(kernel)
                 origin = choice.origin if row.space else ""
                 found = cost.predict(kernel, device, problem, rates, choice.record, origin)
                 factor = correction.factor(kernel, device, problem)
-                return found._replace(seconds=(found.seconds or 0.0) * factor, factor=factor) if factor != 1 else found
+                if factor == 1:
+                    return found
+                # `_replace` would take a fifth of the whole choice.
+                return Candidate._make((*found[:2], (found.seconds or 0.0) * factor, *found[3:-1], factor))
         return Candidate(row, device, why_not=why_not or "")
 
-    def _rates_of(self, kernel: Kernel) -> Rates | None:
+    def _knows(self, kernel: Kernel) -> tuple[str, Rates | None]:
+        """What the probe found of the row with some parameters: why it is not to be chosen, or ""; and its rates."""
         facts, device, label = self._facts, self.device, kernel.label
-        if facts is None:
-            return None
         if label not in self._known:
-            if cost.modelled(kernel, device):
-                self._known[label] = facts.link(device)
-            else:
-                self._known[label] = facts.rates(kernel, device) or facts.rates(self.row, device)
-        return self._known[label]
+            rates = None
+            if facts is not None and cost.modelled(kernel, device):
+                rates = facts.link(device)
+            elif facts is not None:
+                rates = facts.rates(kernel, device) or facts.rates(self.row, device)
+            self._known[label] = "" if kernel.late else trust.unverified(kernel, device, facts), rates
+        unverified, rates = self._known[label]
+        return trust.unverified(kernel, device, facts) if kernel.late else unverified, rates
 
 
 class Lineup:
@@ -97,11 +113,15 @@ class Lineup:
     def __init__(self, all: Iterable[Entrant]) -> None:
         self.all = tuple(all)
         self.able = tuple((place, entrant) for place, entrant in enumerate(self.all) if not entrant.why_not)
+        self._devices = {entrant.device.key: (entrant.row, entrant.device) for _, entrant in self.able}
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
         """Of each that is able: whether it is a last resort, its bound, and its place."""
-        flops, moved = problem.flops, problem.moved
-        return [(x.last_resort, x.bound(problem, flops, moved), place) for place, x in self.able]
+        factors: dict[str, float] = {}
+        if problem.device == "host":
+            factors = {key: correction.factor(*some, problem) for key, some in self._devices.items()}
+        flops, moved, of = problem.flops, problem.moved, factors.get
+        return [(x.last_resort, x.bound(problem, flops, moved, of(x.device.key)), place) for place, x in self.able]
 
 
 @lru_cache(maxsize=256)

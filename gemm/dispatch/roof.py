@@ -7,6 +7,8 @@ there are more of them than a user would wait for.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 from gemm.catalog import Kernel, blocks
 from gemm.dispatch.plan import Candidate, Rates
@@ -41,38 +43,34 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     sizes = problem.itemsizes
     if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
         m, n, a, b, sizes = n, m, TURNED[b], TURNED[a], sizes[::-1]
-    k, limits, p = problem.k, device.limits, kernel.params
-    rate, units = _memory(device), limits["sm_count"]
-    operands = (
-        ("a", sizes[0], m, -(-n // p["BN"]), _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER),
-        ("b", sizes[1], n, -(-m // p["BM"]), _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER),
-    )
+    k, p, batch, units = problem.k, kernel.params, problem.batch, device.limits["sm_count"]
+    rate, reached, slower = _scales(kernel, device)
     launch, packing, alone = link.launch if link else CALL, 0.0, 0.0
-    for which, size, extent, passes, lies in operands:
-        aligned = size * (k if lies == _ALONG_K else extent)  # dense rows, as far as a problem tells
-        elements = extent * k * problem.batch
-        moved = _moved(kernel, which, size, lies, aligned)
+    ways = _ways(kernel, a, b, sizes)
+    for (size, along_k, moved, unaligned, vector), extent, other, block in (
+        (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
+    ):  # fmt: skip
+        aligned = size * (k if along_k else extent)  # dense rows, as far as a problem tells
+        elements = extent * k * batch
+        if aligned % WIDE:
+            moved = unaligned
         if moved:
             launch += LAUNCH
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units if aligned % WIDE else 0.0)
-        elif _singly(kernel, which, size, lies, aligned):
-            alone += passes * elements * max(1.0, size / 4)
-    groups = blocks.groups(kernel, m, n, problem.batch)
+        elif not vector or aligned % vector:
+            alone += -(-other // block) * elements * max(1.0, size / 4)
+    groups = blocks.groups(kernel, m, n, batch)
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, units)
     compute = blocks.seconds(kernel, groups, k, units, cut, problem.reproducible)
     count, most = groups * cut * p.get("MULTICAST", 1), blocks.resident(kernel)
     share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
     compute += ALONE * alone * share / beside**0.5  # blocks hide some of it behind each other's arithmetic
     if problem.layout[2] == "S" or (problem.m if problem.layout[2] == "T" else problem.n) * problem.itemsize % WIDE:
-        storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
+        storing = 1e-9 * kernel.scattered * m * n * batch * share
         # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
         compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
-    compute *= CLOCK / limits["clock_mhz"]
-    if kernel.dtype == "float64":
-        compute *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
     bytes_in, bytes_out = problem.moved
-    memory = (bytes_in + bytes_out) / (rate * _share(kernel))
-    busy = overlapped(compute, memory) + packing
+    busy = overlapped(compute * slower, (bytes_in + bytes_out) / reached) + packing
     transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
 
@@ -92,43 +90,84 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     return link.start + overlapped(overlapped(up, down), busy) - busy
 
 
-def soonest(kernel: Kernel, device: Device, link: Rates | None) -> tuple[float, float, float, float]:
-    """Seconds that `predict` never goes below: of a launch, of what is before and after the arithmetic, of a
-    multiplication or addition, and of a byte."""
-    limits = device.limits
-    flops = kernel.gflops * 1e9 * limits["sm_count"] / blocks.UNITS * limits["clock_mhz"] / CLOCK
-    if kernel.params.get("shares"):
-        flops *= blocks.resident(kernel)
-    startup = 1e-6 * kernel.startup * CLOCK / limits["clock_mhz"]
-    return link.launch if link else CALL, startup, 1 / flops, 1 / (_memory(device) * _share(kernel))
+class Floor:
+    """What `predict` never goes below, by few operations.
+
+    Attributes:
+        launch: seconds of one. byte: seconds of each that is read or written.
+    """
+
+    def __init__(self, kernel: Kernel, device: Device, link: Rates | None) -> None:
+        p, (_, reached, scale) = kernel.params, _scales(kernel, device)
+        self.launch, self.byte = link.launch if link else CALL, 1 / reached
+        self._rows, self._columns, self._stack = p["BM"] * p.get("MULTICAST", 1), p["BN"], p.get("STACK", 1)
+        self._swaps, self._startup = bool(kernel.swap), 1e-6 * kernel.startup * scale
+        unit = blocks.UNITS / (kernel.gflops * 1e9) * scale  # seconds of a flop on one multiprocessor
+        # Those that share tiles may have each multiprocessor compute as many at once.
+        self._flop = unit / device.limits["sm_count"] / (blocks.resident(kernel) if p.get("shares") else 1)
+        self._alone = 0.0 if p.get("shares") else unit / p.get("MULTICAST", 1) * blocks.resident(kernel) ** 0.5
+        self._cuts = min(p.get("parts") or 1, blocks.CLUSTER // p.get("MULTICAST", 1))
+        self._join = blocks.joined(kernel) * scale
+
+    def compute(self, problem: Problem) -> float:
+        """Seconds of whole tiles on all multiprocessors, or of one tile whose k is cut into as many parts as it may."""
+        m, n, rows, columns = problem.m, problem.n, self._rows, self._columns
+        if not self._swaps and problem.layout[2] == "T":
+            m, n = n, m
+        tiles = -(-m // rows) * -(-n // columns)
+        if self._swaps:
+            tiles = min(tiles, -(-n // rows) * -(-m // columns))
+        flops = 2.0 * rows * columns * self._stack * problem.k
+        alone = flops * self._alone
+        if self._cuts > 1:
+            alone = min(alone, alone / self._cuts + self._join)
+        return self._startup + max(flops * tiles * -(-problem.batch // self._stack) * self._flop, alone)
 
 
-def _memory(device: Device) -> float:
-    """Bytes/s of the device's memory."""
-    return (device.limits.get("memory_gbs") or MEMORY) * 1e9
+@lru_cache(maxsize=1024)
+def _scales(kernel: Kernel, device: Device) -> tuple[float, float, float]:
+    """Bytes/s of the device's memory, and what the kernel reaches of them; times what a multiprocessor of an H200 takes
+    that one of the device does."""
+    limits, p, slower = device.limits, kernel.params, CLOCK / device.limits["clock_mhz"]
+    if kernel.dtype == "float64":
+        slower *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
+    rate = (limits.get("memory_gbs") or MEMORY) * 1e9
+    return rate, rate * (STREAMED if p.get("streams") or min(p["BM"], p["BN"]) <= FEW else SHARED), slower
 
 
-def _share(kernel: Kernel) -> float:
-    """How much of the memory's rate it reaches."""
-    few = kernel.params.get("streams") or min(kernel.params["BM"], kernel.params["BN"]) <= FEW
-    return STREAMED if few else SHARED
+class _Way(NamedTuple):
+    """How a kernel reads an operand.
+
+    Attributes:
+        size: bytes of an element. along_k: that is how its rows lie.
+        moved: bytes an element that are read and written before the kernel can read it. unaligned: the same where
+            rows are not aligned to `WIDE` bytes.
+        vector: to how many bytes rows are aligned where it does not copy elements one by one; 0: it always does. Not
+            said of what its `gflops` was found with.
+    """
+
+    size: int
+    along_k: bool
+    moved: int
+    unaligned: int
+    vector: int
 
 
-def _singly(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> bool:
-    """Whether `kernel` copies elements of an operand that lies so one by one, where its `gflops` was not found so."""
+@lru_cache(maxsize=4096)
+def _ways(kernel: Kernel, a: str, b: str, sizes: tuple[int, int]) -> tuple[_Way, _Way]:
+    """How it reads operands that lie so, with elements of so many bytes."""
     p = kernel.params
-    if p.get("gathers") and lies == _ALONG_K:
-        return which == "b"
-    return aligned % (p.get(f"{which}_vector") or p.get("vector") or size) > 0
 
+    def way(which: str, size: int, lies: int, mapped: int) -> _Way:
+        vector = p.get(f"{which}_vector") or p.get("vector") or size
+        if p.get("gathers") and lies == _ALONG_K:
+            vector = 1 if which == "a" else 0
+        before = size + 2 * p["planes"] if p.get("planes") else size + 2 if p.get("widen") else 0
+        moved = before or (0 if p.get(f"{which}_lies", 3) & lies else 2 * size)
+        unaligned = before or (2 * size if p.get("maps", 0) & mapped else moved)
+        return _Way(size, lies == _ALONG_K, moved, unaligned, vector)
 
-def _moved(kernel: Kernel, which: str, size: int, lies: int, aligned: int) -> int:
-    """Bytes an element that are read and written before `kernel` can read an operand that lies so; 0: it can."""
-    p = kernel.params
-    if p.get("planes"):
-        return size + 2 * p["planes"]
-    if p.get("widen"):
-        return size + 2
-    by_map = p.get("maps", 0) & (1 if which == "a" else 2)
-    fits = p.get(f"{which}_lies", 3) & lies
-    return 0 if fits and not (by_map and aligned % WIDE) else 2 * size
+    return (
+        way("a", sizes[0], _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER, 1),
+        way("b", sizes[1], _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER, 2),
+    )
