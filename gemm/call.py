@@ -6,6 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def normalise(
     added = None if bias is None else interop.wrap(bias, "bias")
     device = _one_place({"a": x, "b": y, "c": z, "out": given, "bias": added})
     kind = common_dtype({"a": x, "b": y, "c": z}, dtype, given)
-    inputs = _inputs(x, y, kind)
+    inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
         if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
@@ -123,7 +124,7 @@ def normalise(
     x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
     places = tuple(map(operands.place, (x, y, z, target)))
     problem = Problem(
-        dtype=kind.name, m=m, n=n, k=k, batch=math.prod(batch),
+        dtype=operands.name_of(kind), m=m, n=n, k=k, batch=math.prod(batch),
         layout="".join(map(operands.layout, (x, y, target))),
         alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
         device=device, inputs=inputs, places=places if any(places) else (), bias=added is not None, activation=applied,
@@ -146,26 +147,9 @@ def _one_place(given: dict[str, Operand | None]) -> str:
 
 def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
     """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
-    present = {name: operand for name, operand in given.items() if operand is not None}
-    for name, operand in present.items():
-        if not operands.is_number(operand.dtype):
-            raise TypeError(f"{name} has dtype {operand.dtype}; it must be boolean, integer, real or complex")
-    kind: np.dtype[Any]
-    if asked is None:
-        try:
-            # Of fp8 it is bfloat16, as PyTorch's scaled products have it.
-            kinds = [operand.dtype for operand in present.values()]
-            kind = np.result_type(*(operands.bfloat16("fp8") if kind.name in FP8 else kind for kind in kinds))
-        except TypeError:  # bfloat16 and float16, bfloat16 and int32, ...
-            types = ", ".join(f"{name} {operand.dtype}" for name, operand in present.items())
-            raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
-    else:
-        kind = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked).newbyteorder("=")
-        if not operands.is_number(kind) or kind.name in FP8:
-            raise TypeError(f"dtype {kind} is no result's; pass a boolean, integer, real or complex one, no fp8")
-    for name, operand in present.items():
-        if not np.can_cast(operand.dtype, kind, "same_kind"):
-            raise TypeError(f"{name} has dtype {operand.dtype}, which dtype={kind} would not keep; convert it first")
+    if asked is not None:
+        asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
+    kind = _common(tuple((name, operand.dtype) for name, operand in given.items() if operand is not None), asked)
     if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
     if isinstance(out, DeviceView) and out.dtype != kind:
@@ -173,15 +157,39 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     return kind
 
 
-def _inputs(a: Operand, b: Operand, kind: np.dtype[Any]) -> tuple[str, ...]:
+@lru_cache(maxsize=256)
+def _common(given: tuple[tuple[str, np.dtype[Any]], ...], asked: np.dtype[Any] | None) -> np.dtype[Any]:
+    """`common_dtype` of operands of those names and dtypes."""
+    for name, dtype in given:
+        if not operands.is_number(dtype):
+            raise TypeError(f"{name} has dtype {dtype}; it must be boolean, integer, real or complex")
+    kind: np.dtype[Any]
+    if asked is None:
+        try:
+            # Of fp8 it is bfloat16, as PyTorch's scaled products have it.
+            kind = np.result_type(*(operands.bfloat16("fp8") if own.name in FP8 else own for _, own in given))
+        except TypeError:  # bfloat16 and float16, bfloat16 and int32, ...
+            types = ", ".join(f"{name} {dtype}" for name, dtype in given)
+            raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
+    else:
+        kind = asked.newbyteorder("=")
+        if not operands.is_number(kind) or kind.name in FP8:
+            raise TypeError(f"dtype {kind} is no result's; pass a boolean, integer, real or complex one, no fp8")
+    for name, dtype in given:
+        if not np.can_cast(dtype, kind, "same_kind"):
+            raise TypeError(f"{name} has dtype {dtype}, which dtype={kind} would not keep; convert it first")
+    return kind
+
+
+@lru_cache(maxsize=256)
+def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: str | None) -> tuple[str, ...]:
     """The types of a and b if there are kernels that take them as they are, though narrower than `kind`; or ().
 
-    On a device they must be its backend's: what a device holds is not converted.
+    On a device they must be its `backend`'s: what a device holds is not converted.
     """
-    pair = a.dtype.name, b.dtype.name
+    pair = a.name, b.name
     if pair not in INPUTS:
         return ()
-    backend = a.device.backend if isinstance(a, DeviceView) else None
     known = any(
         row.inputs == pair and row.multiplies(kind.name, pair) and backend in (None, row.backend) for row in KERNELS
     )
@@ -192,6 +200,8 @@ def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
     """alpha or beta rounded to `kind`, as a NumPy scalar."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
+    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # as they mostly are
+        return _constant(kind, value == 1.0)
     if not isinstance(value, numbers.Number | np.generic):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if isinstance(value, complex | np.complexfloating) and kind.kind != "c":
@@ -206,6 +216,12 @@ def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
             return kind.type(int(number) if kind.kind in "iu" else number)
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{name} = {value} does not fit {kind}: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _constant(kind: np.dtype[Any], one: bool) -> Any:
+    """1 or 0 of that type."""
+    return kind.type(one)
 
 
 def _activation(name: str | None, kind: np.dtype[Any], reproducible: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -42,9 +43,15 @@ def named(name: str, why: str) -> np.dtype[Any]:
     return extra(name, why) if name in EXTRA else np.dtype(name)
 
 
+@lru_cache(maxsize=256)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """`dtype.name`, which NumPy spells anew each time."""
+    return str(dtype.name)
+
+
 def is_number(dtype: np.dtype[Any]) -> bool:
     """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, those of EXTRA."""
-    return dtype.name in EXTRA or (dtype.kind in "biufc" and not dtype.name.startswith("float8"))
+    return name_of(dtype) in EXTRA or (dtype.kind in "biufc" and not name_of(dtype).startswith("float8"))
 
 
 def overlap(x: Operand, y: Operand) -> bool:

@@ -86,6 +86,9 @@ class Plan:
     factor: float = 1.0
     rival: float = math.inf
 
+    def __hash__(self) -> int:
+        return hash((self.problem, self.kernel))  # of all fields it would take longer, and these are enough
+
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Plan):
