@@ -46,7 +46,8 @@ def facts():
             lines.append({
                 "step": "kernel", "kernel": row.name, "device": device.key, "ok": True, "error": "",
                 "launch": 10 ** source.uniform(-6, -4), "flops": 10 ** source.uniform(11, 14), "upload": 2e10,
-                "download": 1e10, "staged": 10 ** source.uniform(-5, -4),
+                "download": 1e10, "staged": 10 ** source.uniform(-5, -4), "start": 2e-5,
+                "overlaps": 1 << 20 if device is HOPPER else 0,
             })  # fmt: skip
     return probe.Facts(lines)
 

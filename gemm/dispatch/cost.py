@@ -7,6 +7,7 @@ follows from the launch and transfer terms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -119,7 +120,8 @@ class Soonest:
         self._up, self._down = (
             1 / max(getattr(r, way) for r in rates) if self._linked else 0.0 for way in ("upload", "download")
         )
-        self._overlaps = any(r.overlaps for r in rates)
+        self._start = min(r.start for r in rates)
+        self._overlaps = min((r.overlaps for r in rates if r.overlaps), default=math.inf)
 
     def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
         """Seconds that no prediction for `problem` is less than.
@@ -135,7 +137,9 @@ class Soonest:
         if not self._linked or problem.places:
             return self._launch + busy
         up, down = bytes_in * self._up, bytes_out * self._down
-        return self._launch + (max(up, down, busy) if self._overlaps else up + down + busy)
+        if bytes_in + bytes_out < self._overlaps:
+            return self._launch + self._start + up + down + busy
+        return self._launch + self._start + roof.overlapped(roof.overlapped(up, down), busy)
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
