@@ -44,7 +44,7 @@ SHAPES = (
     (1, 4096, 64, 4096), (1, 4096, 4096, 64), (1, 1, 4096, 4096), (64, 128, 128, 128), (1, 4096, 4096, 4096),
 )  # fmt: skip
 """(batch, m, n, k) of what is tuned unless --shapes says otherwise: the most wanted first."""
-QUICK, MODEL = 4.0, 28.0
+QUICK, MODEL = 3.7, 28.0
 """Seconds that fitting the cost model takes at most: with what else the command does, 5 and 30."""
 CPU_WORK = 1 << 31
 """FLOPs of the largest of them that a CPU's runtime is given."""
