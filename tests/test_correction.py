@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -203,3 +204,13 @@ def test_tune_fits_this_machine(empty, monkeypatch, capsys):
     gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
     assert "as such products were measured" in capsys.readouterr().out
     assert main(["tune", "--quick", "--level", "full"]) == 2
+
+
+def test_tiny_classes_are_fitted_where_a_devices_runtime_is_the_cpus(empty, monkeypatch):
+    asked = []
+    monkeypatch.setattr(fit, "_fitted", lambda device, problem, patience: asked.append((device, problem)) or iter(()))
+    runtime = replace(GPU, key="opencl:8", kind="cpu")
+    assert list(fit.fit([runtime, GPU], time.monotonic() + 5.0)) == []
+    tiny = {(device.key, problem.device) for device, problem in asked if problem.flops < 1e5}
+    assert tiny == {(runtime.key, runtime.key)}
+    assert len([problem for device, problem in asked if device == GPU]) == 2 * len(fit.TYPES) * len(fit.SHAPES)

@@ -29,6 +29,9 @@ OTHERS = (
 )  # fmt: skip
 SHAPES = (*((1, n, n, n) for n in SQUARES), *OTHERS)
 """(batch, m, n, k), the most wanted first."""
+TINY = ((1, 8, 8, 8), (1, 256, 4, 8), (1, 16, 256, 4), (16, 8, 32, 8))
+"""Besides, resident on a device that is a CPU: by how soon its runtime starts a group kernels differ as much as such a
+product takes."""
 TYPES = ("float32", "float64", "float16", "int8")
 """Of operands; int8 ones give int32."""
 SHARE = 0.01
@@ -36,8 +39,9 @@ SHARE = 0.01
 VERIFYING, VERIFIED = 8.0, 0.3
 """Seconds that there must be for kernels to be verified that nothing has chosen before, and the share of them in which
 that may begin."""
-NEAR = 1.5
-"""Resident operands: kernels that are predicted to take up to so many times the least are timed, `MOST` at most."""
+NEAR, LITTLE = 1.5, 1e-5
+"""Resident operands: kernels that are predicted to take up to so many times the least, and so many seconds more, are
+timed, `MOST` at most."""
 MOST = 3
 
 
@@ -61,8 +65,13 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
     correction.forget()
     start = time.monotonic()
     patience = SHARE * (until - start)
-    kinds = product(TYPES, (False, True), SHAPES)
-    cases = [(device, _problem(device, *kind)) for kind in kinds for device in devices]
+    cases = [
+        (device, _problem(device, dtype, resident, shape))
+        for dtype, resident in product(TYPES, (False, True))
+        for shape in (*(TINY if resident else ()), *SHAPES)
+        for device in devices
+        if device.kind == "cpu" or shape not in TINY
+    ]
     try:
         if until - start > VERIFYING:
             for device in devices:
@@ -100,7 +109,8 @@ def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple
     resident = problem.device != "host"
     able = _able(device, problem)
     able = [c for c in able if not c.kernel.late or (late.record(c.kernel, device) or {}).get("ok")]
-    near = [c for c in able if (c.seconds or 0.0) <= NEAR * (able[0].seconds or 0.0)][: MOST if resident else 1]
+    most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
+    near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
         return
     try:
