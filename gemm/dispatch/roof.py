@@ -16,6 +16,9 @@ CALL = 5e-6
 """Seconds of a product too small to matter."""
 LAUNCH = 6e-6
 """Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them."""
+APART = 1.2e-6
+"""Seconds that a launch and its startup take longer where they cannot begin while the launch ahead ends, as those of
+blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200."""
 ALONE = 0.1e-9
 """Seconds that a multiprocessor takes for an element (or for 4 bytes of a larger one) which it copies by itself, as it
 does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do."""
@@ -37,10 +40,10 @@ _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None, origin: str = "") -> Candidate:
     """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
-    m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
-    sizes = problem.itemsizes
-    if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
-        m, n, a, b, sizes = n, m, TURNED[b], TURNED[a], sizes[::-1]
+    m, n, sizes = problem.m, problem.n, problem.itemsizes
+    a, b, out = tuple(problem.layout)
+    if kernel.swaps(m, n, problem.layout) if kernel.swap else out == "T":
+        m, n, a, b, out, sizes = n, m, TURNED[b], TURNED[a], TURNED[out], sizes[::-1]
     k, limits, p = problem.k, device.limits, kernel.params
     rate, units = _memory(device), limits["sm_count"]
     operands = (
@@ -54,16 +57,21 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
         moved = _moved(kernel, which, size, lies, aligned)
         if moved:
             launch += LAUNCH
-            packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units if aligned % WIDE else 0.0)
+            singly = (aligned % WIDE > 0) + (not p.get(f"{which}_lies", 3) & lies)  # turned: once more
+            packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif _singly(kernel, which, size, lies, aligned):
             alone += passes * elements * max(1.0, size / 4)
     groups = blocks.groups(kernel, m, n, problem.batch)
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, units)
     compute = blocks.seconds(kernel, groups, k, units, cut, problem.reproducible)
-    count, most = groups * cut * p.get("MULTICAST", 1), blocks.resident(kernel)
+    cluster, most = cut * p.get("MULTICAST", 1), blocks.resident(kernel)
+    if "sm_90" in device.features and not _early(kernel, groups, cluster, units):
+        launch += APART
+    count = groups * cluster
     share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
     compute += ALONE * alone * share / beside**0.5  # blocks hide some of it behind each other's arithmetic
-    if problem.layout[2] == "S" or (problem.m if problem.layout[2] == "T" else problem.n) * problem.itemsize % WIDE:
+    # Kernels with tensor maps turn what they store on the way, others store a turned result by elements.
+    if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
         # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
         compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
@@ -75,6 +83,12 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     busy = overlapped(compute, memory) + packing
     transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
+
+
+def _early(kernel: Kernel, groups: int, cluster: int, units: int) -> bool:
+    """Whether each block of so many `groups`, in clusters of so many, has a multiprocessor for itself."""
+    alone = kernel.params.get("alone") or blocks.resident(kernel) == 1
+    return bool(alone) or blocks.spread(kernel, groups, units, cluster)
 
 
 def overlapped(compute: float, memory: float) -> float:
