@@ -10,8 +10,8 @@ weighs them there, and of those that were timed the soonest is taken.
 Times are the recorded medians. Of a product that several files have each kernel's time ÷ the file's best is taken, the
 median of them: a run's state of the host, which launches wait for, is then left out. Products of one contestant say
 nothing and are left out, too. CUDA's kernels are predicted from the device's limits, which the files hold.
-Those of OpenCL need what was measured of them there: an entry probe-* of that machine's cache. Corrections by
-`gemm tune` take no part.
+Those of OpenCL need what was measured of them there: an entry probe-* of that machine's cache, or the file probe beside
+the runs. Corrections by `gemm tune` take no part.
 
 Error is predicted ÷ measured, of all kernels that took more than --least µs: the median, and the factor that two thirds
 of them are within.

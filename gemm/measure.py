@@ -24,8 +24,10 @@ LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
 READ = 128 << 20
 """Bytes of the operand by which a device's memory is timed: no cache holds them."""
+ABREAST = 4
+"""Groups a compute unit that read it: each waits for memory, so that fewer are slower than that is."""
 WIDTH = 2048
-"""Columns of it."""
+"""Columns of an operand by which a link is timed, and the host's memory."""
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
@@ -65,14 +67,17 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
 
 def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launch: float) -> float:
-    """Bytes/s at which a GPU's kernel reads the operand that it streams; 0: it streams none."""
+    """Bytes/s of a GPU's memory in products of a kernel that streams an operand; 0: it streams none."""
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize
-    deep = min(READ, device.limits.get("max_alloc", READ)) // itemsize // WIDTH
-    spent = timed(*((WIDTH, columns) if streams & 1 else (rows, WIDTH)), deep)
-    return WIDTH * deep * itemsize / max(spent - launch, spent / 4)
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of operands and result
+    abreast = ABREAST * device.limits["compute_units"]
+    m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
+    most = min(READ, device.limits.get("max_alloc", READ)) // itemsize
+    k = max(4, most // max(m, n) // 4 * 4)  # rows of whole vectors
+    spent = timed(m, n, k, row=4)
+    return (m * k + k * n + m * n) * itemsize / max(spent - launch, spent / 4)
 
 
 _links: dict[str, tuple[float, float, float]] = {}

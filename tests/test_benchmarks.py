@@ -376,12 +376,13 @@ def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
 
 def test_recorded_choices_are_replayed(tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes", reason="some were of bfloat16")
-    runs = [str(ROOT / f"benchmarks/results/2026-11-24-h200-auto/auto_regret{x}.json") for x in ("", "_tuned")]
-    done = run("benchmarks/auto_model.py", *runs, "--worst", "3")
+    folder = ROOT / "benchmarks/results/2026-11-24-h200-auto"
+    runs = [str(folder / f"auto_regret{x}.json") for x in ("", "_tuned")]
+    done = run("benchmarks/auto_model.py", *runs, "--worst", "3", "--probe", str(folder / "probe"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(", recorded ") == 3 + 1
-    lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if line.startswith("cuda:0, ")}
-    assert lines.keys() == {"cuda:0, recorded", "cuda:0, model"}  # OpenCL's rates are not in these files
+    assert done.stdout.count(", recorded ") == 3 + 2
+    lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if ":0, " in line[:10]}
+    assert lines.keys() == {f"{key}:0, {how}" for key in ("cuda", "opencl") for how in ("recorded", "model")}
     for _, _, products, median, p95, worst, *_ in lines.values():
         assert int(products) > 50
         assert 1 <= float(median) <= float(p95) <= float(worst)

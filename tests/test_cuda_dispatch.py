@@ -148,10 +148,35 @@ def test_rows_of_the_result_that_are_not_aligned_cost_their_stores():
         assert odd.compute - whole.compute == pytest.approx(0.1 * stores if hidden else stores, rel=0.02)
 
 
-def test_elements_that_are_copied_one_by_one_cost_their_time():
-    def compute(name, m, n, k, layout="NNN"):
+def test_a_result_that_is_stored_turned_costs_its_stores():
+    """Where a row computes out' of few columns; but kernels with tensor maps turn it on the way."""
+    for row in (row for row in KERNELS if row.backend == "cuda" and row.swap and "gemv" not in row.name):
+        problem = Problem(row.dtype, 128, 8192, 64, inputs=row.inputs, device="cuda:0")
+        if not row.swaps(128, 8192, "NNN"):
+            problem = replace(problem, m=8192, n=128)
+        down, along = (roof.predict(row, H200, replace(problem, layout=x), None).compute for x in ("NNN", "NNT"))
+        if row.params.get("maps"):
+            assert down == along
+        else:
+            assert down > along + 0.09e-9 * row.scattered * 128 * 8192 / 132
+
+
+def test_a_launch_begins_early_where_blocks_have_a_multiprocessor_each():
+    def launch(name, m, device=H200):
         row = BY_NAME[name]
-        return roof.predict(row, H200, Problem(row.dtype, m, n, k, layout=layout, device="cuda:0"), None).compute
+        return roof.predict(row, device, Problem(row.dtype, m, 8, 15, device="cuda:0"), None).launch
+
+    assert launch("dgemm_cuda_dmma_16x128", 16 * 132) == roof.CALL
+    assert launch("dgemm_cuda_dmma_16x128", 16 * 133) == roof.CALL + roof.APART  # two share one
+    assert launch("sgemm_cuda_small_16x16", 16) == roof.CALL + roof.APART  # which nothing keeps from that
+    assert launch("sgemm_cuda_ffma_128x256", 16 * 8192) == launch("sgemm_cuda_gemv_8", 8192) == roof.CALL
+    assert launch("sgemm_cuda_tile", 16, PASCAL) == roof.CALL  # launches of others do not overlap at all
+
+
+def test_elements_that_are_copied_one_by_one_cost_their_time():
+    def compute(name, m, n, k, layout="NNN", inputs=()):
+        problem = Problem(BY_NAME[name].dtype, m, n, k, layout=layout, inputs=inputs, device="cuda:0")
+        return roof.predict(BY_NAME[name], H200, problem, None).compute
 
     small, large = (
         compute(name, 4096, 4096, 4095, "NTN") - compute(name, 4096, 4096, 4096, "NTN")
@@ -163,12 +188,17 @@ def test_elements_that_are_copied_one_by_one_cost_their_time():
     assert compute(ffma, 4096, 4096, 1024, "NTN") > compute(ffma, 4096, 4096, 1024)  # and so does b along k
     packed = "sgemm_cuda_ffma_tma_128x128_along_k"
     assert compute(packed, 512, 8191, 8192) > compute(packed, 512, 8192, 8192) + roof.ALONE * 8191 * 8192 / 132
+    turned, straight = (
+        compute("s8s32gemm_cuda_kmajor_64x64", 64, 8191, 8191, layout, ("int8", "int8")) for layout in ("NNN", "NTN")
+    )
+    assert turned - straight == pytest.approx(roof.ALONE * 8191**2 / 132, rel=0.01)  # one by one there, too
 
 
 @pytest.mark.parametrize(
     ("shape", "options", "kernel"),
     [
-        ((557, 1404, 5315), INT8, "s8s32gemm_cuda_kmajor_128x64"), ((1597, 5382, 40), FP16, "hgemm_cuda_wgmma_192x192"),
+        ((557, 1404, 5315), INT8, "s8s32gemm_cuda_kmajor_128x64"),
+        ((5, 5502, 6717), INT8, "s8s32gemm_cuda_kmajor_128x64"), ((1597, 5382, 40), FP16, "hgemm_cuda_wgmma_192x192"),
         ((119, 970, 143), BF16, "bgemm_cuda_tile"), ((14, 1, 665, 417), FP32, "sgemm_cuda_gemv_1"),
         ((5314, 371, 344, 5), FP32, "sgemm_cuda_ffma_tma_128x128_along_k"),
     ],

@@ -79,7 +79,7 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
     function, kernel = gpu.function(step.kernel, dict(step.form)), step.kernel
     shared, count = kernel.params.get("shared", 0), step.grid[0] * step.grid[1]
     alone = function.resident == 1
-    if gpu.overlaps and shared and count // step.cluster <= blocks.room(gpu.units, 1, step.cluster):
+    if gpu.overlaps and blocks.spread(kernel, count // step.cluster, gpu.units, step.cluster):
         alone, shared = True, max(shared, gpu.alone)
     return (
         function.handle, *step.grid, threads(kernel), step.cluster, int(gpu.overlaps and alone), shared,

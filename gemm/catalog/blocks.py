@@ -69,6 +69,12 @@ def room(units: int, most: int, blocks: int) -> int:
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
 
 
+def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
+    """Whether clusters of so many blocks are so few that launches ask for shared memory that keeps each block alone on
+    a multiprocessor, as only kernels do that have such memory."""
+    return bool(kernel.params.get("shared")) and count <= room(units, 1, blocks)
+
+
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
     """How many blocks share, by k, the last of `count` tiles, which would be a round of fewer; 0: none do.
 

@@ -17,6 +17,8 @@ Small ones are the host's alone, and absent ones are 0:
                 k, but where bits are to be reproducible
     ptxas       the level of ptxas's optimization; absent: its default, 3
     waits       1: nothing is on its way while a step along k is multiplied, so that each step takes a startup
+    alone       1: by its registers a block has a multiprocessor for itself, so that launches overlap; how k is cut was
+                found best as if two had room
     gathers     1: what lies along k is copied by elements; the row's rate was found with such an a
     streams     1: reads an operand, or writes out, once from end to end, as fast as memory goes (roof.py)
     parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
@@ -278,7 +280,7 @@ def _gemv(op: str, bn: int, bk: int) -> Kernel:
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
         gflops=(11000 if one else bn * 8600) / size, startup=1.5 if one else 3.0, swap="m < n",
         BM=64, BN=bn, BK=bk, THREADS=256,
-        a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1,
+        a_lies=7, b_lies=7, a_vector=16, parts=8, ordered_form=1, alone=1,
     )  # fmt: skip
 
 

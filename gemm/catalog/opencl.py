@@ -3,7 +3,7 @@
 a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows without them read
 any strides. Their work-group is WGM x WGN, or the one that the source requires. streams: operands that they read from
 end to end, as fast as memory goes, once for each group's rows or columns: 1 a, 2 b. busy: groups without which a
-GPU's compute unit waits; default 1. ends: steps along k in whose time an item of a GPU begins and stores its output.
+GPU's compute unit waits; default 1. step: k is computed in multiples of it; default BK.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
                            f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
                     swap="m < n and b == 'T'",  # few rows, and b's columns lie along k
                     auto=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
+                    derived={"step": "4 * LANES"},
                     BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, streams=1, a_rows=1, a_cols=1,
                     **rest)  # fmt: skip
 
@@ -149,7 +150,7 @@ def _local(op: str) -> Kernel:
 
 
 def _naive(op: str) -> Kernel:
-    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16, busy=8, ends=12)
+    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16, busy=8)
 
 
 OPENCL: tuple[Kernel, ...] = (
@@ -176,8 +177,8 @@ OPENCL: tuple[Kernel, ...] = (
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
     _tile("h", 128, 128, tm=16, tn=8, bk=8, split=128, beaten=_SHUFFLING),
     _tile("h", 64, 64, tm=8, tn=4, bk=16, split=384),
-    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1, busy=3)  # small products wait for memory
-      for op, bk in (("s", 32), ("d", 16), ("h", 16), ("s8s32", 32))),
+    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1, busy=busy)  # small products wait for memory
+      for op, bk, busy in (("s", 32, 3), ("d", 16, 3), ("h", 16, 3), ("s8s32", 32, 2))),
     _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
     _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n", beaten=_SHUFFLING),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),

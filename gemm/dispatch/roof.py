@@ -18,6 +18,9 @@ CALL = 5e-6
 """Seconds of a product too small to matter."""
 LAUNCH = 6e-6
 """Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them."""
+APART = 1.2e-6
+"""Seconds that a launch and its startup take longer where they cannot begin while the launch ahead ends, as those of
+blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200."""
 ALONE = 0.1e-9
 """Seconds that a multiprocessor takes for an element (or for 4 bytes of a larger one) which it copies by itself, as it
 does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do."""
@@ -39,15 +42,15 @@ _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None, origin: str = "") -> Candidate:
     """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
-    m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
-    sizes = problem.itemsizes
-    if kernel.swaps(m, n, problem.layout) if kernel.swap else problem.layout[2] == "T":
-        m, n, a, b, sizes = n, m, TURNED[b], TURNED[a], sizes[::-1]
+    m, n, sizes = problem.m, problem.n, problem.itemsizes
+    a, b, out = tuple(problem.layout)
+    if kernel.swaps(m, n, problem.layout) if kernel.swap else out == "T":
+        m, n, a, b, out, sizes = n, m, TURNED[b], TURNED[a], TURNED[out], sizes[::-1]
     k, p, batch, units = problem.k, kernel.params, problem.batch, device.limits["sm_count"]
     rate, reached, slower = _scales(kernel, device)
     launch, packing, alone = link.launch if link else CALL, 0.0, 0.0
     ways = _ways(kernel, a, b, sizes)
-    for (size, along_k, moved, unaligned, vector), extent, other, block in (
+    for (size, along_k, moved, unaligned, turned, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
         aligned = size * (k if along_k else extent)  # dense rows, as far as a problem tells
@@ -56,16 +59,21 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
             moved = unaligned
         if moved:
             launch += LAUNCH
-            packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units if aligned % WIDE else 0.0)
+            singly = (aligned % WIDE > 0) + turned  # which moves each element once more
+            packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
     groups = blocks.groups(kernel, m, n, batch)
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, units)
     compute = blocks.seconds(kernel, groups, k, units, cut, problem.reproducible)
-    count, most = groups * cut * p.get("MULTICAST", 1), blocks.resident(kernel)
+    cluster, most = cut * p.get("MULTICAST", 1), blocks.resident(kernel)
+    if "sm_90" in device.features and not _early(kernel, groups, cluster, units):
+        launch += APART
+    count = groups * cluster
     share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
     compute += ALONE * alone * share / beside**0.5  # blocks hide some of it behind each other's arithmetic
-    if problem.layout[2] == "S" or (problem.m if problem.layout[2] == "T" else problem.n) * problem.itemsize % WIDE:
+    # Kernels with tensor maps turn what they store on the way, others store a turned result by elements.
+    if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * batch * share
         # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
         compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
@@ -73,6 +81,12 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     busy = overlapped(compute * slower, (bytes_in + bytes_out) / reached) + packing
     transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
+
+
+def _early(kernel: Kernel, groups: int, cluster: int, units: int) -> bool:
+    """Whether each block of so many `groups`, in clusters of so many, has a multiprocessor for itself."""
+    alone = kernel.params.get("alone") or blocks.resident(kernel) == 1
+    return bool(alone) or blocks.spread(kernel, groups, units, cluster)
 
 
 def overlapped(compute: float, memory: float) -> float:
@@ -141,7 +155,7 @@ class _Way(NamedTuple):
     Attributes:
         size: bytes of an element. along_k: that is how its rows lie.
         moved: bytes an element that are read and written before the kernel can read it. unaligned: the same where
-            rows are not aligned to `WIDE` bytes.
+            rows are not aligned to `WIDE` bytes. turned: that turns it.
         vector: to how many bytes rows are aligned where it does not copy elements one by one; 0: it always does. Not
             said of what its `gflops` was found with.
     """
@@ -150,6 +164,7 @@ class _Way(NamedTuple):
     along_k: bool
     moved: int
     unaligned: int
+    turned: bool
     vector: int
 
 
@@ -163,9 +178,10 @@ def _ways(kernel: Kernel, a: str, b: str, sizes: tuple[int, int]) -> tuple[_Way,
         if p.get("gathers") and lies == _ALONG_K:
             vector = 1 if which == "a" else 0
         before = size + 2 * p["planes"] if p.get("planes") else size + 2 if p.get("widen") else 0
-        moved = before or (0 if p.get(f"{which}_lies", 3) & lies else 2 * size)
+        turned = not p.get(f"{which}_lies", 3) & lies
+        moved = before or (2 * size if turned else 0)
         unaligned = before or (2 * size if p.get("maps", 0) & mapped else moved)
-        return _Way(size, lies == _ALONG_K, moved, unaligned, vector)
+        return _Way(size, lies == _ALONG_K, moved, unaligned, turned, vector)
 
     return (
         way("a", sizes[0], _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER, 1),
