@@ -92,7 +92,7 @@ class Backend(ABC):
         """Drivers that are installed and do not load, each with why; for people."""
         return []
 
-    # The rest only concerns backends with memory of their own.
+    # The rest only concerns backends with memory of their own: catalog.HOLDING.
 
     overlaps: ClassVar[int] = 0
     """Bytes of host operands and result from which they are moved while others are multiplied; 0: never."""
