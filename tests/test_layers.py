@@ -30,7 +30,7 @@ RULES: dict[str, tuple[str, ...]] = {
 """{module or package: what it may import of gemm}. What is not named is above them, and may import them all."""
 ABOVE = ("cli", "compare", "dask", "doctor", "report", "timing")
 """Imported by each other, and where they are used within functions."""
-OWN = {"prepared": {"backends.cpu"}, "chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
+OWN = {"chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
 """{who knows a backend: which}: the engine is part of the package, and is asked for what no other backend has."""
 FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
 
