@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.base import Backend
+from gemm.catalog import HOLDING
 from gemm.dispatch import registry
 from gemm.operands import extra, overlap
 from gemm.problem import EXTRA, DeviceView, Operand
@@ -67,21 +68,13 @@ def _refuse_broadcast(operand: Operand) -> None:
 
 def _with_memory(array: Any) -> Iterator[Backend]:
     """The backends whose memory `array` may lie in, judged without loading any library."""
-    if "pyopencl" in sys.modules and (hasattr(array, "base_data") or hasattr(array, "int_ptr")):
-        yield registry.backend("opencl")
-    if _on_cuda(array):
-        yield registry.backend("cuda")
-
-
-_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
-
-
-def _on_cuda(array: Any) -> bool:
-    # DLPack first: reading the interface of a tensor that requires a gradient raises.
-    try:
-        return int(array.__dlpack_device__()[0]) in _DLPACK_CUDA
+    try:  # DLPack first: reading the CUDA Array Interface of a tensor that requires a gradient raises
+        where = int(array.__dlpack_device__()[0])
     except (AttributeError, TypeError, ValueError, BufferError):
-        return hasattr(array, "__cuda_array_interface__")
+        where = None
+    for name, (types, attributes) in HOLDING.items():
+        if where in types or (where is None and any(hasattr(array, each) for each in attributes)):
+            yield registry.backend(name)
 
 
 def like(result: Operand, example: Any) -> Any:

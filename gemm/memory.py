@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, operands
+from gemm.catalog import HOLDING
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
@@ -57,9 +58,9 @@ def _device(name: str | None, kind: np.dtype[Any]) -> Device:
 
 
 def copied() -> dict[str, dict[str, int]]:
-    """Bytes of operands that products on OpenCL devices have copied in this process: {device: {how: bytes}}.
+    """Bytes of operands that products on OpenCL devices, which alone count them, have copied: {device: {how: bytes}}.
 
     "filled": written by the host to where a kernel reads; "packed": copied on the device into the layout that a kernel
     asks for; "fetched": results that were copied to the host. Operands that were used where they lie do not count.
     """
-    return registry.backend("opencl").copied()
+    return {key: how for name in HOLDING for key, how in registry.backend(name).copied().items()}

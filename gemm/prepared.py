@@ -17,11 +17,9 @@ from numpy.typing import DTypeLike
 
 from gemm import dispatch, interop, operands, repeat
 from gemm.backends.base import Launch
-from gemm.backends.cpu import CpuLaunch, pack
 from gemm.call import Call, normalise
 from gemm.dispatch import registry, trust
 from gemm.dispatch.plan import ALL, HYBRID
-from gemm.engine import engine
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand
@@ -46,21 +44,17 @@ class Prepared:
         self.shape: tuple[int, int] = (b.shape[0], b.shape[1])
         self.dtype = b.dtype
         self._plan = plan
-        self._packed: Any
-        self._kept: DeviceView | None = None
-        if isinstance(b, np.ndarray) and plan.kernel.backend == "cpu":
-            self._packed = pack(plan.kernel, b)
-        else:
-            backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
-            self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
-            self._packed = self._kept.owner.memory
+        backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
+        self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
+        memory = self._kept.owner.memory
+        self._repeated = memory if isinstance(memory, np.ndarray) else None  # b of repeated products; a Replay knows it
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), b.dtype), b.shape)
         self._memos: dict[object, Any] = {}
 
     kernel = property(lambda self: self._plan.kernel.name)
     device = property(lambda self: self._plan.device.key)
-    nbytes = property(lambda self: self._packed.nbytes)
+    nbytes = property(lambda self: self._kept.owner.memory.nbytes)
     ndim = 2
 
     def __repr__(self) -> str:
@@ -97,11 +91,10 @@ class Prepared:
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
-            result = memo.run(a, None if self._kept else self._packed, c, out)
+            result = memo.run(a, self._repeated, c, out)
             if result is not None:
                 return result
-        x = interop.wrap(a, "a")
-        there = isinstance(x, DeviceView) and self._kept is not None
+        there = isinstance(interop.wrap(a, "a"), DeviceView)
         call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, bias=bias, **options)
         if call.problem.dtype != self.dtype.name:
             raise TypeError(
@@ -117,32 +110,32 @@ class Prepared:
                 call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
             )
             return call.finish()
-        if self._kept is not None:
-            launch = self._on_device(call)
-            if known is not None and hasattr(launch, "replay"):
-                self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
+        call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
+        launch = self._launched(call)
+        if known is None or call.problem.fused:
             return call.finish()
-        native = CpuLaunch(engine(), row, call.problem, self._packed)
-        with self._demoting():
-            _complete(native, call, call.b)
-        if call.problem.fused:
-            return call.finish()
-        if known is not None and (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
-            repeat.learn_native(memo, native, call, a, self._packed, c, out)
+        if hasattr(launch, "replay"):
+            self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
+        elif (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
+            repeat.learn_native(memo, launch, call, a, self._repeated, c, out)
         return call.finish()
 
-    def _on_device(self, call: Call) -> Launch:
-        """Launch `call` with what the device keeps as its b."""
-        assert self._kept is not None
-        made = self._plan
-        if call.problem.reproducible and not made.problem.reproducible:
+    def _launched(self, call: Call) -> Launch:
+        """The launch that has just computed `call`, whose b is what is kept."""
+        made, ordered = self._plan, self._plan.problem.reproducible
+        alike = made.kernel.ordered and registry.backend(made.kernel.backend).keeps_alike
+        if call.problem.reproducible and not (ordered or alike):
             raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
         if cause := trust.failed(made.kernel, made.device):
             raise BackendUnavailable(made.kernel.name, cause)
-        problem = replace(call.problem.unfused, reproducible=made.problem.reproducible)
+        problem = replace(call.problem.unfused, reproducible=ordered or call.problem.reproducible)
         with self._demoting():
             launch = dispatch.launcher(replace(made, problem=problem))
-            _complete(launch, call, operands.broadcast(self._kept, call.b.shape))
+            if call.problem.fused:
+                finished = finishing(launch, call.problem)
+                finished(call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias)
+            else:
+                launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
         return launch
 
     @contextmanager
@@ -165,14 +158,6 @@ class Prepared:
         return self._memos[known]
 
 
-def _complete(launch: Launch, call: Call, b: Operand) -> None:
-    """Compute `call` with `b` by the launch of its unfused problem."""
-    if call.problem.fused:
-        finishing(launch, call.problem)(call.a, b, call.c, call.out, call.alpha, call.beta, call.bias)
-    else:
-        launch(call.a, b, call.c, call.out, call.alpha, call.beta)
-
-
 def prepare(
     b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, precision: str = "highest",
     reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
@@ -185,7 +170,7 @@ def prepare(
         trans_b: False or "N"; True or "T": transposed; "C": and conjugated.
         dtype: of the products; default: b's.
         precision: the strictest that its products will be asked for.
-        reproducible: all its products on a device are; on the CPU it may be asked of each.
+        reproducible: all its products are; on the CPU it may be asked of each instead.
         backend, kernel: as for `gemm`. "auto": the CPU, or the device where b lies.
 
     Raises:
@@ -214,11 +199,5 @@ def prepare(
     if isinstance(right, np.ndarray):
         right = right.astype(problem.dtype, copy=False)
     made: list[Prepared] = []
-
-    def attempt(plan: dispatch.Plan) -> None:
-        if plan.kernel.backend == "numpy":
-            raise TypeError(f"{plan.kernel.name}, the kernel for {call.problem.dtype}, takes no prepared b")
-        made.append(Prepared(right, plan))
-
-    dispatch.deliver(problem, asked, kernel, held_by, attempt)
+    dispatch.deliver(problem, asked, kernel, held_by, lambda plan: made.append(Prepared(right, plan)))
     return made[0]

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import numpy as np
@@ -228,18 +229,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+def subject(request: pytest.FixtureRequest) -> Subject:
     """The kernel of the test's parameter, reached through `gemm.gemm`; skips, or fails if required, when absent."""
     spec: Spec = request.param
     if spec.device is None:
         _absent(spec.kernel, request.config)
-    with pytest.MonkeyPatch.context() as patch:
-        if spec.variant == "cramped":
-            for name, limit in CRAMPED.items():
-                patch.setitem(_device(spec).limits, name, limit)
-        if spec.variant == "apart":
-            patch.setattr(Launcher, "enqueue", apart(Launcher.enqueue))
-        yield make_subject(spec, request.config)
+    return make_subject(spec, request.config)
 
 
 def make_subject(spec: Spec, config: pytest.Config) -> Subject:
@@ -258,6 +253,10 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         call = resident(call, CuPy())
     elif spec.variant == "torch":
         call = resident(call, Torch(str(spec.device)))
+    elif spec.variant == "cramped":  # for each call: the last subject of a session lives while other modules are tested
+        call = patch.dict(_device(spec).limits, CRAMPED)(call)
+    elif spec.variant == "apart":
+        call = patch.object(Launcher, "enqueue", apart(Launcher.enqueue))(call)
     if spec.inputs:  # on the host, before they go to a device
         call = narrowed(call, spec.inputs, spec.dtype)
     if spec.variant == "unsigned":

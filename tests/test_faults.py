@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cuda_machine
@@ -25,8 +24,8 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import sources
-from gemm.backends.base import Backend
+from gemm import dispatch, sources
+from gemm.backends.base import Backend, Kept
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
@@ -88,7 +87,7 @@ class Faulty(Backend):
 
     def keep(self, kernel: Kernel, device: Device, b: Any, *, reproducible: bool) -> DeviceView:
         self._fail("keep", kernel)
-        owner = SimpleNamespace(memory=b.copy(), events=())
+        owner = Kept(b.copy())
         return DeviceView(owner, owner.memory, 0, b.shape, b.strides, b.dtype, device, readonly=True)
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Any:
@@ -127,7 +126,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
 
     def planted(fault: Fault, when: int = 1) -> Faulty:
         backend = Faulty(fault, when)
-        source, is_late = "csrc/scalar/gemm_scalar_4x4.c", fault.at == "verify"
+        source, is_late = BY_NAME[NAIVE].source, fault.at == "verify"  # text that wheels carry, too
         rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, late=is_late),
                 Kernel(SPARE, "faulty", "faulty", "float32", source)]  # fmt: skip
         host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
@@ -408,13 +407,11 @@ def test_a_prepared_matrix(
 
 
 def test_a_matrix_prepared_for_the_cpu_that_has_no_room_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemm import prepared
-
     def launch(*_: Any) -> None:
         raise KernelFailed("no memory for packing", memory=True)
 
     made = gemm.prepare(B)
-    monkeypatch.setattr(prepared, "CpuLaunch", lambda *_: launch)
+    monkeypatch.setattr(dispatch, "launcher", lambda _: launch)
     with pytest.raises(MemoryError, match="no memory for packing"):
         gemm.gemm(A, made)
 

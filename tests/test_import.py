@@ -15,8 +15,9 @@ OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
 LATER = ("gemm.backends.opencl", "gemm.backends.cuda", "gemm.backends.numpy", "gemm.cli", "gemm.compare",
          "gemm.dispatch.child", "gemm.dispatch.hybrid", "gemm.dispatch.late", "gemm.dispatch.trial",
          "gemm.dispatch.tuner", "gemm.report", "gemm.timing", "gemm.verify")  # fmt: skip
+# What finds an editable install brings pathlib and importlib along; the package has them from a wheel, too.
 CODE = """
-import sys, numpy, threading
+import sys, numpy, importlib.util, pathlib, threading
 before = set(sys.modules)
 import gemm
 print(sorted(set(sys.modules) - before), threading.active_count(), sep="\\n")

@@ -10,7 +10,7 @@ import pytest
 
 import gemm
 from gemm.backends.base import Backend
-from gemm.catalog import BACKENDS, SPREADING
+from gemm.catalog import BACKENDS, HOLDING, SPREADING
 from gemm.dispatch import registry
 
 ROOT = Path(gemm.__file__).parent
@@ -30,7 +30,7 @@ RULES: dict[str, tuple[str, ...]] = {
 """{module or package: what it may import of gemm}. What is not named is above them, and may import them all."""
 ABOVE = ("cli", "compare", "dask", "doctor", "report", "timing")
 """Imported by each other, and where they are used within functions."""
-OWN = {"prepared": {"backends.cpu"}, "chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
+OWN = {"chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
 """{who knows a backend: which}: the engine is part of the package, and is asked for what no other backend has."""
 FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
 
@@ -80,11 +80,27 @@ def test_backends_are_known_by_their_interface() -> None:
     assert known == OWN
 
 
+def test_backends_with_memory_are_not_named_above_them() -> None:
+    """What one of them alone has, its interface or the catalog tells."""
+    named = [
+        f"{path.relative_to(ROOT)}, line {node.lineno}: {node.value!r}"
+        for path, parts in FILES.items()
+        if parts[0] not in (*ABOVE, "__main__", "backends", "catalog", "errors")  # whose are links to the documentation
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in HOLDING
+    ]
+    assert not named
+
+
 def test_what_is_above_is_loaded_when_it_is_used() -> None:
     for path, parts in FILES.items():
         if parts[0] not in (*ABOVE, "__main__"):
             early = [module for module, first in imports(path) if first and under(module, ABOVE)]
             assert not early, path
+
+
+def test_the_catalog_names_the_backends_with_memory() -> None:
+    assert [name for name in BACKENDS if type(registry.backend(name)).view is not Backend.view] == list(HOLDING)
 
 
 def test_the_catalog_names_the_backends_that_spread_products() -> None:

@@ -88,6 +88,33 @@ def test_errors_name_the_argument() -> None:
         np.asarray(prepared)
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_reproducible_of_each_or_of_all(first: bool) -> None:
+    a, b = numbers(5, 300), numbers(300, 40)
+    prepared = gemm.prepare(b, reproducible=first)
+    expected = gemm.gemm(a, b, reproducible=True)
+    for asked in (True, not first):
+        for _ in range(2):  # the second one is repeated without checks
+            assert np.array_equal(gemm.gemm(a, prepared, reproducible=asked), expected)
+
+
+def test_reproducible_is_refused_where_no_kernel_offers_it() -> None:
+    prepared = gemm.prepare(numbers(8, 6).astype("complex64"))
+    with pytest.raises(ValueError, match="reproducible"):
+        gemm.gemm(numbers(3, 8).astype("complex64"), prepared, reproducible=True)
+
+
+def test_strides_of_parts_of_elements() -> None:
+    """Which the engine does not take: a copy is multiplied by what is packed."""
+    a, b = numbers(3, 40), numbers(40, 9)
+    record = np.zeros((3, 40), [("gap", "u1"), ("x", "f4")])
+    record["x"] = a
+    assert record["x"].strides[1] % 4
+    out = np.zeros((3, 9), [("gap", "u1"), ("x", "f4")])["x"]
+    assert gemm.gemm(record["x"], gemm.prepare(b), out=out) is out
+    assert np.array_equal(out, gemm.gemm(a, b, reproducible=True))
+
+
 def test_narrow_integers_are_summed_in_the_type_asked_for() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (20, 300), np.int8), rng.integers(-128, 128, (300, 40), np.int8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -42,6 +43,17 @@ def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:
     """`x` in `dtype`; what it repeats is converted once, and repeated as before."""
     once = x[tuple(slice(None) if step else slice(1) for step in x.strides)]
     return np.broadcast_to(once.astype(dtype), x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What owns a matrix that `Backend.keep` made.
+
+    Attributes:
+        memory: the array that holds it, which may be the caller's own: in host memory an ndarray.
+    """
+
+    memory: Any
 
 
 class Part(Protocol):
@@ -92,7 +104,17 @@ class Backend(ABC):
         """Drivers that are installed and do not load, each with why; for people."""
         return []
 
-    # The rest only concerns backends with memory of their own.
+    keeps_alike: ClassVar[bool] = False
+    """Whether `keep` makes the same of b for launches with reproducible=True and for others."""
+
+    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
+        """The matrix `b` as `kernel` reads it, kept on the device; launches of `kernel` take it as b.
+
+        Its owner is a Kept. Raises KernelFailed, MemoryError, TypeError where there is no such thing.
+        """
+        raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, takes no prepared b")
+
+    # The rest only concerns backends with memory of their own: catalog.HOLDING.
 
     overlaps: ClassVar[int] = 0
     """Bytes of host operands and result from which they are moved while others are multiplied; 0: never."""
@@ -123,13 +145,6 @@ class Backend(ABC):
     def wraps(self, device: Device) -> int:
         """The alignment from which `device` uses arrays of the host where they lie; 0: it never does."""
         return 0
-
-    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """The matrix `b` as `kernel` reads it, kept on the device; launches of `kernel` take it as b.
-
-        Raises KernelFailed, TypeError where there is no such thing.
-        """
-        raise TypeError(f"{kernel.name} takes no prepared b")
 
     def copied(self) -> dict[str, dict[str, int]]:
         """Bytes of operands copied in this process: {device: {how: bytes}}. See `gemm.copied`."""

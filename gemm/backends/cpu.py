@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gemm import threads
-from gemm.backends.base import Backend, Launch
+from gemm.backends.base import Backend, Kept, Launch
 from gemm.catalog import KERNELS, Kernel
 from gemm.engine import REMEDY, engine, features
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.operands import aligned
-from gemm.problem import Device, Problem, same_stack
+from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
 
 
 def _features() -> frozenset[str]:
@@ -80,19 +80,22 @@ class CpuBackend(Backend):
             raise KernelFailed(f"gemm._cpu holds no {kernel.name}: {cause}. {REMEDY}")
         return CpuLaunch(loaded, kernel, problem)
 
+    keeps_alike: ClassVar[bool] = True
 
-def pack(kernel: Kernel, b: np.ndarray) -> np.ndarray:
-    """The panels of the matrix `b` (k × n, of the kernel's type, strides of whole elements) for products by `kernel`:
-    aligned elements of its packed type, seen as bytes. Raises MemoryError."""
-    loaded = engine()
-    ffi, lib = loaded.ffi, loaded.lib
-    plan = ffi.new("gemm_plan *", {
-        "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": b.shape[1], "k": b.shape[0], "kc": kernel.params["KC"],
-        "b": {"row": b.strides[0] // b.itemsize, "column": b.strides[1] // b.itemsize},
-    })  # fmt: skip
-    packed = aligned(int(lib.gemm_prepared_bytes(plan)))
-    lib.gemm_prepare(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", packed.ctypes.data))
-    return packed
+    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
+        """The panels of `b`, whose strides are whole elements: aligned ones of the kernel's packed type, as bytes."""
+        assert isinstance(b, np.ndarray)
+        loaded = engine()
+        ffi, lib = loaded.ffi, loaded.lib
+        (k, n), size = b.shape, b.itemsize
+        plan = ffi.new("gemm_plan *", {
+            "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": n, "k": k, "kc": kernel.params["KC"],
+            "b": {"row": b.strides[0] // size, "column": b.strides[1] // size},
+        })  # fmt: skip
+        packed = aligned(int(lib.gemm_prepared_bytes(plan)))
+        start = packed.ctypes.data
+        lib.gemm_prepare(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", start))
+        return DeviceView(Kept(packed), start, 0, b.shape, (n * size, size), b.dtype, device, readonly=True)
 
 
 class CpuLaunch:
@@ -101,19 +104,16 @@ class CpuLaunch:
     KEPT_LAYOUTS = 64
     """How many layouts of operands are remembered before it starts anew."""
 
-    def __init__(
-        self, loaded: Any, kernel: Kernel, problem: Problem, packed: np.ndarray | None = None, goes_on: bool = False
-    ) -> None:
-        """`packed`: what `pack` made of b; then that operand is ignored but for its shape. `goes_on`: sums go on from
-        what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
+    def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, goes_on: bool = False) -> None:
+        """`goes_on`: sums go on from what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
         self._ffi, self._lib = loaded.ffi, loaded.lib
-        self._kernel, self._problem, self._packed, self._goes_on = kernel, problem, packed, goes_on
+        self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
         self._layouts: dict[object, tuple[Any, Any] | None] = {}
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         ready = self._plan(a, b, c, out)
         if ready is not None:
-            addresses = map(self._address, (a, b if self._packed is None else self._packed, c, out))
+            addresses = map(self._address, (a, b.owner.memory if isinstance(b, DeviceView) else b, c, out))
             result = self._lib.gemm_run(ready[0], *addresses, self._scalar(alpha), self._scalar(beta))
             if result == self._lib.GEMM_OK:
                 return
@@ -135,39 +135,40 @@ class CpuLaunch:
         return self._ffi.NULL if array is None else self._ffi.cast("void *", array.__array_interface__["data"][0])
 
     def _plan(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
-        layout = out.shape, out.strides, a.strides, b.strides, None if c is None else c.strides
+        layout = out.shape, out.strides, a.strides, b.__class__, b.strides, None if c is None else c.strides
         if layout not in self._layouts:
             if len(self._layouts) >= self.KEPT_LAYOUTS:
                 self._layouts.clear()
             self._layouts[layout] = self._prepare(a, b, out if c is None else c, out)
         return self._layouts[layout]
 
-    def _prepare(self, *arrays: np.ndarray) -> tuple[Any, Any] | None:
+    def _prepare(self, *arrays: Operand) -> tuple[Any, Any] | None:
         """(gemm_plan, what it points to) for a, b, c and out; None if a stride is no multiple of the element."""
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
-        if any(step % x.itemsize for x in arrays for step in x.strides):
+        if any(step % x.dtype.itemsize for x in arrays for step in x.strides):
             return None
-        axes = same_stack(arrays[-1].shape[:-2], *([step // x.itemsize for step in x.strides[:-2]] for x in arrays))
-        inner = [(x.strides[-2] // x.itemsize, x.strides[-1] // x.itemsize) for x in arrays]
+        steps = [[step // x.dtype.itemsize for step in x.strides] for x in arrays]
+        axes = same_stack(arrays[-1].shape[:-2], *(step[:-2] for step in steps))
+        inner = [(step[-2], step[-1]) for step in steps]
         m = problem.m
         while axes and self._is_one_product(m, [rows for rows, _ in inner], axes[-1][1]):
             m *= axes.pop()[0]
         shape = ffi.new("int64_t[]", [length for length, _ in axes])
-        steps = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
+        batches = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
         plan = ffi.new(
             "gemm_plan *",
             (
                 ffi.addressof(getattr(self._lib, self._kernel.name)), m, problem.n, problem.k,
-                params["MC"], params["KC"], params["NC"], threads.MOST, self._packed is not None,
+                params["MC"], params["KC"], params["NC"], threads.MOST, isinstance(arrays[1], DeviceView),
                 problem.reproducible, len(axes), shape,
-                *((*pair, batch) for pair, batch in zip(inner, steps, strict=True)),
+                *((*pair, batch) for pair, batch in zip(inner, batches, strict=True)),
             ),
         )  # fmt: skip
         plan.goes_on = self._goes_on
         block = ffi.new("gemm_block *")
         if self._lib.gemm_is_direct(plan, block):
             plan.direct = block
-        return plan, (shape, steps, block)
+        return plan, (shape, batches, block)
 
     @staticmethod
     def _is_one_product(m: int, rows: list[int], step: tuple[int, ...]) -> bool:
@@ -177,7 +178,7 @@ class CpuLaunch:
 
 def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
     """The launch for operands that are not aligned to their elements, such as fields of packed records."""
-    a, b, c = (None if x is None else np.array(x, order="C") for x in (a, b, c))
+    a, b, c = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in (a, b, c))
     result = np.array(out, order="C")  # for sums that go on
     launch(a, b, c, result, alpha, beta)
     out[...] = result

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
+from gemm.backends.base import Kept
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda
 from gemm.backends.cuda_arrays import DeviceArray
 from gemm.backends.cuda_operand import BIAS, A, Operand, copied, lying, planes_of, split
@@ -13,23 +14,11 @@ from gemm.catalog import Kernel
 from gemm.problem import Device, DeviceView
 
 
-class Kept:
-    """What owns a prepared matrix.
-
-    Attributes:
-        memory: the array that holds it, which may be the caller's own.
-    """
-
-    def __init__(self, memory: Any) -> None:
-        self.memory = memory
-
-
+@dataclass(frozen=True, eq=False)
 class Planes(Kept):
     """A prepared matrix that was split; `planes` of them. Such a one can be used whole only."""
 
-    def __init__(self, memory: Any, planes: int) -> None:
-        super().__init__(memory)
-        self.planes = planes
+    planes: int
 
 
 def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:

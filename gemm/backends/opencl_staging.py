@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm import sources
+from gemm.backends import base
 from gemm.backends.opencl_context import Handle, Memory, unmapped
 from gemm.backends.opencl_in_place import in_place
 from gemm.backends.opencl_layout import Layout
@@ -41,11 +42,10 @@ class Staged:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """Owns a matrix that lies in a kernel's layout from call to call (`gemm.prepare`); `events` as of a Loan."""
+class Kept(base.Kept):
+    """Owns a matrix that lies in a kernel's layout from call to call, in a Memory; `events` as of a Loan."""
 
     staged: Staged
-    memory: Memory
     events: tuple[()] = ()
 
 
@@ -156,7 +156,7 @@ class Traffic:
             self._fill(operand, memory, layout)
         del self._held["kept"]
         self.after[-1].wait()
-        return Kept(staged, memory)
+        return Kept(memory, staged)
 
     def fetch(self, name: str, out: np.ndarray) -> None:
         """Copy what `name` holds, a PACKED buffer, to `out`; waits."""

@@ -8,12 +8,17 @@ relative names, so that build.py and others can import it alone, from the folder
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .cpu import CPU
 from .cuda import CUDA
 from .kernel import BUSY, Kernel
 from .opencl import OPENCL
 
-__all__ = ["BACKENDS", "BUSY", "BY_NAME", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Kernel"]
+__all__ = [
+    "BACKENDS", "BUSY", "BY_NAME", "HOLDING", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Kernel",
+    "Signs",
+]  # fmt: skip
 
 BACKENDS: dict[str, str] = {
     "cpu": "gemm.backends.cpu:CpuBackend",
@@ -24,6 +29,25 @@ BACKENDS: dict[str, str] = {
 """name → module:class. Ties in predicted time go to the first."""
 HOST_BACKENDS = ("cpu", "numpy")
 """Backends that compute in host memory, load no driver, and cost nothing to look for."""
+
+
+class Signs(NamedTuple):
+    """By what arrays are known that a backend may hold in its memory; no library is loaded for it.
+
+    Attributes:
+        dlpack: DLDeviceTypes that `__dlpack_device__` tells.
+        attributes: arrays that tell none have one of these.
+    """
+
+    dlpack: tuple[int, ...]
+    attributes: tuple[str, ...]
+
+
+HOLDING: dict[str, Signs] = {
+    "opencl": Signs((4,), ("base_data", "int_ptr")),  # kDLOpenCL; pyopencl's arrays, and whatever it has on a device
+    "cuda": Signs((2, 13), ("__cuda_array_interface__",)),  # kDLCUDA, kDLCUDAManaged
+}
+"""Backends with memory of their own, whose Backend.view is asked of arrays with such signs, and of no others."""
 SPREADING = ("cuda",)
 """Backends that compute one product on several of their devices (Backend.in_order), as backend="cuda:all" asks."""
 
