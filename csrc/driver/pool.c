@@ -164,20 +164,20 @@ static atomic_int granted = MOST_THREADS;
 static _Thread_local int left_free; /* of either, by products of this thread */
 static _Atomic(pool *) pools[GEMM_USES];
 static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
-static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void forget_pools(void) {
     for (int use = 0; use < GEMM_USES; use++) atomic_store(&pools[use], NULL);
 }
 
-static void watch_forks(void) {
+/* When the library is loaded, not when a pool is first needed: a fork just then would leave the child a pthread_once, or
+ * with musl a list of handlers, in the hands of a thread that is not there, and its first product waits for ever. */
+__attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_pools);
 }
 
 static pool *get_pool(gemm_use use) {
     pool *x = atomic_load(&pools[use]);
     if (x) return x;
-    pthread_once(&fork_handler, watch_forks);
     void *memory;
     if (posix_memalign(&memory, LINE, sizeof *x)) return NULL;
     x = (pool *)memset(memory, 0, sizeof *x);
