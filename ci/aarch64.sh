@@ -12,7 +12,7 @@ folder=$(cd "$1" && pwd)
 shift
 
 packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 # libstdc++6: for NumPy's wheel
-packages+=,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
+packages+=,musl:arm64,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
     requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes

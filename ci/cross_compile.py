@@ -1,8 +1,11 @@
-"""cross_compile.py FOLDER: the C sources compile for the systems whose wheels cannot be built here.
+"""cross_compile.py SYSTEM FOLDER: the C sources compiled for a system whose wheels cannot be built here, by Zig's
+Clang, which brings the headers of all of these.
 
-For macOS all of them, FOLDER being NumPy's headers for it and Python's those of this machine; for Windows the engine
-alone, by clang-cl; for musl the driver, since kernels call nothing of a C library. But for libgemm on macOS nothing is
-linked, and nothing runs. The compiler is Zig's Clang, which brings the headers of all of these.
+macos: all of them, FOLDER being NumPy's headers for it and Python's those of this machine. But for libgemm nothing is
+linked, and nothing runs.
+windows: the engine, as for the wheel by clang-cl, but linked to MinGW's C library, in FOLDER's programs: tests/fuzz.
+musl-x86_64, musl-aarch64: the same programs, linked to the system's musl, since Zig's static one is half another
+library; and, for the former, libgemm.
 """
 
 import os
@@ -21,10 +24,12 @@ from typing import Any
 from unittest import mock
 
 import ziglang
+from engine import ROOT
+from engine import engine as engine_sources
 
-ROOT = Path(__file__).resolve().parents[1]
-ZIG = Path(ziglang.__file__).parent
-WINDOWS_HEADERS = [ZIG / "lib" / "include", ZIG / "lib" / "libc" / "include" / "any-windows-any"]
+ZIG = [sys.executable, "-m", "ziglang"]
+LIBRARY = Path(ziglang.__file__).parent / "lib"
+WINDOWS_HEADERS = [LIBRARY / "include", LIBRARY / "libc" / "include" / "any-windows-any"]
 
 
 @contextmanager
@@ -35,58 +40,83 @@ def build_on(system: str, machine: str, **environment: str) -> Iterator[dict[str
         yield runpy.run_path(str(ROOT / "build.py"))
 
 
-def engine(system: str, machine: str) -> tuple[list[str], list[str]]:
-    """The engine's sources and what the compiler is told there."""
-    with build_on(system, machine) as build, tempfile.TemporaryDirectory() as folder:
-        made = build["ffibuilder"].distutils_extension(folder, verbose=False)
-    return made.sources[1:], made.extra_compile_args  # the first source is cffi's, which needs Python's headers
+def engine(system: str, machine: str, folder: Path) -> tuple[list[str], list[str]]:
+    """The engine's sources and what the compiler is told there; FOLDER/rows.h lists its kernels."""
+    with build_on(system, machine) as build, tempfile.TemporaryDirectory() as work:
+        made = build["ffibuilder"].distutils_extension(work, verbose=False)
+        return engine_sources(build, folder), made.extra_compile_args
 
 
-def library(system: str, machine: str, *compiler: str) -> None:
-    """Links libgemm; raises CalledProcessError where that fails."""
-    words = shlex.join([sys.executable, "-m", "ziglang", *compiler])
-    with build_on(system, machine, CC=words) as build, tempfile.TemporaryDirectory() as folder:
-        build["make_library"](Path(folder), package=True)
-    print(f"{system}: libgemm is linked")
+def library(system: str, machine: str, compiler: list[str], folder: Path) -> None:
+    """Links FOLDER/lib/libgemm.so; raises CalledProcessError where that fails."""
+    with build_on(system, machine, CC=shlex.join([*ZIG, *compiler])) as build:
+        build["make_library"](folder, package=True)
+    print(f"{system}, {machine}: libgemm is linked")
 
 
-def compile_all(name: str, compiler: list[str], sources: list[str]) -> bool:
-    """Whether all compile; says what does not."""
+def compile_all(name: str, compiler: list[str], sources: list[str], folder: Path) -> list[str]:
+    """The object files, in FOLDER; says what does not compile, and then exits."""
+    objects = [str(folder / f"{Path(source).stem}.o") for source in sources]
 
-    def objects(source: str) -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "ziglang", *compiler, "-c", source, "-o", f"{folder}/x.o"]
-            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    def compile_one(source: str, to: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*ZIG, *compiler, "-c", source, "-o", to], cwd=ROOT, capture_output=True, text=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        failed = [done for done in pool.map(objects, sources) if done.returncode]
+        failed = [done for done in pool.map(compile_one, sources, objects) if done.returncode]
     for done in failed:
         print(done.stderr)
     print(f"{name}: {len(sources) - len(failed)} of {len(sources)} compile")
-    return not failed
+    if failed:
+        sys.exit(1)
+    return objects
 
 
-def main(numpy_headers: str) -> bool:
-    sources, flags = engine("Darwin", "arm64")
-    headers = [f"-I{folder}" for folder in (sysconfig.get_path("include"), numpy_headers)]
-    modules = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "csrc" / "python").glob("*.c"))]
+def programs(names: list[str], compiler: list[str], objects: list[str], folder: Path) -> None:
+    """Links tests/fuzz's programs, each FOLDER/NAME."""
+    for name in names:
+        source = f"tests/fuzz/{Path(name).stem}.c"
+        words = ["-O2", "-ffp-contract=off", "-DSEEDED", "-Icsrc", f"-I{folder}", source, *objects, "-o", folder / name]
+        subprocess.run([*ZIG, *compiler, *words], cwd=ROOT, check=True)
+
+
+def macos(numpy_headers: Path) -> None:
     mac = ["cc", "-target", "aarch64-macos.11.0", "-Wno-unused-command-line-argument"]
-    works = [
-        compile_all("macOS, engine", [*mac, "-Icsrc", *flags], sources),
-        compile_all("macOS, extensions", [*mac, *headers], modules),
-    ]
-    library("Darwin", "arm64", *mac)
-    sources, flags = engine("Windows", "AMD64")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sources, flags = engine("Darwin", "arm64", folder)
+        compile_all("macOS, engine", [*mac, "-Icsrc", *flags], sources, folder)
+        headers = [f"-I{each}" for each in (sysconfig.get_path("include"), numpy_headers)]
+        modules = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "csrc" / "python").glob("*.c"))]
+        compile_all("macOS, extensions", [*mac, *headers], modules, folder)
+        library("Darwin", "arm64", mac, folder)
+
+
+def windows(folder: Path) -> None:
+    sources, flags = engine("Windows", "AMD64", folder)
     clang_cl = ["clang", "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "-nobuiltininc"]
-    found = [f"/imsvc{folder}" for folder in WINDOWS_HEADERS]
-    works.append(compile_all("Windows, engine", [*clang_cl, *found, "/Icsrc", *flags], sources))
-    for machine in ("x86_64", "aarch64"):
-        sources, flags = engine("Linux", machine)
-        driver = [source for source in sources if "/driver/" in source]
-        compiler = ["cc", "-target", f"{machine}-linux-musl", "-Icsrc", *flags]
-        works.append(compile_all(f"musl, {machine}, driver", compiler, driver))
-    return all(works)
+    found = [f"/imsvc{each}" for each in WINDOWS_HEADERS]
+    # No library is asked for, and no check of the stack made, that only Microsoft's compiler brings; but for this name:
+    apart = ["/Zl", "/GS-"]
+    (folder / "fltused.c").write_text("int _fltused;\n")
+    objects = compile_all("Windows, engine", [*clang_cl, *found, "/Icsrc", *flags, *apart], sources, folder)
+    objects.append(str(folder / "fltused.c"))
+    names = ["check_engine.exe", "fuzz_engine.exe", "race_engine.exe"]
+    programs(names, ["cc", "-target", "x86_64-windows-gnu"], [*objects, "-lpthread"], folder)
+
+
+def musl(machine: str, folder: Path) -> None:
+    compiler = ["cc", "-target", f"{machine}-linux-musl", "-dynamic", "-Wno-unused-command-line-argument"]
+    sources, flags = engine("Linux", machine, folder)
+    objects = compile_all(f"musl, {machine}, engine", [*compiler, "-Icsrc", *flags], sources, folder)
+    programs(["check_engine", "fuzz_engine", "race_engine"], compiler, [*objects, "-lm"], folder)
+    if machine == "x86_64":
+        library("Linux", machine, compiler, folder)
 
 
 if __name__ == "__main__":
-    sys.exit(not main(sys.argv[1]))
+    system, _, machine = sys.argv[1].partition("-")
+    folder = Path(sys.argv[2]).resolve()
+    if system == "musl":
+        musl(machine, folder)
+    else:
+        {"macos": macos, "windows": windows}[system](folder)

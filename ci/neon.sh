@@ -1,7 +1,7 @@
 # The aarch64 wheel: built, repaired and audited as for a release, installed where no compiler is in reach. From it the
 # conformance suite of the CPU kernels on emulated Arm cores: each kernel on one that has what it needs, the base
-# ones on a Cortex-A53, where anything newer is an illegal instruction, and products of libgemm; then 32-bit Arm, in C
-# alone. Of plain C, which the other jobs test in every type, the two main ones.
+# ones on a Cortex-A53, where anything newer is an illegal instruction, and products of libgemm. Of plain C, which the
+# other jobs test in every type, the two main ones. Then, in C alone, the engine with musl and on 32-bit Arm.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install python3-venv gcc-arm-linux-gnueabihf libc6-dev-armhf-cross qemu-user-static
 wheel_tools
@@ -32,9 +32,23 @@ conform cortex-a76 neon-dotprod "$(kernels 'row.target == "neon" and "dotprod" i
 conform max,sve=off neon-newest "$(kernels 'row.target == "neon" and {"i8mm", "bf16"}.intersection(row.needs)')" || status=$?
 cp "$CI_WORK"/neon/reports/* "$CI_REPORTS"
 
+say "musl"
+mkdir "$CI_WORK/neon/musl"
+"$TOOLS/python" "$ROOT/ci/cross_compile.py" musl-aarch64 "$CI_WORK/neon/musl"
+for program in check_engine "fuzz_engine 5" "race_engine 5 100"; do
+    # shellcheck disable=SC2086 # words
+    QEMU_CPU=max,sve=off bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon/musl" timeout 200 ./$program || status=$?
+done
+
 say "32-bit Arm, Cortex-A15"
-arm-linux-gnueabihf-gcc -std=gnu11 -O3 -ffp-contract=off -fno-math-errno -Wall -Werror -mfpu=neon-vfpv4 -static -I"$ROOT/csrc" \
-    "-DKERNELS(F, D)=F(sgemm_armv7_6x8)" "$ROOT"/csrc/driver/*.c "$ROOT"/csrc/armv7/*.c "$ROOT/ci/check_engine.c" \
-    -o "$CI_WORK/check_engine" -lm -lpthread
-qemu-arm-static -cpu cortex-a15 "$CI_WORK/check_engine" || status=$?
+mkdir "$CI_WORK/arm"
+flags=(-std=gnu11 -O3 -ffp-contract=off -fno-math-errno -Wall -Werror -mfpu=neon-vfpv4 -I"$ROOT/csrc" -I"$CI_WORK/arm" -DSEEDED)
+GEMM_BUILD_MACHINE=armv7l "$TOOLS/python" "$ROOT/ci/engine.py" "$CI_WORK/arm" >"$CI_WORK/arm/sources"
+(cd "$CI_WORK/arm" && sed "s:^:$ROOT/:" sources | xargs arm-linux-gnueabihf-gcc "${flags[@]}" -c)
+for program in check_engine "fuzz_engine 5"; do
+    arm-linux-gnueabihf-gcc "${flags[@]}" -static "$ROOT/tests/fuzz/${program% *}.c" "$CI_WORK"/arm/*.o \
+        -o "$CI_WORK/arm/${program% *}" -lm -lpthread
+    # shellcheck disable=SC2086 # words
+    G_SLICE=always-malloc timeout 200 qemu-arm-static -cpu cortex-a15 "$CI_WORK"/arm/$program || status=$?
+done
 exit "${status:-0}"

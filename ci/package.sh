@@ -1,5 +1,6 @@
 # sdist → wheel, repaired and audited as for a release (the aarch64 one: job neon) → fresh environments elsewhere, in which
-# no compiler is in reach and the kernels must work. What cannot be built here must at least compile.
+# no compiler is in reach and the kernels must work. Of the wheels that cannot be built here the C sources must compile;
+# with musl and, by Wine, on Windows the engine that they make must run, too.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev
 wheel_tools
@@ -50,4 +51,35 @@ for platform in linux macos windows; do
     "$TOOLS/cibuildwheel" --print-build-identifiers --platform $platform "$work/source"
 done
 "$TOOLS/pip" install -qq --no-deps --platform macosx_14_0_arm64 --target "$work/macos" numpy
-"$TOOLS/python" "$work/source/ci/cross_compile.py" "$work/macos/numpy/_core/include"
+"$TOOLS/python" "$work/source/ci/cross_compile.py" macos "$work/macos/numpy/_core/include"
+
+run_engine() { # COMMAND...: it must end well, and soon
+    local status=0
+    timeout --kill-after=10 240 "$@" </dev/null || status=$?
+    case $status in
+        0) ;;
+        124 | 137) die "$* has not ended after 240 s" ;;
+        *) die "$* failed (exit $status)" ;;
+    esac
+}
+
+say "the engine with musl"
+apt_install musl
+mkdir "$work/musl" "$work/windows"
+"$TOOLS/python" "$work/source/ci/cross_compile.py" musl-x86_64 "$work/musl"
+run_engine "$work/musl/check_engine"
+run_engine "$work/musl/fuzz_engine" 5
+run_engine "$work/musl/race_engine" 5 500
+"$TOOLS/python" -m ziglang cc -target x86_64-linux-musl -dynamic -O2 program.c -I"$work/source/gemm/include" \
+    -L"$work/musl/lib" -lgemm -Wl,-rpath,"$work/musl/lib" -o "$work/musl/program"
+[[ $(run_engine "$work/musl/program" | tail -n 1) == 999 ]] || die "libgemm with musl computes wrongly"
+
+say "the engine on Windows"
+apt_install wine64 # of which nothing opens a window; 100 MB, and as much again seven times in a prefix of its own
+"$TOOLS/python" "$work/source/ci/cross_compile.py" windows "$work/windows"
+export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe="
+trap '/usr/lib/wine/wineserver64 -k || true; rm -rf "$WINEPREFIX"' EXIT
+run_engine /usr/lib/wine/wine64 wineboot --init
+run_engine /usr/lib/wine/wine64 "$work/windows/check_engine.exe"
+run_engine /usr/lib/wine/wine64 "$work/windows/fuzz_engine.exe" 5
+run_engine /usr/lib/wine/wine64 "$work/windows/race_engine.exe" 5

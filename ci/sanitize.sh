@@ -9,15 +9,7 @@ mapfile -t cffi < <(requirements - cffi)
 venv "$work/venv" "${cffi[@]}" setuptools
 
 # What build.py compiles is what is fuzzed; a new row needs nothing here.
-"$work/venv/bin/python" - "$work/rows.h" >"$work/sources" <<'PYTHON'
-import runpy, sys
-from pathlib import Path
-
-rows = runpy.run_path("build.py")["rows"]()
-text = "".join(f'ROW({row.name}, "{"".join(f"{need} " for need in row.needs)}")\n' for row in rows)
-Path(sys.argv[1]).write_text(text)
-print(*sorted({row.source for row in rows} | set(map(str, Path("csrc/driver").glob("*.c")))), sep="\n")
-PYTHON
+"$work/venv/bin/python" ci/engine.py "$work" >"$work/sources"
 mapfile -t sources <"$work/sources"
 say "$(grep -c ROW "$work/rows.h") kernels in ${#sources[@]} files"
 

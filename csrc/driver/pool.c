@@ -12,11 +12,14 @@
  * Pools lie on the heap and a fork's child forgets them: whatever state other threads had left them in, the child's
  * next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
  */
-#define _GNU_SOURCE /* sched_getaffinity */
+#include "system.h"
+
 #include "pool.h"
 #include "driver.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 
 enum { MOST_THREADS = 1024 }; /* whatever is asked for: each has a workspace */
 
@@ -26,52 +29,6 @@ enum { MOST_THREADS = 1024 }; /* whatever is asked for: each has a workspace */
 #else
 #define EXPORT __attribute__((visibility("default")))
 #endif
-
-static void run_alone(gemm_work *work, void *context, int64_t count) {
-    for (int64_t index = 0; index < count; index++) work(context, index, 0);
-}
-
-#ifdef _WIN32 /* no POSIX threads */
-
-EXPORT int gemm_get_num_threads(void) {
-    return 1;
-}
-
-EXPORT void gemm_set_num_threads(int threads) {
-    (void)threads;
-}
-
-void gemm_grant_threads(int most) {
-    (void)most;
-}
-
-void gemm_leave_threads(int count) {
-    (void)count;
-}
-
-gemm_team gemm_muster(gemm_use use, double ns, int most) {
-    (void)use, (void)ns, (void)most;
-    return (gemm_team){1, NULL, 0};
-}
-
-void gemm_dismiss(gemm_team team) {
-    (void)team;
-}
-
-void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads) {
-    (void)team, (void)threads;
-    run_alone(work, context, count);
-}
-
-#else
-
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum {
     WAKE_NS = 50000,        /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
@@ -87,55 +44,6 @@ enum {
     LINE = 64,             /* bytes that cores pass around at a time */
     WORKER_STACK = 1024 * 1024
 };
-
-/* A counting semaphore. */
-#ifdef __APPLE__ /* has none without a name */
-
-typedef struct bell {
-    pthread_mutex_t lock;
-    pthread_cond_t rung;
-    int rings;
-} bell;
-
-static void bell_init(bell *x) {
-    pthread_mutex_init(&x->lock, NULL);
-    pthread_cond_init(&x->rung, NULL);
-    x->rings = 0;
-}
-
-static void bell_ring(bell *x) {
-    pthread_mutex_lock(&x->lock);
-    x->rings++;
-    pthread_mutex_unlock(&x->lock);
-    pthread_cond_signal(&x->rung);
-}
-
-static void bell_wait(bell *x) {
-    pthread_mutex_lock(&x->lock);
-    while (!x->rings) pthread_cond_wait(&x->rung, &x->lock);
-    x->rings--;
-    pthread_mutex_unlock(&x->lock);
-}
-
-#else
-
-#include <semaphore.h>
-
-typedef sem_t bell; /* a futex on Linux: no lock, and no system call when nobody sleeps */
-
-static void bell_init(bell *x) {
-    sem_init(x, 0, 0);
-}
-
-static void bell_ring(bell *x) {
-    sem_post(x);
-}
-
-static void bell_wait(bell *x) {
-    while (sem_wait(x)) continue; /* a signal came */
-}
-
-#endif
 
 typedef struct pool {
     atomic_flag busy;   /* held by the one call that uses the pool; guards the next four */
@@ -164,54 +72,45 @@ static atomic_int granted = MOST_THREADS;
 static _Thread_local int left_free; /* of either, by products of this thread */
 static _Atomic(pool *) pools[GEMM_USES];
 static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
-static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
+
+#ifndef _WIN32 /* which has no forks */
 
 static void forget_pools(void) {
     for (int use = 0; use < GEMM_USES; use++) atomic_store(&pools[use], NULL);
 }
 
-static void watch_forks(void) {
+/* When the library is loaded, not when a pool is first needed: a fork just then would leave the child a pthread_once, or
+ * with musl a list of handlers, in the hands of a thread that is not there, and its first product waits for ever. */
+__attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_pools);
 }
+
+#endif
 
 static pool *get_pool(gemm_use use) {
     pool *x = atomic_load(&pools[use]);
     if (x) return x;
-    pthread_once(&fork_handler, watch_forks);
-    void *memory;
-    if (posix_memalign(&memory, LINE, sizeof *x)) return NULL;
-    x = (pool *)memset(memory, 0, sizeof *x);
+    x = (pool *)allocate(LINE, sizeof *x);
+    if (!x) return NULL;
+    memset(x, 0, sizeof *x);
     atomic_flag_clear(&x->busy);
-    bell_init(&x->morning);
-    bell_init(&x->done);
     x->credit = CREDIT_NS;
     pool *first = NULL;
-    if (atomic_compare_exchange_strong(&pools[use], &first, x)) return x;
-    free(x); /* another thread's was first */
+    if (bell_init(&x->morning) && bell_init(&x->done) && atomic_compare_exchange_strong(&pools[use], &first, x))
+        return x;
+    release(x); /* another thread's was first, or there is no bell */
     return first;
-}
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* The CPUs that this thread may run on, as they were at most `age` nanoseconds ago. */
 static int usable_cpus(int64_t now, int64_t age) {
-#ifdef __linux__
     static _Thread_local int64_t looked;
-    static _Thread_local int cpus = MOST_THREADS; /* also where there are more than a cpu_set_t holds */
+    static _Thread_local int cpus;
     if (!looked || now - looked >= age) {
-        cpu_set_t set;
-        if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set);
+        cpus = count_cpus();
         looked = now;
     }
-    return cpus;
-#else
-    (void)now, (void)age;
-    return MOST_THREADS;
-#endif
+    return cpus ? cpus : MOST_THREADS;
 }
 
 static int limit_for(int cpus) {
@@ -239,14 +138,6 @@ void gemm_grant_threads(int most) {
     atomic_store(&granted, most > 0 ? (int)min64(most, MOST_THREADS) : 1);
 }
 
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 void gemm_leave_threads(int count) {
     left_free = count;
 }
@@ -255,7 +146,7 @@ void gemm_leave_threads(int count) {
 #define SPIN_WHILE(condition)                                                                                  \
     for (int64_t end = now_ns() + atomic_load(&x->spin_ns), turn = 1; (condition) && now_ns() < end; turn++) { \
         for (int pause = 0; pause < 16; pause++) relax();                                                      \
-        if (turn % 16 == 0) sched_yield();                                                                     \
+        if (turn % 16 == 0) yield_cpu();                                                                       \
     }
 
 /* Takes up to `most` off a count that stays positive or 0; what it was then goes to `before`. */
@@ -281,30 +172,7 @@ static int is_open(pool *x) {
     return atomic_load(&x->seats) > 0 && atomic_load(&x->jobs) > 0;
 }
 
-static int current_cpu(void) {
-#ifdef __linux__
-    return sched_getcpu();
-#else
-    return -1;
-#endif
-}
-
-/* Moves the calling worker off `cpu`, where the product's own thread runs. Systems wake a thread there, though other
- * CPUs are idle, and leave the two to take turns for milliseconds: often under a hypervisor, to whose guests a halted
- * CPU may count as taken. */
-static void make_way(int cpu) {
-#ifdef __linux__
-    cpu_set_t all, others;
-    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all)) return;
-    others = all;
-    CPU_CLR(cpu, &others);
-    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof all, &all);
-#else
-    (void)cpu;
-#endif
-}
-
-static void *worker(void *argument) {
+static THREAD worker(void *argument) {
     pool *x = (pool *)argument;
     for (int slot, before;;) {
         SPIN_WHILE(!is_open(x))
@@ -321,29 +189,18 @@ static void *worker(void *argument) {
             if (atomic_fetch_sub(&x->owed, 1) == ASLEEP + 1) bell_ring(&x->done);
         }
     }
-    return NULL;
+    return 0;
 }
 
 /* Starts workers up to `wanted` in all; goes on with fewer where the system refuses. */
 static void start_workers(pool *x, int wanted, int64_t now) {
     if (x->started >= wanted || (x->refused && now - x->refused < RETRY_NS)) return;
     x->refused = 0;
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals are for the program's own threads */
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, WORKER_STACK);
-    while (x->started < wanted && !x->refused) {
-        pthread_t thread;
-        if (pthread_create(&thread, &attributes, worker, x))
-            x->refused = now;
-        else
+    while (x->started < wanted && !x->refused)
+        if (start_thread(worker, x, WORKER_STACK))
             x->started++;
-    }
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+        else
+            x->refused = now;
 }
 
 gemm_team gemm_muster(gemm_use use, double ns, int most) {
@@ -398,7 +255,7 @@ void gemm_dismiss(gemm_team team) {
 
 void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads) {
     if (threads < 2 || count < 2) {
-        run_alone(work, context, count);
+        for (int64_t index = 0; index < count; index++) work(context, index, 0);
         return;
     }
     pool *x = (pool *)team.pool; /* held since gemm_muster */
@@ -422,8 +279,6 @@ void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count
     if (atomic_fetch_add(&x->owed, ASLEEP)) bell_wait(&x->done);
     atomic_store(&x->owed, 0);
 }
-
-#endif
 
 void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns) {
     gemm_team team = {1, NULL, 0, 0};

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gemm.h"
+#include "kernels.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -32,28 +32,6 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t bytes);
 #endif
 
 enum { AXES = 2, POISON = 0xFF };
-
-/* The catalog's rows for this architecture: ROW(name, "feature feature ") each; made by ci/sanitize.sh. */
-#define ROW(name, needs) extern const gemm_kernel name;
-#include "rows.h"
-#undef ROW
-static const struct {
-    const gemm_kernel *kernel;
-    const char *needs;
-} rows[] = {
-#define ROW(name, needs) {&name, needs},
-#include "rows.h"
-#undef ROW
-};
-
-static int runs_here(const char *needs) {
-    for (int bit = 0; gemm_feature_names[bit]; bit++) {
-        const char *at = strstr(needs, gemm_feature_names[bit]);
-        const size_t length = strlen(gemm_feature_names[bit]);
-        if (at && (at[length] == ' ') && !(gemm_features() >> bit & 1)) return 0;
-    }
-    return 1;
-}
 
 typedef struct stream {
     const uint8_t *at, *end;

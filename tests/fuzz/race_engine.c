@@ -1,16 +1,20 @@
-/* Threads that multiply and copy at once, share one plan, change the limit of threads and fork: for the thread sanitizer.
+/* Threads that multiply and copy at once, share one plan, change the limit of threads and fork: for the thread sanitizer,
+ * and for C libraries. Before, so many processes that fork in their first product, which that sanitizer's allocator does
+ * not survive.
  *
- *   race_engine SECONDS
+ *   race_engine SECONDS [PROCESSES]
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 #include <time.h>
+#ifndef _WIN32
+#include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 #include "product.h"
 
-enum { THREADS = 6, SIZE = 96 };
+enum { THREADS = 6, SIZE = 96, PATIENCE = 60 /* seconds */ };
 
 static time_t end;
 static atomic_long done;
@@ -85,32 +89,79 @@ static void *multiply(void *argument) {
     return NULL;
 }
 
-static void fork_once(void) {
+#ifdef _WIN32 /* has no forks */
+
+static int fork_once(void) {
+    return 0;
+}
+
+static void fork_at_first(int processes) {
+    (void)processes;
+}
+
+#else
+
+/* Returns how many forks that were. */
+static int fork_once(void) {
     const pid_t child = fork();
     if (child < 0) abort();
-    if (!child) _exit(shared_product() && shared_copy() && shared_product() ? 0 : 1);
+    if (!child) {
+        alarm(PATIENCE);
+        _exit(shared_product() && shared_copy() && shared_product() ? 0 : 1);
+    }
     int status;
     if (waitpid(child, &status, 0) != child || status) {
         fprintf(stderr, "the child of a fork ended with %#x\n", status);
         abort();
     }
+    return 1;
 }
+
+static void *multiply_once(void *begins) {
+    operand out = adjacent(&common.expected);
+    atomic_store((atomic_int *)begins, 1);
+    if (gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero)) abort();
+    release(&out);
+    return NULL;
+}
+
+/* Processes whose first product, by a thread of its own, meets a fork at some moment of starting the pool. */
+static void fork_at_first(int processes) {
+    for (int i = 0; i < processes; i++) {
+        const pid_t process = fork();
+        if (process < 0) abort();
+        if (!process) {
+            pthread_t thread;
+            atomic_int begins = 0;
+            if (pthread_create(&thread, NULL, multiply_once, &begins)) abort();
+            while (!atomic_load(&begins)) continue;
+            for (volatile int wait = 0; wait < i % 50 * 40; wait++) continue;
+            fork_once();
+            pthread_join(thread, NULL);
+            _exit(0);
+        }
+        int status;
+        if (waitpid(process, &status, 0) != process || status) abort();
+    }
+}
+
+#endif
 
 int main(int count, char **arguments) {
     pthread_t threads[THREADS];
-    end = time(NULL) + (count > 1 ? atoi(arguments[1]) : 10);
     make_common();
-    fork_once(); /* before the pool is used */
+    fork_at_first(count > 2 ? atoi(arguments[2]) : 0);
+    long forks = fork_once(); /* before the pool is used */
+    end = time(NULL) + (count > 1 ? atoi(arguments[1]) : 10);
     for (intptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, multiply, (void *)(i + 1))) abort();
-    long forks = 1;
-    for (; time(NULL) < end; forks++) {
-        fork_once(); /* while others multiply */
+    while (time(NULL) < end) {
+        forks += fork_once(); /* while others multiply */
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-    fork_once();
+    forks += fork_once();
     if (!shared_product()) fail(&common.plan, "the shared product is wrong");
-    printf("%ld products in %d threads, %ld forks\n", atomic_load(&done), THREADS, forks + 1);
+    printf("%ld products in %d threads, %ld forks\n", atomic_load(&done), THREADS, forks);
     return 0;
 }

@@ -1,0 +1,201 @@
+/* What the thread pool needs of the operating system: threads that are never joined, a counting semaphore, aligned memory,
+ * a clock, CPUs and news of forks. To be included before any other header. */
+#ifndef GEMM_SYSTEM_H
+#define GEMM_SYSTEM_H
+
+#define _GNU_SOURCE /* sched_getaffinity */
+
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Functions that may fail return whether they succeed. */
+#ifdef _WIN32
+
+#define WIN32_LEAN_AND_MEAN
+#include <malloc.h>
+#include <windows.h>
+
+#define THREAD DWORD WINAPI
+typedef LPTHREAD_START_ROUTINE thread_function;
+
+typedef HANDLE bell;
+
+static int bell_init(bell *x) {
+    *x = CreateSemaphoreW(NULL, 0, LONG_MAX, NULL);
+    return *x != NULL;
+}
+
+static void bell_ring(bell *x) {
+    ReleaseSemaphore(*x, 1, NULL);
+}
+
+static void bell_wait(bell *x) {
+    WaitForSingleObject(*x, INFINITE);
+}
+
+static int start_thread(thread_function run, void *argument, size_t stack) {
+    const HANDLE thread = CreateThread(NULL, stack, run, argument, STACK_SIZE_PARAM_IS_A_RESERVATION, NULL);
+    return thread && CloseHandle(thread);
+}
+
+static void *allocate(size_t alignment, size_t bytes) {
+    return _aligned_malloc(bytes, alignment);
+}
+
+static void release(void *memory) {
+    _aligned_free(memory);
+}
+
+static int64_t now_ns(void) {
+    enum { SECOND = 1000000000 };
+    LARGE_INTEGER now, rate;
+    QueryPerformanceCounter(&now);
+    QueryPerformanceFrequency(&rate);
+    return now.QuadPart / rate.QuadPart * SECOND + now.QuadPart % rate.QuadPart * SECOND / rate.QuadPart;
+}
+
+static void yield_cpu(void) {
+    SwitchToThread();
+}
+
+#else
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#define THREAD void *
+typedef void *thread_function(void *);
+
+#ifdef __APPLE__ /* has no semaphores without a name */
+
+typedef struct bell {
+    pthread_mutex_t lock;
+    pthread_cond_t rung;
+    int rings;
+} bell;
+
+static int bell_init(bell *x) {
+    x->rings = 0;
+    return !pthread_mutex_init(&x->lock, NULL) && !pthread_cond_init(&x->rung, NULL);
+}
+
+static void bell_ring(bell *x) {
+    pthread_mutex_lock(&x->lock);
+    x->rings++;
+    pthread_mutex_unlock(&x->lock);
+    pthread_cond_signal(&x->rung);
+}
+
+static void bell_wait(bell *x) {
+    pthread_mutex_lock(&x->lock);
+    while (!x->rings) pthread_cond_wait(&x->rung, &x->lock);
+    x->rings--;
+    pthread_mutex_unlock(&x->lock);
+}
+
+#else
+
+#include <semaphore.h>
+
+typedef sem_t bell; /* a futex on Linux: no lock, and no system call when nobody sleeps */
+
+static int bell_init(bell *x) {
+    return !sem_init(x, 0, 0);
+}
+
+static void bell_ring(bell *x) {
+    sem_post(x);
+}
+
+static void bell_wait(bell *x) {
+    while (sem_wait(x)) continue; /* a signal came */
+}
+
+#endif
+
+/* The thread blocks all signals, which are for the program's own threads. */
+static int start_thread(thread_function run, void *argument, size_t stack) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited */
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, stack);
+    const int starts = !pthread_create(&thread, &attributes, run, argument);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return starts;
+}
+
+static void *allocate(size_t alignment, size_t bytes) {
+    void *memory;
+    return posix_memalign(&memory, alignment, bytes) ? NULL : memory;
+}
+
+static void release(void *memory) {
+    free(memory);
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void yield_cpu(void) {
+    sched_yield();
+}
+
+#endif
+
+/* How many CPUs this thread may run on, or 0 where that is unknown. */
+static int count_cpus(void) {
+    int cpus = 0;
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set); /* else there are more than it holds */
+#elif defined(_WIN32)
+    DWORD_PTR own, all;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &own, &all)) /* of several groups of 64 CPUs: none */
+        for (; own; own &= own - 1) cpus++;
+#endif
+    return cpus;
+}
+
+/* The one that it runs on, or -1. */
+static int current_cpu(void) {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* Moves the calling worker off `cpu`, where the product's own thread runs. Systems wake a thread there, though other
+ * CPUs are idle, and leave the two to take turns for milliseconds: often under a hypervisor, to whose guests a halted
+ * CPU may count as taken. */
+static void make_way(int cpu) {
+#ifdef __linux__
+    cpu_set_t all, others;
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all)) return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof all, &all);
+#else
+    (void)cpu;
+#endif
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* The engine without Python: each kernel of float and double that this CPU can run on products of many shapes, strides and
+ * scalars, whose every element must have the bits of the contract's chain; then the thread pool. Prints how many products
+ * agree; exits 1 at the first that does not. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "kernels.h"
+
+enum { ROOM = 130, THREADS = 4 };
+static unsigned state = 1;
+
+static double number(void) { /* of either sign, over some binades */
+    state = state * 1664525u + 1013904223u;
+    const double x = (double)(state >> 8) / (1 << 24) - 0.5;
+    return x * (1 << (state >> 4 & 7));
+}
+
+typedef struct product {
+    int m, n, k, layout, kc; /* bits of layout: a, b, c by columns */
+    double alpha, beta;
+    int times; /* one after another, by threads if it is more than one */
+} product;
+
+#define CHECK(T, NAME, FMA)                                                                                         \
+    static int NAME(const gemm_kernel *kernel, product x) {                                                         \
+        static T a[ROOM * ROOM], b[ROOM * ROOM], c[ROOM * ROOM], want[ROOM * ROOM], out[ROOM * ROOM];               \
+        const int by_a = x.layout & 1, by_b = x.layout & 2, by_c = x.layout & 4;                                    \
+        const gemm_strides as = {by_a ? 1 : x.k + 1, by_a ? x.m + 1 : 1, NULL};                                     \
+        const gemm_strides bs = {by_b ? 1 : x.n + 1, by_b ? x.k + 1 : 1, NULL};                                     \
+        const gemm_strides cs = {by_c ? 1 : x.n + 1, by_c ? x.m + 1 : 1, NULL};                                     \
+        for (int i = 0; i < ROOM * ROOM; i++) a[i] = (T)number(), b[i] = (T)number(), c[i] = want[i] = (T)number(); \
+        for (int i = 0; i < x.m; i++)                                                                               \
+            for (int j = 0; j < x.n; j++) {                                                                         \
+                T sum = 0, *to = want + i * cs.row + j * cs.column;                                                 \
+                for (int p = 0; p < x.k; p++)                                                                       \
+                    sum = FMA(a[i * as.row + p * as.column], b[p * bs.row + j * bs.column], sum);                   \
+                if (x.alpha != 1) sum = (T)x.alpha * sum;                                                           \
+                *to = x.beta == 0 ? sum : FMA((T)x.beta, *to, sum);                                                 \
+            }                                                                                                       \
+        const gemm_plan plan = {.kernel = kernel,                                                                   \
+                                .m = x.m,                                                                           \
+                                .n = x.n,                                                                           \
+                                .k = x.k,                                                                           \
+                                .mc = 24,                                                                           \
+                                .kc = x.kc,                                                                         \
+                                .nc = 48,                                                                           \
+                                .threads = x.times > 1 ? THREADS : 1,                                               \
+                                .ordered = 1,                                                                       \
+                                .a = as,                                                                            \
+                                .b = bs,                                                                            \
+                                .c = cs,                                                                            \
+                                .out = cs};                                                                         \
+        const gemm_scalar alpha = {.re = (T)x.alpha}, beta = {.re = (T)x.beta};                                     \
+        int right = 1;                                                                                              \
+        for (int time = 0; time < x.times; time++) {                                                                \
+            memcpy(out, c, sizeof c);                                                                               \
+            right &= gemm_run(&plan, a, b, x.beta == 0 ? NULL : out, out, &alpha, &beta) == GEMM_OK;                \
+            right &= !memcmp(out, want, sizeof out); /* nor was anything else written */                            \
+        }                                                                                                           \
+        return right;                                                                                               \
+    }
+CHECK(float, check_float, fmaf)
+CHECK(double, check_double, fma)
+
+typedef int check(const gemm_kernel *, product);
+
+static int done;
+
+static void agree(const gemm_kernel *kernel, check *agrees, product x) {
+    done += x.times;
+    if (agrees(kernel, x)) return;
+    printf("%s: %d x %d x %d, layout %d, kc %d, alpha %g, beta %g, %d times: differs\n", kernel->name, x.m, x.n, x.k,
+           x.layout, x.kc, x.alpha, x.beta, x.times);
+    exit(1);
+}
+
+static void check_kernel(const gemm_kernel *kernel, check *agrees) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 50, 97}, depths[] = {0, 1, 6, 37};
+    static const double betas[] = {0, 1, -0.7};
+    enum { SIZES = sizeof sizes / sizeof *sizes, DEPTHS = sizeof depths / sizeof *depths, LARGE = ROOM - 2, RUN = 20 };
+    for (int at = 0; at < SIZES * SIZES * DEPTHS; at++) {
+        const int row = at % SIZES, column = at / SIZES % SIZES, sum = row + column + at / (SIZES * SIZES);
+        const product x = {sizes[row],
+                           sizes[column],
+                           depths[at / (SIZES * SIZES)],
+                           at % 8,
+                           sum % 5 ? 64 : 16,
+                           sum % 2 ? 1 : 1.3,
+                           betas[sum % 3],
+                           1};
+        agree(kernel, agrees, x);
+    }
+    for (int layout = 0; layout < 8; layout += 3) /* soon one after another, even these are worth threads */
+        agree(kernel, agrees, (product){LARGE, LARGE, LARGE, layout, 64, 1.3, betas[layout / 3], RUN});
+}
+
+static double seconds(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* How many jobs have begun of those that wait for one another: as many as there are threads to take them. */
+static atomic_int begun;
+static const double PATIENCE = 20; /* seconds, of which a system that is at fault lets all pass */
+
+static void meet(void *threads, int64_t index, int slot) {
+    (void)index, (void)slot;
+    atomic_fetch_add(&begun, 1);
+    for (const double end = seconds() + PATIENCE; atomic_load(&begun) < *(int *)threads && seconds() < end;) continue;
+}
+
+/* Every thread of the pool takes its job, whether it is awake or sleeps. */
+static void check_pool(void) {
+    enum { MEETINGS = 30 };
+    int threads = gemm_get_num_threads();
+    for (int meeting = 0; meeting < MEETINGS; meeting++) {
+        atomic_store(&begun, 0);
+        const double start = seconds();
+        gemm_share(meet, &threads, threads, 1e9, 0);
+        if (seconds() - start >= PATIENCE || atomic_load(&begun) != threads) {
+            printf("not all of %d threads took a job\n", threads);
+            exit(1);
+        }
+        for (const double end = seconds() + 0.003; meeting % 2 && seconds() < end;) continue; /* now they sleep */
+    }
+    printf("%d threads met %d times\n", threads, MEETINGS);
+}
+
+int main(void) {
+    gemm_set_num_threads(THREADS); /* whatever CPUs there are */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const gemm_kernel *kernel = rows[i].kernel;
+        check *const agrees = !strncmp(kernel->name, "sgemm", 5)   ? check_float
+                              : !strncmp(kernel->name, "dgemm", 5) ? check_double
+                                                                   : NULL;
+        if (agrees && runs_here(rows[i].needs)) check_kernel(kernel, agrees);
+        if (!runs_here(rows[i].needs)) printf("%s: this CPU lacks one of %s\n", kernel->name, rows[i].needs);
+    }
+    printf("%d products agree\n", done);
+    check_pool();
+    return 0;
+}

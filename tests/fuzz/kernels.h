@@ -1,0 +1,31 @@
+/* The engine's kernels, and which of them this CPU can run. */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <string.h>
+
+#include "gemm.h"
+
+/* The catalog's rows for this architecture: ROW(name, "feature feature ") each; made by ci/engine.py. */
+#define ROW(name, needs) extern const gemm_kernel name;
+#include "rows.h"
+#undef ROW
+static const struct {
+    const gemm_kernel *kernel;
+    const char *needs;
+} rows[] = {
+#define ROW(name, needs) {&name, needs},
+#include "rows.h"
+#undef ROW
+};
+
+static int runs_here(const char *needs) {
+    for (int bit = 0; gemm_feature_names[bit]; bit++) {
+        const char *at = strstr(needs, gemm_feature_names[bit]);
+        const size_t length = strlen(gemm_feature_names[bit]);
+        if (at && (at[length] == ' ') && !(gemm_features() >> bit & 1)) return 0;
+    }
+    return 1;
+}
+
+#endif
