@@ -136,7 +136,7 @@ def test_a_bad_candidate_costs_itself_and_is_remembered(fake):
 
 
 PROBLEM = Problem("float32", 24, 20, 16)
-GOOD = Kernel(**{**vars(ROW), "space": {"MS": (1, 4)}})
+GOOD = replace(ROW, space={"MS": (1, 4)})
 
 
 def test_a_run_goes_on_where_it_was_interrupted(fake):
@@ -187,13 +187,13 @@ class TestSearch:
         assert next(iter(seen)) == "FAULT=0,MS=4"
 
     def test_rules_are_respected(self):
-        row = Kernel(**{**vars(ROW), "legal": ("MS * (FAULT + 1) <= m",)})
+        row = replace(ROW, legal=("MS * (FAULT + 1) <= m",))
         seen = self.played(row, lambda point: 1.0, {"m": 4})
         assert sorted(seen) == ["FAULT=0,MS=1", "FAULT=0,MS=4", "FAULT=1,MS=1", "FAULT=2,MS=1", "FAULT=3,MS=1"]
 
     def test_a_large_space_is_searched_around_the_best(self):
         values = tuple(range(32))
-        row = Kernel(**{**vars(ROW), "params": dict.fromkeys("XYZ", 0), "space": dict.fromkeys("XYZ", values)})
+        row = replace(ROW, params=dict.fromkeys("XYZ", 0), space=dict.fromkeys("XYZ", values))
 
         def bowl(point):
             return sum((point[axis] - 11) ** 2 for axis in "XYZ")
@@ -263,7 +263,7 @@ class TestClasses:
         assert chosen(64, 128, 128).here
 
     def test_what_is_illegal_for_a_product_gives_way(self):
-        row = Kernel(**{**vars(ROW), "legal": ("FAULT * 10 <= m",), "backend": "numpy"})
+        row = replace(ROW, legal=("FAULT * 10 <= m",), backend="numpy")
         device = Device("numpy", "fake:0", DEVICE.name, DEVICE.platform, DEVICE.driver)
         tuning.save(device, [record(32, 32, 32, params={"MS": 1, "FAULT": 5}), record(999, 9, 9, params={"MS": 1})])
         small = Problem("float32", 32, 32, 32)
@@ -405,7 +405,7 @@ class TestShipped:
         assert [kernel.chosen for kernel in tuning.variants(ROW, DEVICE)] == [{"FAULT": 2}, {"FAULT": 5}]
 
     def test_what_is_chosen_by_name_only_stays_so(self):
-        row = Kernel(**{**vars(ROW), "auto": ()})
+        row = replace(ROW, auto=())
         tuning.save(DEVICE, [record()])
         for trusting in (True, False):
             weighed = Entrant(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)
