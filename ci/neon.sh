@@ -35,7 +35,8 @@ cp "$CI_WORK"/neon/reports/* "$CI_REPORTS"
 say "musl"
 mkdir "$CI_WORK/neon/musl"
 "$TOOLS/python" "$ROOT/ci/cross_compile.py" musl-aarch64 "$CI_WORK/neon/musl"
-for program in check_engine "fuzz_engine 5" "race_engine 5 100"; do
+# Not race_engine: a fork while other threads run, which it is about, QEMU itself does not always survive.
+for program in check_engine "fuzz_engine 5"; do
     # shellcheck disable=SC2086 # words
     QEMU_CPU=max,sve=off bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon/musl" timeout 200 ./$program || status=$?
 done

@@ -41,11 +41,10 @@ def machine(document: Document) -> str:
 def draw_regret(documents: list[Document], target: Path) -> None:
     """Time of what auto chose ÷ that of the best, over the share of problems."""
     plt = generated.pyplot()
-    places = {"host arrays": ("host",), "arrays on a device": ("cuda:0", "opencl:0")}
-    figure, panels = plt.subplots(1, len(places), figsize=(11, 4.6), sharey=True, layout="constrained")
-    for axes, (title, among) in zip(panels, places.items(), strict=True):
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
+    for axes, (title, host) in zip(panels, (("host arrays", True), ("arrays on a device", False)), strict=True):
         for number, document in enumerate(documents):
-            values = sorted(row["regret"] for row in document["results"] if row["place"] in among)
+            values = sorted(row["regret"] for row in document["results"] if (row["place"] == "host") == host)
             if not values:
                 continue
             shares = [100 * (rank + 1) / len(values) for rank in range(len(values))]
