@@ -149,7 +149,8 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
     if asked is not None:
         asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
-    kind = _common(tuple((name, operand.dtype) for name, operand in given.items() if operand is not None), asked)
+    present = [(name, operand.dtype) for name, operand in given.items() if operand is not None]
+    kind = _common(tuple(present), asked, tuple(dtype.num for _, dtype in present), asked and asked.num)
     if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
     if isinstance(out, DeviceView) and out.dtype != kind:
@@ -158,8 +159,11 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
 
 
 @lru_cache(maxsize=256)
-def _common(given: tuple[tuple[str, np.dtype[Any]], ...], asked: np.dtype[Any] | None) -> np.dtype[Any]:
-    """`common_dtype` of operands of those names and dtypes."""
+def _common(
+    given: tuple[tuple[str, np.dtype[Any]], ...], asked: np.dtype[Any] | None, *numbers: object
+) -> np.dtype[Any]:
+    """`common_dtype` of operands of those names and dtypes. `numbers`: theirs, which tell int64 from longlong: both are
+    equal, and their scalars are not of one type."""
     for name, dtype in given:
         if not operands.is_number(dtype):
             raise TypeError(f"{name} has dtype {dtype}; it must be boolean, integer, real or complex")

@@ -398,3 +398,10 @@ def test_eight_threads(backend: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_types_that_are_equal_and_not_the_same_are_kept_apart() -> None:
+    for dtype in (np.int64, np.longlong, np.int64):
+        one = np.ones(2, dtype)
+        assert type(gemm.matmul(one, one)) is dtype
+        assert type(gemm.matmul(np.ones(2, np.int8), np.ones(2, np.int8), dtype=dtype)) is dtype
