@@ -20,10 +20,13 @@ static const struct {
 };
 
 static int runs_here(const char *needs) {
-    for (int bit = 0; gemm_feature_names[bit]; bit++) {
-        const char *at = strstr(needs, gemm_feature_names[bit]);
-        const size_t length = strlen(gemm_feature_names[bit]);
-        if (at && (at[length] == ' ') && !(gemm_features() >> bit & 1)) return 0;
+    for (size_t length; *needs; needs += length + 1) {
+        length = strcspn(needs, " ");
+        int bit = 0;
+        while (gemm_feature_names[bit] &&
+               (strlen(gemm_feature_names[bit]) != length || strncmp(gemm_feature_names[bit], needs, length)))
+            bit++;
+        if (!gemm_feature_names[bit] || !(gemm_features() >> bit & 1)) return 0;
     }
     return 1;
 }
