@@ -136,9 +136,7 @@ class Soonest:
         """
         bytes_in, bytes_out = moved
         compute = self._floor.compute(problem) if self._floor else flops * self._flop
-        memory = (bytes_in + bytes_out) * self._byte
-        # roof.overlapped, of which many ask here.
-        busy = compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
+        busy = roof.overlapped(compute, (bytes_in + bytes_out) * self._byte)
         if not self._linked or problem.places:
             return self._launch + busy
         up, down = bytes_in * self._up, bytes_out * self._down

@@ -91,7 +91,7 @@ def _early(kernel: Kernel, groups: int, cluster: int, units: int) -> bool:
 
 def overlapped(compute: float, memory: float) -> float:
     """Time of both at once: the shorter of the two hides behind the other, but not wholly."""
-    return max(compute, memory) + 0.1 * min(compute, memory)
+    return compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
 
 
 def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
