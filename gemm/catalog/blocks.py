@@ -12,6 +12,8 @@ from .kernel import Kernel
 
 UNITS = 132
 """Multiprocessors of an H200."""
+OVERLAPPING = "sm_90"
+"""The feature of devices on which a launch may begin while the one ahead of it ends."""
 CLUSTER = 8
 """Blocks of the largest cluster that every GPU with clusters takes."""
 
@@ -67,6 +69,11 @@ def room(units: int, most: int, blocks: int) -> int:
     """
     known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
+
+
+def each_alone(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
+    """Whether each block of so many clusters of so many blocks has a multiprocessor for itself."""
+    return bool(kernel.params.get("alone")) or resident(kernel) == 1 or spread(kernel, count, units, blocks)
 
 
 def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:

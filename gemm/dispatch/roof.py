@@ -67,7 +67,7 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     cut = 1 if problem.reproducible else blocks.parts(kernel, groups, k, units)
     compute = blocks.seconds(kernel, groups, k, units, cut, problem.reproducible)
     cluster, most = cut * p.get("MULTICAST", 1), blocks.resident(kernel)
-    if "sm_90" in device.features and not _early(kernel, groups, cluster, units):
+    if blocks.OVERLAPPING in device.features and not blocks.each_alone(kernel, groups, units, cluster):
         launch += APART
     count = groups * cluster
     share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
@@ -81,12 +81,6 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
     busy = overlapped(compute * slower, (bytes_in + bytes_out) / reached) + packing
     transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
-
-
-def _early(kernel: Kernel, groups: int, cluster: int, units: int) -> bool:
-    """Whether each block of so many `groups`, in clusters of so many, has a multiprocessor for itself."""
-    alone = kernel.params.get("alone") or blocks.resident(kernel) == 1
-    return bool(alone) or blocks.spread(kernel, groups, units, cluster)
 
 
 def overlapped(compute: float, memory: float) -> float:
