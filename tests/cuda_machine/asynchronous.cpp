@@ -24,6 +24,7 @@ void check_phase(Block &block, unsigned bar, Bits &bits) {
     if (bits.missing || bits.missing_bytes) return;
     bits.phase ^= 1;
     bits.missing = bits.expected;
+    delay();
     for (size_t i = 0; i < block.at_barriers.size();) {
         Fiber *fiber = block.at_barriers[i];
         if (fiber->waits_for == bar) {

@@ -31,6 +31,16 @@ Outcome outcome;
 bool failed_before;
 sigjmp_buf escape;
 
+// Some threads that are held back: nobody of them runs until `steps` others have, or until no other can.
+struct Held {
+    const Block *block = nullptr;
+    unsigned first = 0, count = 0, steps = 0;
+    bool has(const Fiber &fiber) const {
+        return steps && fiber.block == block && fiber.number - first < count;
+    }
+} held;
+std::vector<Fiber *> set_aside; // ready, but held back
+
 struct Random { // xorshift, as a generator of the standard library
     using result_type = uint32_t;
     uint64_t state = 1;
@@ -98,6 +108,7 @@ void leave_cluster_barrier() {
         ++cluster_phase;
         for (Fiber *fiber : cluster_waiting) wake(fiber);
         cluster_waiting.clear();
+        delay();
     }
 }
 
@@ -211,7 +222,14 @@ void run_cluster(const Dim3 &cluster_at) {
             wake(&fiber);
         }
     }
+    held = {};
+    set_aside.clear();
     while (live) {
+        if (next_ready == ready.size() || (held.steps && !--held.steps)) {
+            held.steps = 0;
+            ready.insert(ready.end(), set_aside.begin(), set_aside.end());
+            set_aside.clear();
+        }
         if (next_ready == ready.size()) stop(719, deadlock());
         if (seed) { // any of those that can run
             std::swap(ready[next_ready], ready[next_ready + random_bits.below(ready.size() - next_ready)]);
@@ -220,6 +238,10 @@ void run_cluster(const Dim3 &cluster_at) {
         if (next_ready > 4096 && next_ready * 2 > ready.size()) {
             ready.erase(ready.begin(), ready.begin() + (long)next_ready);
             next_ready = 0;
+        }
+        if (held.has(*fiber)) {
+            set_aside.push_back(fiber);
+            continue;
         }
         fiber->ready = false;
         current = fiber;
@@ -248,6 +270,17 @@ bool chance() {
 
 bool happens_early() {
     return timing == EARLY || (timing == MIXED && random_bits() >> 31);
+}
+
+void delay() {
+    if (!seed || held.steps || random_bits.below(8)) return;
+    const Dim3 &size = current->visible.block_size;
+    const unsigned threads = size.x * size.y * size.z, of[] = {threads, 128, 32, 1};
+    const unsigned count = of[random_bits.below(4)];
+    held.block = &blocks[random_bits.below(blocks.size())];
+    held.first = random_bits.below((threads + count - 1) / count) * count;
+    held.count = count;
+    held.steps = 1u << random_bits.below(15);
 }
 
 void wake(Fiber *fiber) {
@@ -385,6 +418,7 @@ void machine_bar(int id, int threads, bool wait) {
         bar.arrived = 0;
         for (Fiber *fiber : bar.waiting) wake(fiber);
         bar.waiting.clear();
+        delay();
         return;
     }
     if (!wait) return;

@@ -137,6 +137,7 @@ extern Fiber *current;
 char *shared_at(Block &block, unsigned address, unsigned bytes, const char *what);
 void block_fiber(const char *why, unsigned subject, unsigned parity);
 void wake(Fiber *fiber);
+void delay();         // at each barrier that is passed: perhaps holds back a block, a warpgroup, a warp or a thread
 bool chance();        // for what may happen now or later
 bool happens_early(); // an asynchronous operation, at its issue
 void load_box(Block &block, const Load &load);
