@@ -27,6 +27,7 @@ size_t next_ready;
 int live, cluster_arrived;
 unsigned long long cluster_phase;
 std::vector<Fiber *> cluster_waiting;
+Gathering cluster_gathering;
 Outcome outcome;
 bool failed_before;
 sigjmp_buf escape;
@@ -106,6 +107,7 @@ void leave_cluster_barrier() {
     if (live && cluster_arrived == live) {
         cluster_arrived = 0;
         ++cluster_phase;
+        pass(cluster_gathering);
         for (Fiber *fiber : cluster_waiting) wake(fiber);
         cluster_waiting.clear();
         delay();
@@ -178,6 +180,8 @@ void run_cluster(const Dim3 &cluster_at) {
     cluster_arrived = 0;
     cluster_phase = 0;
     cluster_waiting.clear();
+    cluster_gathering = {};
+    if (watching) watch_cluster();
     for (unsigned rank = 0; rank < count; ++rank) {
         Block &block = blocks[rank];
         block.rank = rank;
@@ -219,6 +223,7 @@ void run_cluster(const Dim3 &cluster_at) {
                 fiber.unwritten.clear();
             }
             prepare(fiber.context, fiber.stack, (rank * threads + i) * 5 % 64, start);
+            if (watching) watch_fiber(fiber);
             wake(&fiber);
         }
     }
@@ -322,6 +327,7 @@ Outcome run(const Launch &launch) {
     launched = &launch;
     failed_before = outcome.status != 0;
     outcome = {};
+    watch_launch();
     seed = setting("CUDA_MACHINE_SEED", 1);
     random_bits.state = (uint64_t)seed * 0x9E3779B97F4A7C15ull + 1;
     const char *async = getenv("CUDA_MACHINE_ASYNC");
@@ -398,7 +404,17 @@ void machine_warp(unsigned mask, void *mine, Act *act, const char *name) {
     if (at->arrived != mask) return block_fiber(name, mask, 2);
     const Meeting meeting = *at;
     warp.meetings.erase(at);
+    looks_away = true; // lanes' results are moved, which lie on their stacks
     act(meeting.lanes, mask);
+    looks_away = false;
+    if (watching && !strcmp(name, "__syncwarp")) { // no other one orders memory
+        Gathering all;
+        for (int i = 0; i < 32; ++i)
+            if (mask >> i & 1) come(all, *warp.lanes[i]);
+        pass(all);
+        for (int i = 0; i < 32; ++i)
+            if (mask >> i & 1) leave(all, *warp.lanes[i]);
+    }
     for (int i = 0; i < 32; ++i)
         if ((mask & ~bit) >> i & 1) wake(warp.lanes[i]);
 }
@@ -414,9 +430,15 @@ void machine_bar(int id, int threads, bool wait) {
     if (bar.arrived && bar.threads != all)
         machine_fail("named barrier %d: of %d threads and of %d", id, bar.threads, all);
     bar.threads = all;
+    come(bar.gathering, *current);
     if (++bar.arrived == all) {
         bar.arrived = 0;
-        for (Fiber *fiber : bar.waiting) wake(fiber);
+        pass(bar.gathering);
+        for (Fiber *fiber : bar.waiting) {
+            leave(bar.gathering, *fiber);
+            wake(fiber);
+        }
+        if (wait) leave(bar.gathering, *current);
         bar.waiting.clear();
         delay();
         return;
@@ -430,6 +452,7 @@ void machine_cluster_arrive() {
     if (current->cluster_arrived) machine_fail("cluster_arrive twice without cluster_wait");
     current->cluster_arrived = true;
     current->cluster_phase = cluster_phase;
+    come(cluster_gathering, *current);
     ++cluster_arrived;
     leave_cluster_barrier();
 }
@@ -437,7 +460,9 @@ void machine_cluster_arrive() {
 void machine_cluster_wait() {
     if (!current->cluster_arrived) machine_fail("cluster_wait without cluster_arrive");
     current->cluster_arrived = false;
-    if (current->cluster_phase != cluster_phase) return;
-    cluster_waiting.push_back(current);
-    block_fiber("wait for the cluster, phase", (unsigned)cluster_phase, 2);
+    if (current->cluster_phase == cluster_phase) {
+        cluster_waiting.push_back(current);
+        block_fiber("wait for the cluster, phase", (unsigned)cluster_phase, 2);
+    }
+    leave(cluster_gathering, *current); // no later one can have passed without this thread
 }
