@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_PARTS = ("run", "asynchronous", "tensor", "driver", "streams")
+_PARTS = ("run", "asynchronous", "tensor", "races", "driver", "streams")
 _HEADERS = ("machine.h", "kernel.h", "ptx.h")
 
 

@@ -24,6 +24,8 @@ void check_phase(Block &block, unsigned bar, Bits &bits) {
     if (bits.missing || bits.missing_bytes) return;
     bits.phase ^= 1;
     bits.missing = bits.expected;
+    barrier_pass(block, bar);
+    delay();
     for (size_t i = 0; i < block.at_barriers.size();) {
         Fiber *fiber = block.at_barriers[i];
         if (fiber->waits_for == bar) {
@@ -174,6 +176,8 @@ void machine_copy(unsigned shared, const void *global, int bytes, int valid) {
     if (valid < 0 || valid > bytes) machine_fail("cp.async: %d valid bytes of %d", valid, bytes);
     const Copy copy = {shared_at(*current->block, shared, (unsigned)bytes, "cp.async"), (const char *)global, bytes,
                        valid};
+    machine_touch(global, (unsigned long)valid, false);
+    copied(*current->block, shared, (unsigned)bytes);
     if (happens_early())
         perform(copy);
     else
@@ -182,9 +186,11 @@ void machine_copy(unsigned shared, const void *global, int bytes, int valid) {
 
 void machine_copy_commit() {
     current->copies.commit();
+    copies_committed();
 }
 
 void machine_copy_wait(int pending) {
+    copies_over(pending);
     auto &groups = current->copies.committed;
     while ((int)groups.size() > pending) {
         for (const Copy &copy : groups.front()) perform(copy);
@@ -197,12 +203,15 @@ void machine_barrier_init(unsigned bar, unsigned count) {
     if (bar % 8) machine_fail("barrier_init: %#x is not aligned to 8 bytes", bar);
     Bits &bits = *(Bits *)shared_at(*current->block, bar, 8, "barrier_init");
     bits = {0, count, count, MARK, 0};
+    barrier_made(*current->block, bar);
 }
 
 void machine_barrier_arrive(unsigned bar, unsigned cta, unsigned bytes, bool expects) {
     Block &block = *block_of_cluster(cta, "mbarrier.arrive");
     Bits &bits = barrier_at(block, bar, expects ? "mbarrier.arrive.expect_tx" : "mbarrier.arrive");
     if (!bits.missing) machine_fail("mbarrier.arrive: more arrivals than %u at %#x", (unsigned)bits.expected, bar);
+    barrier_used(block, bar, false, "an arrival");
+    barrier_come(block, bar);
     bits.missing_bytes += bytes;
     --bits.missing;
     check_phase(block, bar, bits);
@@ -212,8 +221,10 @@ void machine_barrier_arrive(unsigned bar, unsigned cta, unsigned bytes, bool exp
 bool machine_barrier_wait(unsigned bar, unsigned parity, bool blocks) {
     Block &block = *current->block;
     if (parity > 1) machine_fail("barrier_wait: parity %u", parity);
+    barrier_at(block, bar, "barrier_wait");
+    barrier_used(block, bar, false, "a wait");
     for (;;) {
-        if (barrier_at(block, bar, "barrier_wait").phase != parity) return true;
+        if (machine_barrier_passed(bar, parity)) return true;
         if (settle(block, bar)) continue;
         if (!blocks) break;
         block.at_barriers.push_back(current);
@@ -221,11 +232,13 @@ bool machine_barrier_wait(unsigned bar, unsigned parity, bool blocks) {
     }
     wake(current);
     block_fiber("barrier_try", bar, parity);
-    return barrier_at(block, bar, "barrier_wait").phase != parity;
+    return machine_barrier_passed(bar, parity);
 }
 
 bool machine_barrier_passed(unsigned bar, unsigned parity) {
-    return barrier_at(*current->block, bar, "barrier_passed").phase != parity;
+    if (barrier_at(*current->block, bar, "barrier_passed").phase == parity) return false;
+    barrier_leave(*current->block, bar);
+    return true;
 }
 
 void machine_tma_load(unsigned to, const void *pointer, unsigned bar, int x, int y, int z, int rank, int mask) {
@@ -236,6 +249,7 @@ void machine_tma_load(unsigned to, const void *pointer, unsigned bar, int x, int
     for (unsigned cta = 0; cta < current->visible.cluster; ++cta) {
         if (mask ? !(mask >> cta & 1) : cta != current->visible.rank) continue;
         Block &block = *block_of_cluster(cta, "tma_load");
+        counted(block, to, box_bytes(map), bar, Proxy::ASYNC, "a write by a TMA load");
         if (happens_early()) {
             land(block, load);
             continue;
@@ -250,6 +264,7 @@ void machine_remote_store(unsigned to, const void *words, unsigned bar, unsigned
     if (to % 16) machine_fail("remote_store to %#x: not aligned to 16 bytes", to);
     Pushed pushed = {to, bar, {}};
     memcpy(pushed.words, words, 16);
+    counted(block, to, 16, bar, Proxy::GENERIC, "a write by remote_store");
     if (happens_early()) return land(block, pushed);
     block.pushed.push_back(pushed);
     call_back(block, bar);
@@ -264,6 +279,7 @@ void machine_tma_store(const void *pointer, unsigned from, int x, int y, int z, 
     if (!block.fences) machine_fail("tma_store: no thread of the block has called fence_async");
     Store store = {map, from, {x, y, z}, {}};
     shared_at(block, from, box_bytes(map), "tma_store");
+    stored(block, from, box_bytes(map));
     if (happens_early()) {
         read_box(block, store);
         write_box(store);
@@ -275,9 +291,11 @@ void machine_tma_store(const void *pointer, unsigned from, int x, int y, int z, 
 
 void machine_bulk_commit() {
     current->stores.commit();
+    stores_committed();
 }
 
 void machine_bulk_wait(int pending, bool read) {
+    stores_over(pending);
     auto &groups = current->stores.committed;
     while ((int)groups.size() > pending) {
         for (Store &store : groups.front()) {
@@ -293,4 +311,5 @@ void machine_bulk_wait(int pending, bool read) {
 
 void machine_fence_async() {
     ++current->block->fences;
+    fence_proxy();
 }

@@ -170,12 +170,18 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
         write(at + "/" + header.first, dynamic_shared(header.second));
     }
     const std::string image = at + "/kernel.so";
+    const std::string program_of = std::string(compiler ? compiler : "g++"), object = at + "/kernel.o";
+    // each load and store calls the machine, not libtsan, against which nothing is linked
+    const char *watched = getenv("CUDA_MACHINE_RACES");
+    if (watched && *watched && *watched != '0') flags += "-fsanitize=thread --param=tsan-instrument-func-entry-exit=0 ";
     const std::string command =
-        std::string(compiler ? compiler : "g++") + " -std=c++17 -O2 -fPIC -shared -nostartfiles -fvisibility=hidden " +
-        "-fno-gnu-unique -Wl,-Bsymbolic -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-stack-protector " +
+        program_of + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
+        "-fno-gnu-unique -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-stack-protector " +
         "-w -Wfatal-errors " + flags + (more ? std::string(more) + " " : "") + "-I" + quoted(here) + " -I" +
-        quoted(at) + " -include " + quoted(here + "/kernel.h") + " -o " + quoted(image) + " " +
-        quoted(at + "/kernel.cpp") + " " + quoted(here + "/libcuda.so.1") + " >" + quoted(at + "/log") + " 2>&1";
+        quoted(at) + " -include " + quoted(here + "/kernel.h") + " -o " + quoted(object) + " " +
+        quoted(at + "/kernel.cpp") + " >" + quoted(at + "/log") + " 2>&1 && " + program_of +
+        " -shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) + " " + quoted(object) + " " +
+        quoted(here + "/libcuda.so.1") + " >>" + quoted(at + "/log") + " 2>&1";
     const int status = system(command.c_str());
     program->log = read(at + "/log");
     program->image = status ? "" : read(image);
@@ -184,7 +190,7 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
                         "ptxas info    : Used 1 registers, 0 bytes smem\n";
     if (!getenv("CUDA_MACHINE_KEEP")) {
         for (const auto &header : program->headers) unlink((at + "/" + header.first).c_str());
-        for (const char *file : {"/kernel.cpp", "/kernel.so", "/log"}) unlink((at + file).c_str());
+        for (const char *file : {"/kernel.cpp", "/kernel.o", "/kernel.so", "/log"}) unlink((at + file).c_str());
         rmdir(folder);
     }
     return status ? 6 : 0;

@@ -8,6 +8,7 @@ kernel((1,), (32,), array)                 # arrays are copied to the device and
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,19 @@ class Machine:
             self._driver.cuGetErrorString(status, ctypes.byref(text))
             raise Failed(f"{name}: {status} {(text.value or b'').decode()}")
 
-    def kernel(self, source: str, name: str, macros: dict[str, object] | None = None, arch: str = "sm_90a") -> Kernel:
-        """`name` of `source`, which may include the headers of csrc/cuda. Raises Failed with the compiler's words."""
-        key = (source, name, arch, *(macros or {}).items())
+    def kernel(
+        self, source: str, name: str, macros: dict[str, object] | None = None, arch: str = "sm_90a",
+        headers: dict[str, str] | None = None,
+    ) -> Kernel:  # fmt: skip
+        """`name` of `source`, which may include the headers of csrc/cuda, some of which `headers` may replace. Raises
+        Failed with the compiler's words."""
+        key = (source, name, arch, *(macros or {}).items(), *(headers or {}).items(), watched())
         if key not in self._kernels:
-            self._kernels[key] = self._compile(source, name, macros or {}, arch)
+            self._kernels[key] = self._compile(source, name, macros or {}, arch, headers or {})
         return self._kernels[key]
 
-    def _compile(self, source: str, name: str, macros: dict[str, object], arch: str) -> Kernel:
-        headers = {path.name: path.read_text(encoding="utf-8") for path in _SOURCES.glob("*.cuh")}
+    def _compile(self, source: str, name: str, macros: dict[str, object], arch: str, changed: dict[str, str]) -> Kernel:
+        headers = {path.name: path.read_text(encoding="utf-8") for path in _SOURCES.glob("*.cuh")} | changed
         program = ctypes.c_void_p()
         self._compiler.nvrtcCreateProgram(
             ctypes.byref(program), source.encode(), f"{name}.cu".encode(), len(headers),
@@ -165,6 +170,11 @@ def _argument(value: Any) -> Any:
     if isinstance(value, Device):
         return ctypes.c_uint64(value.address)
     return ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
+
+
+def watched() -> bool:
+    """Whether races are looked for, in what is compiled now and then runs."""
+    return os.environ.get("CUDA_MACHINE_RACES", "0") not in ("", "0")
 
 
 def source(name: str) -> str:

@@ -203,18 +203,21 @@ template <class T> static inline void __stcg(T *to, T value) {
     *to = value;
 }
 static inline void __threadfence() {
+    machine_threadfence();
     machine_yield();
 }
 static inline void __threadfence_block() {}
 static inline size_t __cvta_generic_to_shared(const void *pointer) {
     return (size_t)((const char *)pointer - machine_thread->window);
 }
-#define MACHINE_ATOMIC(name, body)                                     \
-    template <class T, class U> static inline T name(T *at, U given) { \
-        machine_yield();                                               \
-        const T old = *at, x = (T)given;                               \
-        *at = body;                                                    \
-        return old;                                                    \
+#define MACHINE_UNWATCHED __attribute__((no_sanitize("thread"))) // see races.cpp
+#define MACHINE_ATOMIC(name, body)                                                       \
+    template <class T, class U> static inline MACHINE_UNWATCHED T name(T *at, U given) { \
+        machine_yield();                                                                 \
+        machine_atomic(at);                                                              \
+        const T old = *at, x = (T)given;                                                 \
+        *at = body;                                                                      \
+        return old;                                                                      \
     }
 MACHINE_ATOMIC(atomicAdd, old + x)
 MACHINE_ATOMIC(atomicSub, old - x)
@@ -224,8 +227,9 @@ MACHINE_ATOMIC(atomicMin, x < old ? x : old)
 MACHINE_ATOMIC(atomicOr, old | x)
 MACHINE_ATOMIC(atomicAnd, old &x)
 MACHINE_ATOMIC(atomicInc, old >= x ? 0 : old + 1)
-template <class T, class U, class V> static inline T atomicCAS(T *at, U expected, V value) {
+template <class T, class U, class V> static inline MACHINE_UNWATCHED T atomicCAS(T *at, U expected, V value) {
     machine_yield();
+    machine_atomic(at);
     const T old = *at;
     if (old == (T)expected) *at = (T)value;
     return old;
@@ -311,7 +315,7 @@ static inline int __all_sync(unsigned mask, int predicate) {
 static inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
     machine_warp(mask, nullptr, [](void *const *, unsigned) {}, "__syncwarp");
 }
-static inline int machine_block_vote(int predicate, int kind) {
+static inline MACHINE_UNWATCHED int machine_block_vote(int predicate, int kind) {
     static int count[2]; // in the block's shared memory, as the votes of a real one
     if (machine_thread->thread.x + machine_thread->thread.y + machine_thread->thread.z == 0) count[0] = count[1] = 0;
     __syncthreads();

@@ -41,6 +41,10 @@ struct Memory {
 
 MACHINE machine::Thread *machine_thread;
 MACHINE [[noreturn]] void machine_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+MACHINE void machine_touch(const void *at, unsigned long bytes, bool writes); // a load or a store, if watched
+MACHINE void machine_atomic(const void *at);
+MACHINE void machine_threadfence();
+MACHINE void machine_barrier_init_fence();
 MACHINE void machine_yield(); // lets others run: in everything that others may spin on
 MACHINE void machine_warp(unsigned mask, void *mine, machine::Act *act, const char *name);
 MACHINE void machine_bar(int id, int threads, bool wait);

@@ -151,7 +151,9 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) {
 PTX void barrier_init(unsigned bar, unsigned count) {
     machine_barrier_init(bar, count);
 }
-PTX void barrier_init_fence() {}
+PTX void barrier_init_fence() {
+    machine_barrier_init_fence();
+}
 PTX void barrier_arrive(unsigned bar) {
     machine_barrier_arrive(bar, machine_thread->rank, 0, false);
 }

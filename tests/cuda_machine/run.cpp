@@ -27,9 +27,20 @@ size_t next_ready;
 int live, cluster_arrived;
 unsigned long long cluster_phase;
 std::vector<Fiber *> cluster_waiting;
+Gathering cluster_gathering;
 Outcome outcome;
 bool failed_before;
 sigjmp_buf escape;
+
+// Some threads that are held back: nobody of them runs until `steps` others have, or until no other can.
+struct Held {
+    const Block *block = nullptr;
+    unsigned first = 0, count = 0, steps = 0;
+    bool has(const Fiber &fiber) const {
+        return steps && fiber.block == block && fiber.number - first < count;
+    }
+} held;
+std::vector<Fiber *> set_aside; // ready, but held back
 
 struct Random { // xorshift, as a generator of the standard library
     using result_type = uint32_t;
@@ -96,8 +107,10 @@ void leave_cluster_barrier() {
     if (live && cluster_arrived == live) {
         cluster_arrived = 0;
         ++cluster_phase;
+        pass(cluster_gathering);
         for (Fiber *fiber : cluster_waiting) wake(fiber);
         cluster_waiting.clear();
+        delay();
     }
 }
 
@@ -167,6 +180,8 @@ void run_cluster(const Dim3 &cluster_at) {
     cluster_arrived = 0;
     cluster_phase = 0;
     cluster_waiting.clear();
+    cluster_gathering = {};
+    if (watching) watch_cluster();
     for (unsigned rank = 0; rank < count; ++rank) {
         Block &block = blocks[rank];
         block.rank = rank;
@@ -208,10 +223,18 @@ void run_cluster(const Dim3 &cluster_at) {
                 fiber.unwritten.clear();
             }
             prepare(fiber.context, fiber.stack, (rank * threads + i) * 5 % 64, start);
+            if (watching) watch_fiber(fiber);
             wake(&fiber);
         }
     }
+    held = {};
+    set_aside.clear();
     while (live) {
+        if (next_ready == ready.size() || (held.steps && !--held.steps)) {
+            held.steps = 0;
+            ready.insert(ready.end(), set_aside.begin(), set_aside.end());
+            set_aside.clear();
+        }
         if (next_ready == ready.size()) stop(719, deadlock());
         if (seed) { // any of those that can run
             std::swap(ready[next_ready], ready[next_ready + random_bits.below(ready.size() - next_ready)]);
@@ -220,6 +243,10 @@ void run_cluster(const Dim3 &cluster_at) {
         if (next_ready > 4096 && next_ready * 2 > ready.size()) {
             ready.erase(ready.begin(), ready.begin() + (long)next_ready);
             next_ready = 0;
+        }
+        if (held.has(*fiber)) {
+            set_aside.push_back(fiber);
+            continue;
         }
         fiber->ready = false;
         current = fiber;
@@ -248,6 +275,17 @@ bool chance() {
 
 bool happens_early() {
     return timing == EARLY || (timing == MIXED && random_bits() >> 31);
+}
+
+void delay() {
+    if (!seed || held.steps || random_bits.below(8)) return;
+    const Dim3 &size = current->visible.block_size;
+    const unsigned threads = size.x * size.y * size.z, of[] = {threads, 128, 32, 1};
+    const unsigned count = of[random_bits.below(4)];
+    held.block = &blocks[random_bits.below(blocks.size())];
+    held.first = random_bits.below((threads + count - 1) / count) * count;
+    held.count = count;
+    held.steps = 1u << random_bits.below(15);
 }
 
 void wake(Fiber *fiber) {
@@ -289,6 +327,7 @@ Outcome run(const Launch &launch) {
     launched = &launch;
     failed_before = outcome.status != 0;
     outcome = {};
+    watch_launch();
     seed = setting("CUDA_MACHINE_SEED", 1);
     random_bits.state = (uint64_t)seed * 0x9E3779B97F4A7C15ull + 1;
     const char *async = getenv("CUDA_MACHINE_ASYNC");
@@ -365,7 +404,17 @@ void machine_warp(unsigned mask, void *mine, Act *act, const char *name) {
     if (at->arrived != mask) return block_fiber(name, mask, 2);
     const Meeting meeting = *at;
     warp.meetings.erase(at);
+    looks_away = true; // lanes' results are moved, which lie on their stacks
     act(meeting.lanes, mask);
+    looks_away = false;
+    if (watching && !strcmp(name, "__syncwarp")) { // no other one orders memory
+        Gathering all;
+        for (int i = 0; i < 32; ++i)
+            if (mask >> i & 1) come(all, *warp.lanes[i]);
+        pass(all);
+        for (int i = 0; i < 32; ++i)
+            if (mask >> i & 1) leave(all, *warp.lanes[i]);
+    }
     for (int i = 0; i < 32; ++i)
         if ((mask & ~bit) >> i & 1) wake(warp.lanes[i]);
 }
@@ -381,10 +430,17 @@ void machine_bar(int id, int threads, bool wait) {
     if (bar.arrived && bar.threads != all)
         machine_fail("named barrier %d: of %d threads and of %d", id, bar.threads, all);
     bar.threads = all;
+    come(bar.gathering, *current);
     if (++bar.arrived == all) {
         bar.arrived = 0;
-        for (Fiber *fiber : bar.waiting) wake(fiber);
+        pass(bar.gathering);
+        for (Fiber *fiber : bar.waiting) {
+            leave(bar.gathering, *fiber);
+            wake(fiber);
+        }
+        if (wait) leave(bar.gathering, *current);
         bar.waiting.clear();
+        delay();
         return;
     }
     if (!wait) return;
@@ -396,6 +452,7 @@ void machine_cluster_arrive() {
     if (current->cluster_arrived) machine_fail("cluster_arrive twice without cluster_wait");
     current->cluster_arrived = true;
     current->cluster_phase = cluster_phase;
+    come(cluster_gathering, *current);
     ++cluster_arrived;
     leave_cluster_barrier();
 }
@@ -403,7 +460,9 @@ void machine_cluster_arrive() {
 void machine_cluster_wait() {
     if (!current->cluster_arrived) machine_fail("cluster_wait without cluster_arrive");
     current->cluster_arrived = false;
-    if (current->cluster_phase != cluster_phase) return;
-    cluster_waiting.push_back(current);
-    block_fiber("wait for the cluster, phase", (unsigned)cluster_phase, 2);
+    if (current->cluster_phase == cluster_phase) {
+        cluster_waiting.push_back(current);
+        block_fiber("wait for the cluster, phase", (unsigned)cluster_phase, 2);
+    }
+    leave(cluster_gathering, *current); // no later one can have passed without this thread
 }

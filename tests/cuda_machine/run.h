@@ -2,6 +2,7 @@
 #pragma once
 #include "fibers.h"
 #include "machine.h"
+#include "races.h"
 #include <deque>
 #include <string>
 #include <vector>
@@ -101,6 +102,7 @@ struct Pushed { // st.async of another block; `bar` counts its bytes
 struct Bar {
     int arrived = 0, threads = 0;
     std::vector<Fiber *> waiting;
+    Gathering gathering;
 };
 
 struct Block {
@@ -130,6 +132,7 @@ struct Fiber {
     bool cluster_arrived;
     Groups<Copy> copies;
     Groups<Store> stores;
+    Known known;
     std::vector<Store> unwritten; // read, not yet in global memory
 };
 
@@ -137,6 +140,7 @@ extern Fiber *current;
 char *shared_at(Block &block, unsigned address, unsigned bytes, const char *what);
 void block_fiber(const char *why, unsigned subject, unsigned parity);
 void wake(Fiber *fiber);
+void delay();         // at each barrier that is passed: perhaps holds back a block, a warpgroup, a warp or a thread
 bool chance();        // for what may happen now or later
 bool happens_early(); // an asynchronous operation, at its issue
 void load_box(Block &block, const Load &load);

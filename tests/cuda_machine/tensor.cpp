@@ -209,6 +209,16 @@ void fetch(Operand &to, Block &block, uint64_t d, unsigned first, int count, int
 
 } // namespace
 
+namespace {
+// That a product will read `count` rows of a matrix, from row `first` on.
+void watch(uint64_t d, unsigned first, int count, int size, bool transposed) {
+    const int chunk = 16 / size, depth = 32 / size;
+    for (int row = 0; row < count; row += transposed ? chunk : 1)
+        for (int k = 0; k < depth; k += transposed ? 1 : chunk)
+            multiplied(*current->block, described(d, first + (unsigned)row, (unsigned)k, size, transposed), 16);
+}
+} // namespace
+
 // The rows of d that belong to one warp of a warpgroup.
 void multiply(const Product &product, Block &block, unsigned number) {
     static Operand a, b;
@@ -261,6 +271,8 @@ template <bool TRANSPOSED, bool STORES> void move_matrices(void *const *lanes, u
             const unsigned address = all[matrix * 8 + r]->row;
             if (address % 16) machine_fail("ldmatrix or stmatrix: row %#x is not aligned to 16 bytes", address);
             char *row = shared_at(*current->block, address, 16, "ldmatrix or stmatrix");
+            plain(*current->warp->lanes[matrix * 8 + r], address, 16, STORES ? Access::WRITE : Access::READ,
+                  STORES ? "stmatrix" : "ldmatrix");
             for (int c = 0; c < 8; ++c) {
                 const int lane = TRANSPOSED ? c * 4 + r / 2 : r * 4 + c / 2, half = TRANSPOSED ? r % 2 : c % 2;
                 char *in = (char *)&all[lane]->registers[matrix] + half * 2;
@@ -359,6 +371,11 @@ void machine_wgmma(const Wgmma &product) {
                     machine_fail("wgmma: its lanes do not agree");
                 if (w.registers) memcpy(p.registers[i], w.registers, 16);
             }
+            if (watching) {
+                const int size = bytes_of(first.a_type);
+                if (!first.registers) watch(first.a, current->visible.warp % 4 * 16, 16, size, first.a_transposed);
+                watch(first.b, 0, first.n, size, first.b_transposed);
+            }
             if (happens_early() && warp.products.open.empty() && warp.products.committed.empty())
                 multiply(p, *current->block, current->visible.warp);
             else
@@ -372,7 +389,9 @@ void machine_wgmma_fence() {
 }
 
 void machine_wgmma_commit() {
-    whole_warp(nullptr, [](void *const *, unsigned) { current->warp->products.commit(); }, "wgmma_commit");
+    whole_warp(
+        nullptr, [](void *const *, unsigned) { current->warp->products.commit(), products_committed(); },
+        "wgmma_commit");
 }
 
 void machine_wgmma_wait(int pending) {
@@ -387,6 +406,7 @@ void machine_wgmma_wait(int pending) {
                 groups.pop_front();
             }
             warp.fenced = false;
+            products_over(*(const int *)lanes[0]);
         },
         "wgmma_wait");
 }

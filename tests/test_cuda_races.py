@@ -1,0 +1,333 @@
+"""The emulated GPU's checker of races: clean kernels are clean, and each planted fault in csrc/cuda is reported.
+
+Shapes have more tiles than clusters, and k is cut where the kernel cuts it, so that all memory is handed over again.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cuda_machine.direct import Failed, Machine, source
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
+    reason="the emulated CUDA machine needs Linux on x86-64 and g++",
+)
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "PEERS", "STICKY", "LOG", "SUM"):
+        monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
+    monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
+    monkeypatch.setenv("CUDA_MACHINE_RACES", "1")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine()
+
+
+Texts = dict[str, str]  # of files of csrc/cuda that differ from what lies there
+
+
+def product(
+    a: Any, b: Any, out: Any, shape: tuple[int, int, int], strides: tuple[int, ...], *, parts: int = 1,
+    memory: int = 0, arrivals: int = 0, mapped: int = 0, batch: int = 1, scale: str = "f",
+) -> bytes:  # fmt: skip
+    """The arguments of a product (struct Gemm): `strides` of a's rows and columns, b's, c's and out's."""
+    m, n, k = shape
+    a_row, a_col, b_row, b_col, out_row, out_col = strides
+    numbers = (m, n, k, batch, a_row, a_col, 0, b_row, b_col, 0, 0, 0, 0, out_row, out_col, m * out_row, 0, 0)
+    head = struct.pack("5Q18q2Q4i", a, b, 0, out, 0, *numbers, memory, arrivals, parts, 0, 0, mapped)
+    return head.ljust(224, b"\0") + struct.pack(scale, 1).ljust(16, b"\0") + struct.pack(scale, 0).ljust(16, b"\0")
+
+
+def check(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    bound = 2.0**-9 * (np.abs(x) @ np.abs(y))
+    assert np.all(np.abs(out - x @ y) <= bound), "wrong numbers"
+
+
+def compiled(machine: Machine, name: str, texts: Texts, macros: dict[str, object], arch: str = "sm_90a") -> Any:
+    headers = {file: text for file, text in texts.items() if file.endswith(".cuh")}
+    return machine.kernel(texts.get(f"{name}.cu") or source(f"{name}.cu"), name, macros, arch, headers)
+
+
+def hopper(
+    machine: Machine, texts: Texts, *, name: str, parts: int, sharing: int, clusters: int = 1, boxes: int = 0,
+    kind: str = "tf32", bk: int = 32, shape: tuple[int, int, int] = (200, 128, 256), **macros: object,
+) -> None:  # fmt: skip
+    """A product of gemm_cuda_kmajor or gemm_cuda_wgmma: b contiguous along k, tiles of 64 x 64."""
+    m, n, k = shape
+    dtype = {"tf32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}[kind]
+    turned = bool(macros.get("A_TURNED"))
+    stages = 2
+    kernel = compiled(machine, name, texts, {
+        "BM": 64, "BN": 64, "BK": bk, "STAGES": stages, "MULTICAST": sharing, "OUT_BOXES": boxes, "RESIDENT": 1,
+        "THREADS": 256, "OUT_TYPE": "float", "PIECE": 64,
+        **({"A_TYPE": "float", "B_TYPE": "float"} if kind == "tf32" else {"B_TURNED": 1}), **macros,
+    })  # fmt: skip
+    random = np.random.default_rng(1)
+    a, b = (random.integers(-4, 5, size).astype(dtype) for size in ((m, k), (n, k)))
+    x, y = machine.to_device(a.T.copy()[None] if turned else a[None]), machine.to_device(b[None])
+    out = machine.to_device(np.full((1, m, n), np.nan, np.float32))
+    maps = [
+        machine.tensor_map(x, (32, bk, 1) if turned else (bk, 64, 1), 128, kind),
+        machine.tensor_map(y, (bk, 64 // sharing, 1), 128, kind),
+        *([machine.tensor_map(out, (32, 16, 1), 128)] if boxes else []),
+    ]
+    a_strides = (1, m) if turned else (k, 1)
+    given = product(x.address, y.address, out.address, shape, (*a_strides, 1, k, n, 1), parts=parts, mapped=boxes > 0)
+    shared = stages * (128 * 128 + 16) + 4 * (2560, 3072, 4096)[boxes] + 1040 + (1008 if boxes else 0)
+    try:
+        kernel((clusters * sharing * parts,), (256,), given, *maps, shared=shared, cluster=sharing * parts)
+        check(out.get()[0], a, b.T)
+    finally:
+        for device in (x, y, out):
+            device.free()
+
+
+def ffma_tma(machine: Machine, texts: Texts, *, parts: int, shared_tiles: bool = False) -> None:
+    """A product of gemm_cuda_ffma_tma; `shared_tiles`: the last tiles are shared by all blocks, through memory."""
+    m, n, k, stages = 200, 128, 160, 2
+    blocks = 3 if shared_tiles else parts
+    kernel = compiled(machine, "gemm_cuda_ffma_tma", texts,
+                      {"BM": 128, "BN": 64, "TM": 8, "TN": 8, "STAGES": stages, "THREADS": 256})  # fmt: skip
+    random = np.random.default_rng(2)
+    a, b = (random.integers(-4, 5, size).astype(np.float32) for size in ((m, k), (k, n)))
+    x, y = machine.to_device(a[None]), machine.to_device(b[None])
+    out = machine.to_device(np.full((1, m, n), np.nan, np.float32))
+    sums, counts = machine.to_device(np.zeros(blocks * 128 * 64)), machine.to_device(np.zeros(blocks + 1, np.uint32))
+    given = product(
+        x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts,
+        memory=sums.address if shared_tiles else 0, arrivals=counts.address,
+    )  # fmt: skip
+    maps = machine.tensor_map(x, (32, 128, 1), 128), machine.tensor_map(y, (64, 32, 1))
+    try:
+        size = stages * (32 * 192 * 4 + 16) + 1040
+        kernel((blocks,), (256,), given, *maps, shared=size, cluster=parts)
+        check(out.get()[0], a, b)
+    finally:
+        for device in (x, y, out, sums, counts):
+            device.free()
+
+
+def dmma(machine: Machine, texts: Texts, *, parts: int = 2, k: int = 150) -> None:
+    """A product of gemm_cuda_dmma, whose parts meet in global memory."""
+    m, n, stages = 40, 70, 4
+    kernel = compiled(machine, "gemm_cuda_dmma", texts,
+                      {"BM": 32, "BN": 64, "BK": 16, "TM": 16, "TN": 32, "STAGES": stages})  # fmt: skip
+    random = np.random.default_rng(3)
+    a, b = (random.integers(-4, 5, size).astype(np.float64) for size in ((m, k), (k, n)))
+    x, y, out = machine.to_device(a), machine.to_device(b), machine.to_device(np.full((m, n), np.nan))
+    sums, counts = machine.to_device(np.zeros(4 * parts * 32 * 64)), machine.to_device(np.zeros(4, np.uint32))
+    given = product(
+        x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts, memory=sums.address,
+        arrivals=counts.address, scale="d",
+    )  # fmt: skip
+    try:
+        kernel((4 * parts,), (128,), given, shared=stages * (32 + 64) * 16 * 8)
+        check(out.get(), a, b)
+    finally:
+        for device in (x, y, out, sums, counts):
+            device.free()
+
+
+Case = Callable[[Machine, Texts], None]
+
+CASES: dict[str, Case] = {
+    "kmajor": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=2, sharing=2),
+    "kmajor alone": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=3, sharing=1),
+    "kmajor boxes": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=2, boxes=2),
+    "kmajor one box": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=1, boxes=1, clusters=2),
+    "kmajor turned": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=2, sharing=2, A_TURNED=1),
+    "wgmma": lambda *at: hopper(*at, name="gemm_cuda_wgmma", parts=2, sharing=2, kind="bfloat16", bk=64),
+    "kmajor whole": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=2),
+    "wgmma whole": lambda *at: hopper(*at, name="gemm_cuda_wgmma", parts=1, sharing=2, kind="bfloat16", bk=64),
+    "ffma": lambda *at: ffma_tma(*at, parts=2),
+    "ffma shared": lambda *at: ffma_tma(*at, parts=1, shared_tiles=True),
+    "dmma": dmma,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_have_no_race(machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for seed in range(1, 4):
+        monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
+        CASES[name](machine, {})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is changed in files of csrc/cuda, the products that show it, and how the machine tells of it."""
+
+    what: str
+    changes: tuple[tuple[str, str, str], ...]  # file, old text, new text
+    case: str
+    told: str = "race at"
+
+    def texts(self) -> Texts:
+        texts: Texts = {}
+        for file, old, new in self.changes:
+            text = texts.get(file) or source(file)
+            assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
+            texts[file] = text.replace(old, new)
+        return texts
+
+
+HOPPER, DELIVER, EXCHANGE, JOIN = "hopper.cuh", "deliver.cuh", "exchange.cuh", "join.cuh"
+KMAJOR, WGMMA, FFMA, DMMA = (f"gemm_cuda_{name}.cu" for name in ("kmajor", "wgmma", "ffma_tma", "dmma"))
+
+OLD_RACE = (
+    (HOPPER, "    if (SHARING > 1)\n        cluster_meet();\n    else\n        bar_arrive", "    bar_arrive"),
+    (HOPPER, "    if (SHARING > 1)\n        cluster_meet();\n    else if (threadIdx", "    if (threadIdx"),
+)
+
+FAULTS = (
+    Fault("a loader waits for the readers of its own block only", OLD_RACE, "kmajor"),
+    Fault("the same, for 16 bits", OLD_RACE, "wgmma"),
+    Fault("a loader does not wait for the readers of the exchanged sums",
+          ((HOPPER, "            await_ring<SHARING>();\n", ""),
+           (HOPPER, "        cluster_meet();\n    else\n        bar_arrive", "        ;\n    else\n        bar_arrive")),
+          "kmajor alone"),
+    Fault("no proxy fence before the ring is loaded anew", ((HOPPER, "    fence_async();\n    if", "    if"),), "kmajor"),
+    Fault("the same, for products on ordinary units", ((HOPPER, "    fence_async();\n    if", "    if"),), "ffma"),
+    Fault("a stage is loaded before it is empty",
+          ((HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),), "kmajor",
+          "race at|more arrivals"),
+    Fault("a stage's emptiness is waited for with the other parity",
+          ((HOPPER, "barrier_wait(ring.empty(), ring.parity ^ 1);", "barrier_wait(ring.empty(), ring.parity);"),),
+          "kmajor", "race at|deadlock"),
+    Fault("half of the arrivals empty a stage",
+          ((KMAJOR, "(A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST",
+            "(A_TURNED ? 128 : 4) * CONSUMERS, MULTICAST"),), "kmajor", "race at|more arrivals"),
+    Fault("a stage's readers tell only their own block",
+          ((HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),), "kmajor"),
+    Fault("a stage is left before its products are done",
+          ((KMAJOR, "    wgmma_wait<SETS - 1>();\n", ""),), "kmajor"),
+    Fault("the last stage is left before its products are done",
+          ((WGMMA, "        wgmma_wait<0>();\n        wgmma_hold(sums);\n        if (steps) before.leave<MULTICAST>(walk.first());",
+            "        if (steps) before.leave<MULTICAST>(walk.first());\n        wgmma_wait<0>();\n        wgmma_hold(sums);"),),
+          "wgmma whole"),
+    Fault("the last but one stage is left before its products are done",
+          ((WGMMA, "wgmma_wait<1>();", "wgmma_wait<2>();"),), "wgmma whole"),
+    Fault("a stage is multiplied before it is full",
+          ((WGMMA, "            barrier_wait(ring.full(), ring.parity);\n", ""),), "wgmma"),
+    Fault("a stage is read before it is full",
+          ((KMAJOR, "INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {\n"
+            "    barrier_wait(ring.full(), ring.parity);\n",
+            "INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {\n"),),
+          "kmajor turned"),
+    Fault("fullness is waited for with the other parity",
+          ((WGMMA, "barrier_wait(ring.full(), ring.parity);", "barrier_wait(ring.full(), ring.parity ^ 1);"),), "wgmma",
+          "race at|deadlock"),
+    Fault("one lane of a warp tells that all have read a stage",
+          ((FFMA, "            __syncwarp(); // all lanes have read it\n", ""),), "ffma"),
+    Fault("sums are sent before the other block's products are done",
+          ((EXCHANGE, "        cluster_meet();\n", ""), (HOPPER, "            cluster_meet();\n            await", "await")),
+          "kmajor alone"),
+    Fault("exchanged sums are not waited for", ((EXCHANGE, "        barrier_wait_cluster(bar, parity);\n", ""),),
+          "kmajor"),
+    Fault("exchanged sums are waited for with the other parity",
+          ((EXCHANGE, "barrier_wait_cluster(bar, parity);", "barrier_wait_cluster(bar, parity ^ 1);"),), "ffma",
+          "race at|deadlock"),
+    Fault("barriers are not fenced for other blocks", ((HOPPER, "            barrier_init_fence();\n", ""),), "kmajor"),
+    Fault("a box is sent without a proxy fence", ((DELIVER, "            fence_async();\n", ""),), "kmajor boxes",
+          "race at|fence_async"),
+    Fault("a box is filled while it is still sent",
+          ((DELIVER, "        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();\n", ""),),
+          "kmajor boxes"),
+    Fault("a box fewer is waited for",
+          ((DELIVER, "bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>()", "bulk_wait_read<OUT_BOXES>()"),),
+          "kmajor one box"),
+    Fault("a box is sent before all lanes have filled it",
+          ((DELIVER, "            fence_async();\n            __syncwarp();\n", "            fence_async();\n"),),
+          "kmajor boxes"),
+    Fault("a box is filled before its lane has waited",
+          ((DELIVER, "OUT_BOXES - 1 : 0)>();\n        __syncwarp();\n", "OUT_BOXES - 1 : 0)>();\n"),), "kmajor one box"),
+    Fault("staged sums are read before all lanes have written",
+          ((DELIVER, "        __syncwarp();\n        finish<STAGED>", "        finish<STAGED>"),), "kmajor"),
+    Fault("staged sums are overwritten while lanes read",
+          ((DELIVER, "    for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code\n        __syncwarp();\n",
+            "    for (int at = 0; at < here; at += STAGED) {\n"),), "kmajor whole"),
+    Fault("parts tell of sums that are not yet in memory", ((JOIN, "        __threadfence();\n        bar_sync", "        bar_sync"),),
+          "dmma"),
+    Fault("the last part reads sums without a fence",
+          ((JOIN, "        if (!*last) return;\n        __threadfence();\n", "        if (!*last) return;\n"),), "dmma"),
+    Fault("a part tells before all threads have written",
+          ((JOIN, "        __threadfence();\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "        __threadfence();\n"),),
+          "dmma"),
+    Fault("who is last is read before it is written",
+          ((JOIN, "== (unsigned)g.parts;\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "== (unsigned)g.parts;\n"),),
+          "dmma"),
+    Fault("a block leaves sums without a fence",
+          ((FFMA, "        __threadfence();\n        bar_sync(JOIN_BARRIER, WORKERS);\n        if", "        bar_sync(JOIN_BARRIER, WORKERS);\n        if"),),
+          "ffma shared"),
+    Fault("a block takes sums without a fence",
+          ((FFMA, "continue;\n                __threadfence();\n", "continue;\n"),), "ffma shared"),
+    Fault("a block takes sums of which only one thread has heard",
+          ((FFMA, "            }\n            bar_sync(JOIN_BARRIER, WORKERS);\n", "            }\n"),), "ffma shared"),
+    Fault("a tile is multiplied while it is still copied",
+          ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),), "dmma"),
+    Fault("the first tile is multiplied while it is still copied",
+          ((DMMA, "    copy_wait<STAGES - 2>();\n    __syncthreads();\n    if (ROLLS)",
+            "    copy_wait<STAGES - 1>();\n    __syncthreads();\n    if (ROLLS)"),), "dmma"),
+    Fault("a tile that others copied is not waited for",
+          ((DMMA, "                __syncthreads();         // nobody", "                // nobody"),), "dmma"),
+)  # fmt: skip
+"""Planted in csrc/cuda, one after the other."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_planted_faults_are_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    texts = fault.texts()
+    for seed in range(1, 4):
+        monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
+        with pytest.raises(Failed, match=fault.told) as failed:
+            CASES[fault.case](machine, texts)
+        print(f"{fault.what}, seed {seed}: {failed.value}")
+
+
+@pytest.mark.parametrize("timing", ["early", "mixed", "late"])
+def test_delays_alone_show_the_old_race(machine: Machine, monkeypatch: pytest.MonkeyPatch, timing: str) -> None:
+    monkeypatch.setenv("CUDA_MACHINE_RACES", "0")
+    monkeypatch.setenv("CUDA_MACHINE_ASYNC", timing)
+    texts, wrong = FAULTS[0].texts(), []
+    for seed in range(1, 13):
+        monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
+        CASES["kmajor"](machine, {})
+        try:
+            CASES["kmajor"](machine, texts)
+        except AssertionError:
+            wrong.append(seed)
+    assert wrong, "no seed gave wrong numbers"
+
+
+PLAIN = """
+#include "ptx.cuh"
+extern "C" __global__ void turn(float *x) {
+    __shared__ float held[64];
+    held[threadIdx.x] = x[threadIdx.x];
+    MEET
+    x[threadIdx.x] = held[63 - threadIdx.x];
+}
+"""
+
+
+def test_threads_of_a_block_must_meet(machine: Machine) -> None:
+    values = np.arange(64, dtype=np.float32)
+    machine.kernel(PLAIN, "turn", {"MEET": "__syncthreads();"})((1,), (64,), values)
+    np.testing.assert_array_equal(values, np.arange(64)[::-1])
+    for meet in ("", "__syncwarp();"):
+        with pytest.raises(Failed, match="race at"):
+            machine.kernel(PLAIN, "turn", {"MEET": meet})((1,), (64,), values)
