@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, interop, repeat, sharded
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.dispatch import probe, trust
+from gemm.dispatch import errands, probe, trust
 from gemm.dispatch.plan import Candidate, Plan, Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.prepared import Prepared
@@ -221,7 +221,8 @@ def plan(
 
 def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
     """Print which kernel `gemm` would choose for these arguments, the candidates' predicted times, and why."""
-    chosen = plan(a, b, c, **options)
+    with errands.waiting():
+        chosen = plan(a, b, c, **options)
     print(describe(chosen))
 
 

@@ -157,6 +157,14 @@ def store(name: str, data: bytes) -> None:
         log.warning("gemm could not write the cache entry %s: %s", name, error)
 
 
+def remove(name: str) -> None:
+    """Drop the cache entry `name`, if there is one."""
+    folder = cache_dir()
+    if folder is not None:
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
 def entries(prefix: str) -> list[str]:
     """The names of the cache entries that start with `prefix`, sorted."""
     folder = cache_dir()

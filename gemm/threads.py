@@ -1,16 +1,54 @@
-"""How many threads this process is granted: by its affinity, its control groups and GEMM_NUM_THREADS."""
+"""How many threads this process is granted: by its affinity, its control groups and GEMM_NUM_THREADS; locks."""
 
 from __future__ import annotations
 
 import math
 import os
+import threading
+import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from gemm.errors import link
 
 MOST = 2**31 - 1
 """For a gemm_plan: as many as the engine's own limit."""
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Lock:
+    """A lock that the child of a fork finds free: the thread that held it in the parent is not there to give it back.
+
+    Args:
+        make: threading.Lock or threading.RLock.
+    """
+
+    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
+        self._make = make
+        self.renew()
+        _locks.add(self)
+
+    def renew(self) -> None:
+        """Free it, whoever holds it."""
+        self._lock = self._make()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def granted() -> int:

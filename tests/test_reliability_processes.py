@@ -214,3 +214,56 @@ def test_no_memory_for_packing(tmp_path):
     )
     if told.startswith("skip: "):
         pytest.skip(told[6:].strip())
+
+
+FORKED = """
+import os, signal, sys, logging
+import numpy as np
+import gemm
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+try:
+    device = registry.backend("opencl").devices()[0]
+except BackendUnavailable as error:
+    print("skip:", error)
+    sys.exit(0)
+import pyopencl.array as cla
+a = np.ones((40, 40), np.float32)
+resident = cla.to_device(device.handle.queue, a)
+mapped = gemm.empty((300, 300), np.float32, device.key)
+plan, prepared = gemm.plan(a, a, backend="opencl"), gemm.prepare(a, backend="opencl")
+for _ in range(3):  # the later ones are repeated
+    plan(a, a), gemm.gemm(a, prepared), gemm.gemm(a, a, backend="opencl"), gemm.gemm(resident, resident)
+def raised(call):
+    try:
+        call()
+    except BackendUnavailable as error:
+        return "forked" in str(error)
+calls = {
+    "named": lambda: gemm.gemm(a, a, backend="opencl"), "plan": lambda: plan(a, a),
+    "prepared": lambda: gemm.gemm(a, prepared), "resident": lambda: gemm.gemm(resident, resident),
+    "empty": lambda: gemm.empty((300, 300), np.float32, device.key),
+    "prepare": lambda: gemm.prepare(a, backend="opencl"),
+}
+if (pid := os.fork()) == 0:
+    signal.alarm(60)
+    wrong = [name for name, call in calls.items() if not raised(call)]
+    assert (gemm.gemm(a, a) == 40).all()
+    print(wrong, file=sys.stderr)
+    del mapped
+    os._exit(bool(wrong))
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert (gemm.gemm(a, a, backend="opencl") == 40).all()
+"""
+
+
+@posix
+def test_opencl_in_a_child_of_a_process_that_used_it_is_unavailable_at_once(tmp_path):
+    """By name; `auto` computes on the CPU. The parent goes on."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], timeout=180, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    if done.stdout.startswith("skip: "):
+        pytest.skip(done.stdout[6:].strip())

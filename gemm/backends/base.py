@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -10,7 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from gemm import threads
 from gemm.catalog import Kernel
+from gemm.errors import BackendUnavailable
 from gemm.operands import Cut, Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
 
@@ -85,6 +88,50 @@ class Enqueued(Protocol):
 
         chained: its sums may be cut along k, each part rounded to out's type.
         """
+
+
+class Drivers:
+    """The devices of a backend whose drivers do not survive a fork: found once, and no more in a fork's child.
+
+    Args:
+        name: the backend's. what: the drivers', for messages. find: finds them, or raises BackendUnavailable.
+    """
+
+    def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:
+        self.name, self._what, self._find = name, what, find
+        self._lock = threads.Lock()
+        self._found: tuple[Device, ...] | BackendUnavailable | None = None
+        self._process = 0  # that began to use them
+
+    def devices(self) -> tuple[Device, ...]:
+        """Raises BackendUnavailable."""
+        if self._found is None or self._process != os.getpid():
+            with self._lock:
+                if isinstance(self._found, BackendUnavailable):
+                    raise BackendUnavailable(self._found.backend, self._found.cause, self._found.remedy)
+                self.use()
+                if self._found is None:
+                    try:
+                        self._found = self._find()
+                    except BackendUnavailable as error:
+                        self._found = error
+        if isinstance(self._found, BackendUnavailable):
+            raise BackendUnavailable(self._found.backend, self._found.cause, self._found.remedy)
+        return self._found
+
+    @property
+    def known(self) -> tuple[Device, ...]:
+        """Those that were found, if they were looked for."""
+        return self._found if isinstance(self._found, tuple) else ()
+
+    def use(self) -> None:
+        """Before a call of the drivers. Raises BackendUnavailable in a child of a process that had used them."""
+        self._process = self._process or os.getpid()
+        if self._process != os.getpid():
+            raise BackendUnavailable(
+                self.name, f"{self._what} was in use when this process was forked, and does not survive that",
+                'start it with multiprocessing.set_start_method("spawn")',
+            )  # fmt: skip
 
 
 class Backend(ABC):

@@ -6,8 +6,6 @@ __cuda_array_interface__ or DLPack) are multiplied in place, in order on their o
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import ClassVar, cast
@@ -15,14 +13,13 @@ from typing import ClassVar, cast
 import numpy as np
 
 from gemm.backends import cuda_arrays, cuda_panels, cuda_peers, cuda_summa
-from gemm.backends.base import Backend, Launch
+from gemm.backends.base import Backend, Drivers, Launch
 from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_driver import find_devices
 from gemm.backends.cuda_keep import keep
 from gemm.backends.cuda_launch import Launcher
 from gemm.backends.cuda_staging import TOGETHER
 from gemm.catalog import Kernel
-from gemm.errors import BackendUnavailable
 from gemm.operands import Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
 
@@ -34,26 +31,10 @@ class CudaBackend(Backend):
     overlaps: ClassVar[int] = TOGETHER + 1
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: tuple[Device, ...] | BackendUnavailable | None = None
-        self._process = 0
+        self._drivers = Drivers("cuda", "CUDA", find_devices)
 
     def devices(self) -> tuple[Device, ...]:
-        with self._lock:
-            if self._found is None:
-                self._process = os.getpid()
-                try:
-                    self._found = find_devices()
-                except BackendUnavailable as error:
-                    self._found = error
-            if isinstance(self._found, BackendUnavailable):
-                raise BackendUnavailable(self._found.backend, self._found.cause, self._found.remedy)
-            if self._process != os.getpid():
-                raise BackendUnavailable(
-                    "cuda", "CUDA was in use when this process was forked, and does not survive that",
-                    'start it with multiprocessing.set_start_method("spawn")',
-                )  # fmt: skip
-            return self._found
+        return self._drivers.devices()
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         return Launcher(kernel, device, problem)

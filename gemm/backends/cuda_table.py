@@ -7,7 +7,6 @@ stream, ahead of the launch that reads it. Kernels whose rows say `pointers` tak
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm import threads
 from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_pinned import Ring, Slot
 from gemm.backends.cuda_recipe import Layout
@@ -34,7 +34,7 @@ class Tables:
     """Page-locked memory of a GPU for tables, lent to one thread at a time."""
 
     def __init__(self) -> None:
-        self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threading.Lock()
+        self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threads.Lock()
 
     @contextmanager
     def one(self) -> Iterator[Slot]:

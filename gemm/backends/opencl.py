@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gemm.backends.base import Backend, Launch
+from gemm import threads
+from gemm.backends.base import Backend, Drivers, Launch
 from gemm.backends.opencl_context import Handle
 from gemm.backends.opencl_devices import broken, describe, discover
 from gemm.backends.opencl_launch import Launcher
@@ -26,18 +26,12 @@ class OpenCLBackend(Backend):
     name = "opencl"
 
     def __init__(self) -> None:
-        self._devices: tuple[Device, ...] | None = None
+        self._drivers = Drivers("opencl", "OpenCL", _found)
         self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def devices(self) -> tuple[Device, ...]:
-        with self._lock:
-            if self._devices is None:
-                found = discover()
-                self._devices = tuple(
-                    describe(cl_device, f"opencl:{at}", Handle(cl_device)) for at, cl_device in enumerate(found)
-                )
-            return self._devices
+        return self._drivers.devices()
 
     def broken(self) -> list[str]:
         return broken()
@@ -68,7 +62,8 @@ class OpenCLBackend(Backend):
 
     def _device_of(self, context: Any, queue: Any) -> Device:
         """Ours if `context` is one of ours, else one that keeps the caller's context alive."""
-        for device in self._devices or ():
+        self._drivers.use()
+        for device in self._drivers.known:
             if device.handle.owns(context):
                 return device
         members = context.devices
@@ -99,7 +94,7 @@ class OpenCLBackend(Backend):
         return shared_from(device.handle) if device.unified else 0
 
     def copied(self) -> dict[str, dict[str, int]]:
-        return {device.key: dict(device.handle.copied) for device in (*(self._devices or ()), *self._foreign.values())}
+        return {device.key: dict(device.handle.copied) for device in (*self._drivers.known, *self._foreign.values())}
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         own = b.queue if isinstance(b, DeviceView) else None
@@ -141,3 +136,8 @@ class OpenCLBackend(Backend):
     def synchronize(self, device: Device) -> None:
         with device.handle.reported("waiting for the device"):
             device.handle.queue.finish()
+
+
+def _found() -> tuple[Device, ...]:
+    """Every device. Raises BackendUnavailable."""
+    return tuple(describe(cl_device, f"opencl:{at}", Handle(cl_device)) for at, cl_device in enumerate(discover()))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import sources
+from gemm import sources, threads
 from gemm.errors import KernelFailed
 
 _KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
@@ -83,7 +83,8 @@ class Handle:
         self._queue: Any = None
         self._programs: dict[tuple[str, str], Any] = {}
         self._spare: list[Memory] = []
-        self._lock = threading.RLock()
+        self._lock = threads.Lock(threading.RLock)
+        self._process = os.getpid()
         self._own = threading.local()
         self._holders: list[tuple[weakref.ref[Any], int]] = []
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
@@ -93,6 +94,7 @@ class Handle:
         """Turns pyopencl's errors inside the block into KernelFailed("what: ...")."""
         import pyopencl as cl
 
+        self.use()
         try:
             yield
         except KernelFailed as error:
@@ -107,6 +109,16 @@ class Handle:
             raise KernelFailed(f"{what}: out of host memory", memory=True) from error
         except UnicodeError as error:  # what a driver said of its failure, in an encoding of its own
             raise KernelFailed(f"{what}: {error}") from error
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork's child, and the parent used the device: no call of its driver may be made."""
+        return self._process != os.getpid()
+
+    def use(self) -> None:
+        """Before a call of the driver: in a fork's child it might never return. Raises KernelFailed there."""
+        if self.inherited:
+            raise KernelFailed("OpenCL was in use when this process was forked, and does not survive that", lost=True)
 
     def _works(self) -> bool:
         """Whether the device can still copy a byte.
@@ -129,6 +141,7 @@ class Handle:
     def context(self) -> Any:
         import pyopencl as cl
 
+        self.use()
         with self._lock:
             if self._context is None:
                 with self.reported("no OpenCL context"):
@@ -140,6 +153,7 @@ class Handle:
         """gemm's own queue; in order."""
         import pyopencl as cl
 
+        self.use()
         with self._lock:
             if self._queue is None:
                 with self.reported("no OpenCL queue"):

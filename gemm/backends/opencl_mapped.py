@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm import threads
 from gemm.backends.opencl_context import Handle, keep, unmapped
 from gemm.backends.opencl_in_place import Loan, fits
 from gemm.backends.opencl_layout import Layout
@@ -39,7 +40,7 @@ class Mapped:
         self.device_key, handle = device.key, device.handle  # the first one for gemm.operands.place
         self.handle: Handle = handle
         self.loan, self.nbytes = loan, nbytes
-        self.lock = threading.RLock()
+        self.lock = threads.Lock(threading.RLock)
         self.address = 0
         self._map: Any = None
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
@@ -61,7 +62,9 @@ class Mapped:
 
     def __del__(self) -> None:
         with suppress(Exception):  # of a lost device
-            if self._map is not None:
+            if self._map is not None and self.handle.inherited:
+                keep(self._map)
+            elif self._map is not None:
                 self._give()
 
     def _give(self) -> None:
@@ -103,7 +106,7 @@ class _Claims:
 
     def __init__(self) -> None:
         self._ranges: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._lock = threads.Lock()
 
     def add(self, owner: Any, start: int, nbytes: int) -> bool:
         """Claim the range while `owner` lives; False if some of it is claimed."""

@@ -41,6 +41,7 @@ class Replay:
         self._commands = []
         self._last: Any = None  # the last command given
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+        self._handle = handle
         self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
         # Arguments keep no memory alive. (Prepared matrices keep theirs, and the replays of their products.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
@@ -76,7 +77,7 @@ class Replay:
         import pyopencl as cl
 
         own = self._own  # alive until the commands are enqueued, whoever drops it meanwhile
-        if own is None:
+        if own is None or self._handle.inherited:
             return None
         try:
             return self._enqueue(a, b, c, out)

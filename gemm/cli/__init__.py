@@ -17,6 +17,7 @@ from typing import NoReturn
 from gemm import __version__
 from gemm.cli import bench, doctor, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
+from gemm.dispatch import errands
 from gemm.errors import BackendUnavailable
 
 COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
@@ -53,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(argv)
         if args.command != "doctor":  # which says more of that
             check_environment()
-        status: int = args.run(args)
+        with errands.waiting():  # who asks here wants the last word
+            status: int = args.run(args)
         sys.stdout.flush()
         return status
     except (Mistake, BackendUnavailable) as error:

@@ -90,8 +90,8 @@ class Child(contextlib.AbstractContextManager["Child"]):
                 self.close()
         yield {"step": "died", "cause": cause}
 
-    def close(self) -> None:
-        """Kill the process, if there is one; the next request starts another."""
+    def close(self, patience: float = 5.0) -> None:
+        """Kill the process, if there is one; the next request starts another. Its end is waited for so many seconds."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -100,7 +100,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             assert process.stdin is not None
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may hold it even now
-            process.wait(5)
+            process.wait(patience)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

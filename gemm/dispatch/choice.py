@@ -10,13 +10,16 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
-from gemm.catalog import HOST_BACKENDS
-from gemm.dispatch import correction, cost, entrants, probe, registry, trust, tuning
+from gemm.catalog import HOST_BACKENDS, Kernel
+from gemm.dispatch import correction, cost, entrants, errands, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
+
+STAND_IN = 1.0
+"""Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
 
 
 def choose(
@@ -43,39 +46,72 @@ def choose(
         from gemm.dispatch import several  # likewise
 
         return several.choose(problem, backend, kernel, held_by)
-    return _choose(problem, backend, kernel, held_by, without)
+    return _choice(problem, backend, kernel, held_by, without)
 
 
 def alone(problem: Problem) -> Plan:
     """The best plan for backend="hybrid" that is no Split."""
-    return _choose(problem, HYBRID, None, None, frozenset())
+    return _choice(problem, HYBRID, None, None, frozenset())
 
 
-def _verified(found: Candidate) -> bool:
+def _choice(
+    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
+) -> Plan:
+    patient = backend != "auto" or errands.patient()
+    return _choose(problem, backend, kernel, held_by, without, patient, trust.generation)
+
+
+def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
+    """The soonest that is verified, and whether it stands in for a sooner one, whose verification has begun.
+
+    Args:
+        patient: nothing is to stand in: the verification of the soonest is waited for.
+    """
     from gemm.dispatch import late  # which can start children
 
-    return late.verified(found.kernel, found.device)
+    unproven: list[Candidate] = []
+    while (found := queue.pop()) is not None:
+        if (found.kernel.name, found.device.key) in without:
+            continue
+        if not queue.unproven(found.kernel):
+            break
+        record = late.record(found.kernel, found.device)
+        if record is None and not patient:
+            unproven.append(found)
+        elif record["ok"] if record is not None else late.verified(found.kernel, found.device):
+            break
+    if unproven and found is not None and (found.seconds or 0.0) - (unproven[0].seconds or 0.0) <= STAND_IN:
+        late.begin(unproven[0].kernel, unproven[0].device)
+        return found, True
+    return next((each for each in unproven if late.verified(each.kernel, each.device)), found), False
 
 
 @lru_cache(maxsize=4096)
 def _choose(
-    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
-) -> Plan:
+    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]],
+    patient: bool, generation: int,
+) -> Plan:  # fmt: skip
     queue = _considered(problem, backend, kernel, held_by)
-    while (best := queue.pop()) is not None:
-        if (best.kernel.name, best.device.key) in without:
-            continue
-        if kernel or not best.kernel.late or _verified(best):
-            break
+    if kernel is None:
+        best, standing_in = _standing_in(queue, without, patient=patient)
+    else:
+        standing_in = False
+        while (best := queue.pop()) is not None and (best.kernel.name, best.device.key) in without:
+            pass
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"
     if held_by is not None:
         reason += f", on {held_by.key}, where the operands are"
+    elif queue.searching:
+        reason += ", until devices have been looked for"
     elif not kernel and backend == "auto" and not queue.away:
         reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
+    if standing_in:
+        reason += ", until a sooner one is verified"
     rival = queue.rival(best.device) if queue.away and held_by is None else math.inf
-    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival)
+    meanwhile = standing_in or queue.searching
+    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival, meanwhile)
 
 
 class _Queue:
@@ -83,15 +119,21 @@ class _Queue:
 
     Attributes:
         away: it has some that do not compute in host memory.
+        facts: what the probe found, as far as that was waited for. searching: a search for devices goes on.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.away = False
+    def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
+        self.away = self.searching = False
+        self.facts = facts
         self._problem = problem
         self._all: list[Entrant] = []
         self._found: dict[int, Candidate] = {}
         # (the NumPy reference is the last resort, whatever its time; seconds at least; number; weighed?)
         self._waiting: list[tuple[bool, float, int, bool]] = []
+
+    def unproven(self, kernel: Kernel) -> bool:
+        """Whether `kernel` is verified when it is first to be chosen."""
+        return trust.unproven(kernel, self.facts)
 
     def add(self, more: Lineup) -> None:
         first = len(self._all)
@@ -142,21 +184,30 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
                 f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
             )
         # Late rows need no probe, and operands that lie there no way to the device.
-        facts = probe.facts(run=kernel is None and not all(row.late for row in here))
+        facts = probe.facts(run=False)
+        if facts is None and kernel is None and not all(row.late for row in here):
+            facts = probe.soon() if backend == "auto" else probe.facts(run=True)
+            queue.searching = facts is None
+        queue.facts = facts
         queue.add(entrants.held(kind, backend, kernel, facts, held_by))
         return queue
-    facts = probe.facts(run=False)
+    facts = queue.facts = probe.facts(run=False)
     queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
     if backend == "auto" and kernel is None:
         best = queue.peek()
-        on_cpu = best.seconds if best is not None and best.kernel.backend == "cpu" else None
-        if on_cpu is None or not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
+        on_cpu = math.inf if best is None or best.seconds is None else best.seconds
+        if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue
+        if facts is None:
+            facts = probe.soon()
+            if facts is None and best is not None:  # which is verified, and computes meanwhile
+                queue.searching = True
+                return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
-    if kernel is None and facts is None:
-        facts = probe.facts(run=True)
-        queue = _Queue(problem)  # guesses do not compete with measured rates
+    if kernel is None and queue.facts is None:
+        facts = facts or probe.facts(run=True)
+        queue = _Queue(problem, facts)  # guesses do not compete with measured rates
         queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
     queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
     queue.away = True
@@ -235,7 +286,7 @@ def deliver(
     """
     without: frozenset[tuple[str, str]] = frozenset()
     failures: list[KernelFailed] = []
-    if plan is not None and (isinstance(plan, Split) or trust.failed(plan.kernel, plan.device)):
+    if plan is not None and (isinstance(plan, Split) or plan.meanwhile or trust.failed(plan.kernel, plan.device)):
         plan = None
     while True:
         try:
@@ -266,7 +317,8 @@ def run(
 ) -> Plan | None:  # fmt: skip
     """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
 
-    Returns None, too, while it is in doubt whether that is the best one (gemm.dispatch.correction). Inputs (and an
+    Returns None, too, while it is in doubt whether that is the best one (gemm.dispatch.correction), or it stands in for
+    one that is not known yet. Inputs (and an
     `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
     """
 
@@ -289,5 +341,6 @@ def run(
 
     held_by = out.device if isinstance(out, DeviceView) else None
     delivered = deliver(problem, backend, kernel, held_by, attempt, first and first[0])
-    certain = delivered is None or delivered.rival == math.inf or not correction.doubtful(delivered)
-    return delivered if certain else None
+    if delivered is None or delivered.meanwhile:
+        return None
+    return delivered if delivered.rival == math.inf or not correction.doubtful(delivered) else None

@@ -1,7 +1,8 @@
 """Kernels that are verified when they are first to be chosen: those of which a backend has too many for the probe.
 
 Each is checked once for a device and its driver, in a child process under a time limit, like everything the probe does;
-what came out is remembered on disk. A product whose kernel is new there waits for that, some seconds.
+what came out is remembered on disk. A product whose kernel is new there waits for that, some seconds, unless another
+kernel that is verified can stand in meanwhile (gemm.dispatch.choice).
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gemm import sources
+from gemm import sources, threads
 from gemm.catalog import Kernel
-from gemm.dispatch import probe, tuning
+from gemm.dispatch import errands, probe, tuning
 from gemm.dispatch.child import Child, Line, timeout
 from gemm.problem import Device
 
@@ -27,8 +27,7 @@ log = logging.getLogger("gemm")
 SIDE_BY_SIDE = 8
 """Children at most that verify at a time; each takes memory of the device."""
 
-_lock = threading.Lock()
-_records = threading.Lock()
+_records = threads.Lock()
 
 
 def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
@@ -38,14 +37,24 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
     return found if found and found["source"] == tuning.fingerprint(kernel) else None
 
 
+def begin(kernel: Kernel, device: Device) -> errands.Errand:
+    """Have `kernel` verified on `device`, once, whoever asks; `record` tells when that is done."""
+    key = "verified", kernel.label, device.backend, device.name, device.driver
+
+    def work(errand: errands.Errand) -> None:
+        if record(kernel, device) is None:
+            _verify(kernel, device, errand.child, lambda: errand.stopped)
+
+    return errands.begin(key, f"verifies {kernel.label} on {device.name}", work)
+
+
 def verified(kernel: Kernel, device: Device) -> bool:
     """Whether `kernel` is right on `device`; finds out if that is not known."""
-    with _lock:  # products of other threads want it, too, as often as not
+    found = record(kernel, device)
+    if found is None:
+        begin(kernel, device).wait()
         found = record(kernel, device)
-        if found is None:
-            with Child("gemm.dispatch.probe") as child:
-                found = _verify(kernel, device, child)
-    return bool(found["ok"])
+    return bool(found and found["ok"])
 
 
 def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
@@ -54,32 +63,35 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
     Args:
         until: when to begin with no more of them, by time.monotonic().
     """
-    with _lock:
-        waiting = deque(kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None)
+    waiting = deque(kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None)
 
-        def work() -> None:
-            with Child("gemm.dispatch.probe") as child:
-                while waiting and time.monotonic() < until:
-                    try:
-                        kernel = waiting.popleft()
-                    except IndexError:  # another one was faster
-                        return
-                    _verify(kernel, device, child)
+    def work() -> None:
+        with Child("gemm.dispatch.probe") as child:
+            while waiting and time.monotonic() < until:
+                try:
+                    kernel = waiting.popleft()
+                except IndexError:  # another one was faster
+                    return
+                _verify(kernel, device, child)
 
-        count = min(len(waiting), SIDE_BY_SIDE, os.cpu_count() or 1)
-        with ThreadPoolExecutor(max(1, count)) as pool:
-            for each in [pool.submit(work) for _ in range(count)]:
-                each.result()
+    count = min(len(waiting), SIDE_BY_SIDE, os.cpu_count() or 1)
+    with ThreadPoolExecutor(max(1, count)) as pool:
+        for each in [pool.submit(work) for _ in range(count)]:
+            each.result()
 
 
-def _verify(kernel: Kernel, device: Device, child: Child) -> Line:
+def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Have `child` verify `kernel`, and remember what comes out, unless by then this process is `stopped`."""
     log.info("gemm verifies %s on %s, once for its driver", kernel.label, device.name)
     found: Line = {"ok": False, "error": "the child process found no such device"}
-    for line in child.ask({"kernel": kernel.name, "device": device.key}, timeout()):
+    request = {"kernel": kernel.name, "device": device.key, "name": device.name, "driver": device.driver}
+    for line in child.ask(request, timeout()):
         if line["step"] == "kernel":
             found = line
         elif line["step"] in ("died", "refused"):
             found = line | {"ok": False, "error": f"a child process that checked it {line['cause']}"}
+    if stopped():
+        return
     if not found["ok"]:
         log.warning("gemm does without %s on %s: %s", kernel.label, device.name, found["error"])
     place = f"{device.name} with {device.driver}"
@@ -99,7 +111,6 @@ def _verify(kernel: Kernel, device: Device, child: Child) -> Line:
         probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
         if found.get("step") != "refused":  # which says nothing of the kernel: the next process tries again
             sources.update(name, change)
-    return known
 
 
 def _merged(lines: list[Line], about: Line, known: Line) -> list[Line]:

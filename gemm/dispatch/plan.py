@@ -76,6 +76,7 @@ class Plan:
     Attributes:
         factor: by which the model's prediction was corrected.
         rival: predicted seconds of the soonest on another device, for operands on the host; infinite without one.
+        meanwhile: it stands in while devices are looked for, or a kernel is verified; the next product asks again.
     """
 
     problem: Problem
@@ -85,6 +86,7 @@ class Plan:
     reason: str
     factor: float = 1.0
     rival: float = math.inf
+    meanwhile: bool = False
 
     def __hash__(self) -> int:
         return hash((self.problem, self.kernel))  # of all fields it would take longer, and these are enough

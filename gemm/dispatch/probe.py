@@ -13,7 +13,6 @@ import logging
 import os
 import stat
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from gemm import sources
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
-from gemm.dispatch import tuning
+from gemm.dispatch import errands, tuning
 from gemm.dispatch.plan import Rates
 from gemm.problem import Device
 
 if TYPE_CHECKING:
     from gemm.dispatch.child import Line
+    from gemm.dispatch.errands import Errand
 
 log = logging.getLogger("gemm")
 
@@ -83,13 +83,26 @@ def _rates(record: dict[str, Any]) -> Rates:
     return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
 
 
-_lock = threading.Lock()
+_memory: dict[str, Facts | None] = {}
 
 
 def facts(*, run: bool) -> Facts | None:
-    """The machine's facts: from this process, from disk, or (if `run`) from a new probe; None if not known yet."""
-    with _lock:
-        return _known(entry(), run=run)
+    """The machine's facts: from this process, from disk, or (if `run`) from a new probe; None if not known yet.
+
+    A probe is waited for; a lookup never waits for one.
+    """
+    return _known(entry(), run=run)
+
+
+def soon() -> Facts | None:
+    """The facts, or None while they are looked for, which begins now. A thread that is patient waits."""
+    found = recall(entry())
+    if found is None:
+        errand = _begin(entry())
+        if errands.patient():
+            errand.wait()
+            found = recall(entry())
+    return found
 
 
 def devices(backend: str) -> tuple[Device, ...]:
@@ -102,55 +115,62 @@ def devices(backend: str) -> tuple[Device, ...]:
     from gemm.errors import BackendUnavailable
 
     if backend not in HOST_BACKENDS:
-        with _lock:
-            found = _known(entry(), run=False) or _known(entry("drivers"), run=True)
+        found = facts(run=False) or _known(entry("drivers"), run=True)
         if found and backend in found.deadly:
             raise BackendUnavailable(backend, found.deadly[backend], "Remove or update that driver")
     return registry.backend(backend).devices()
 
 
 def _known(name: str, *, run: bool) -> Facts | None:
-    """The facts of entry `name`: remembered, or new ones if `run`. That there are none on disk is remembered, too."""
-    if _memory.get(name) is None and (run or name not in _memory):
-        blob = sources.load(name)
-        if blob is None and not run:
-            _memory[name] = None
-            return None
-        found = _probe(verify=name == entry()) if blob is None else Facts(json.loads(blob))
-        if blob is None and found.lines:
-            sources.store(name, json.dumps(found.lines).encode())
-        _memory[name] = found
-    return _memory[name]
-
-
-def look() -> Facts:
-    """What devices there are, found anew in a child process; nothing is remembered."""
-    return _probe(verify=False)
-
-
-def forget() -> None:
-    """Drop what is remembered in this process and on disk, so that the next need probes anew."""
-    with _lock:
-        _memory.clear()
-        folder = sources.cache_dir()
-        if folder is not None:
-            for name in (entry(), entry("drivers"), entry("verified"), entry("costs")):
-                (folder / name).unlink(missing_ok=True)
-
-
-_memory: dict[str, Facts | None] = {}
+    found = recall(name)
+    if found is None and run:
+        _begin(name).wait()
+        found = recall(name)
+    return found
 
 
 def recall(name: str) -> Facts | None:
-    """The facts of entry `name`, if there are any."""
-    with _lock:
-        return _known(name, run=False)
+    """The facts of entry `name`: remembered, or from disk. That there are none there is remembered, too."""
+    if name not in _memory:
+        blob = sources.load(name)
+        _memory.setdefault(name, None if blob is None else Facts(json.loads(blob)))
+    return _memory[name]
 
 
 def keep(name: str, found: Facts) -> None:
     """Let `recall` give `found` in this process."""
-    with _lock:
-        _memory[name] = found
+    _memory[name] = found
+
+
+def _begin(name: str) -> Errand:
+    """The search for what entry `name` is to have."""
+
+    def search(errand: Errand) -> None:
+        blob = sources.load(name)  # another process may have been faster
+        found = _probe(errand, verify=verify) if blob is None else Facts(json.loads(blob))
+        if errand.stopped:
+            return
+        if blob is None and found.lines:
+            sources.store(name, json.dumps(found.lines).encode())
+        keep(name, found)
+
+    verify = name == entry()
+    what = "looks for devices and verifies their kernels" if verify else "looks for devices"
+    return errands.begin(name, what, search)
+
+
+def look() -> Facts:
+    """What devices there are, found anew in a child process; nothing is remembered."""
+    found: list[Facts] = []
+    errands.begin(object(), "looks for devices", lambda errand: found.append(_probe(errand, verify=False))).wait()
+    return found[0]
+
+
+def forget() -> None:
+    """Drop what is remembered in this process and on disk, so that the next need probes anew."""
+    _memory.clear()
+    for kind in ("probe", "begun", "drivers", "verified", "costs"):
+        sources.remove(entry(kind))
 
 
 @lru_cache(maxsize=4)
@@ -193,58 +213,69 @@ def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
     return [os.path.join(folder, name) for name in names if name.startswith(start) and name.endswith(end)]
 
 
-def _probe(*, verify: bool) -> Facts:
+def _probe(errand: Errand, *, verify: bool) -> Facts:
     """Ask children until one finishes or too many died; each death blames the step it died in.
+
+    What a process that ended in the midst of it has found is on disk, and is not looked for again.
 
     Args:
         verify: kernels, too, not only which devices there are.
     """
-    from gemm.dispatch.child import Child, timeout
+    from gemm.dispatch.child import timeout
 
-    lines: list[Line] = []
-    skip: list[str] = []  # what is known, for better or worse
+    begun = entry("begun")
+    lines: list[Line] = json.loads((sources.load(begun) if verify else None) or b"[]")
+    # What is known, for better or worse.
+    skip = [f"{line['kernel']} on {line['device']}" for line in lines if line["step"] == "kernel"]
+    skip += [line["backend"] for line in lines if line.get("deadly")]
+    if verify:
+        errand.leave = lambda: sources.store(begun, json.dumps(lines).encode()) if lines else None
     log.info("gemm %s, once for these drivers", "verifies kernels" if verify else "looks for devices")
-    with Child("gemm.dispatch.probe") as child:
-        for _ in range(RESTARTS):
-            step = cause = None
-            for line in child.ask({"skip": skip, "verify": verify}, timeout()):
-                if line["step"] == "begin":
-                    step = line["what"]
-                elif line["step"] in ("died", "refused"):
-                    cause = line["cause"]
-                elif line not in lines:
-                    lines.append(line)
-                    if line["step"] == "kernel":
-                        skip.append(f"{line['kernel']} on {line['device']}")
-            if cause is None:
-                break
-            if step is None:
-                log.warning("gemm does without devices for now: the probe %s", cause)
-                break
-            skip.append(step)
-            log.warning("gemm does without %s: the probe %s there", step, cause)
-            name, _, device = step.partition(" on ")
-            if device:
-                lines.append({"step": "kernel", "kernel": name, "device": device, "ok": False, "error": cause})
-            else:
-                unavailable = f"its driver {cause} in a child process"
-                lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
+    for _ in range(RESTARTS):
+        step = cause = None
+        for line in errand.child.ask({"skip": skip, "verify": verify}, timeout()):
+            if line["step"] == "begin":
+                step = line["what"]
+            elif line["step"] in ("died", "refused"):
+                cause = line["cause"]
+            elif line not in lines:
+                lines.append(line)
+                if line["step"] == "kernel":
+                    skip.append(f"{line['kernel']} on {line['device']}")
+        if cause is None or errand.stopped:
+            break
+        if step is None:
+            log.warning("gemm does without devices for now: the probe %s", cause)
+            break
+        skip.append(step)
+        log.warning("gemm does without %s: the probe %s there", step, cause)
+        name, _, device = step.partition(" on ")
+        if device:
+            lines.append({"step": "kernel", "kernel": name, "device": device, "ok": False, "error": cause})
+        else:
+            unavailable = f"its driver {cause} in a child process"
+            lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
+    if verify and not errand.stopped:
+        sources.remove(begun)
     return Facts(lines)
 
 
 def answer(request: Line) -> Iterator[Line]:
     """The child's answer: what one kernel does on one device, if the request names them, or what there is."""
-    return _check(request["kernel"], request["device"]) if "kernel" in request else explore(request)
+    return _check(request) if "kernel" in request else explore(request)
 
 
-def _check(name: str, key: str) -> Iterator[Line]:
+def _check(request: Line) -> Iterator[Line]:
     from gemm.dispatch import registry
     from gemm.verify import quick
 
+    name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
+    about = request["name"], request["driver"]  # a caller's context has a key that is known in his process only
     try:
-        quick(backend, kernel, next(device for device in backend.devices() if device.key == key))
+        alike = [device for device in backend.devices() if (device.name, device.driver) == about]
+        quick(backend, kernel, next(device for device in sorted(alike, key=lambda device: device.key != key)))
     except StopIteration:
         error = f"there is no {key}"
     except Exception as failure:  # whatever it is, the kernel is not to be trusted

@@ -7,19 +7,20 @@ the rest of it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
-from gemm.catalog import Kernel
-from gemm.dispatch import probe
+from gemm import threads
+from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
+from gemm.dispatch import errands, probe
 from gemm.dispatch.probe import Facts
 from gemm.errors import KernelFailed
 from gemm.problem import Device
 
 log = logging.getLogger("gemm")
 
-_lock = threading.Lock()  # products of several threads fail at once
+_lock = threads.Lock()  # products of several threads fail at once
 _failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
 _lost: dict[str, str] = {}  # device → why
 
@@ -27,10 +28,20 @@ forgetful: list[Callable[[], None]] = []
 """What is to be called when choices are no longer valid."""
 
 
+_changes = count()
+generation = 0
+"""Another number after each change that choices depend on: one that was made before and kept after it is not found."""
+
+
 def forget_choices() -> None:
     """Drop cached choices, after something that they depend on has changed."""
+    global generation
+    generation = next(_changes) + 1
     for forget in forgetful:
         forget()
+
+
+errands.finished.append(forget_choices)
 
 
 def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:
@@ -57,20 +68,26 @@ def failed(kernel: Kernel, device: Device) -> str:
 
 def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, Any] | None:
     """What came out when `kernel` was verified on `device`; None if it was not yet."""
-    if kernel.late:
+    if unproven(kernel, facts):
         from gemm.dispatch import late
 
         return late.record(kernel, device)
     return facts.of(kernel, device) if facts else None
 
 
+def unproven(kernel: Kernel, facts: Facts | None) -> bool:
+    """Whether `kernel` is verified when it is first to be chosen: it is a late one, or the probe has not ended yet."""
+    early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
+    return kernel.late or early
+
+
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
     """Why `kernel` may not be chosen on `device` unless it is named, as far as is known; or "".
 
-    Late ones may be, until they fail: what chooses one has it verified.
+    Unproven ones may be, until they fail: what chooses one has it verified.
     """
     record = _record(kernel, device, facts)
-    if record is None and kernel.late:
+    if record is None and unproven(kernel, facts):
         return ""
     if record is None:
         return "not verified on this device and driver"

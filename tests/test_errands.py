@@ -1,0 +1,235 @@
+"""A search for devices goes on beside products: none of them waits for it, nor a fork's child; who names a device does.
+
+The search is held up by a backend that waits in the child until a file is there, so that nothing depends on luck.
+"""
+
+import os
+import textwrap
+import threading
+
+import pytest
+from test_dispatch import run_python
+
+from gemm.catalog import BY_NAME
+from gemm.dispatch import choice, errands, late
+from gemm.dispatch.plan import Candidate
+from gemm.problem import Device
+
+SLOW = """
+import os, time
+import numpy as np
+from gemm.backends.base import Backend
+from gemm.problem import Device
+
+class Slow(Backend):
+    name = "slow"
+    def devices(self):
+        open(os.environ["GATE"] + ".reached", "w").close()
+        while not os.path.exists(os.environ["GATE"]):
+            time.sleep(0.01)
+        return (Device("slow", "slow:0", "a device", kind="gpu"),)
+    def launcher(self, kernel, device, problem):
+        def launch(a, b, c, out, alpha, beta):
+            out[...] = alpha * (a @ b) + (0 if c is None else beta * c)
+        return launch
+"""
+CUSTOMIZE = """
+import sys
+import gemm.catalog as catalog
+for name in ("opencl", "cuda"):
+    del catalog.BACKENDS[name]
+catalog.BACKENDS["slow"] = "slow:Slow"
+rows = (*[row for row in catalog.KERNELS if row.name in ("sgemm_scalar_4x4", "gemm_numpy_reference")],
+        catalog.Kernel("sgemm_slow_1x1", "slow", "slow", "float32", "none.c", ordered=False, gflops=1e9))
+names = {"KERNELS": rows, "BY_NAME": {row.name: row for row in rows}, "TARGETS": {row.target for row in rows}}
+for module in [module for name, module in sys.modules.items() if name.startswith("gemm")]:
+    vars(module).update({name: value for name, value in names.items() if hasattr(module, name)})
+"""
+START = """
+import logging, os, signal, sys, threading, time
+import numpy as np
+signal.alarm(100)  # what hangs is a failure
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+import gemm
+from gemm.dispatch import errands, probe
+gate, errands.PATIENCE = os.environ["GATE"], 0.1
+small, large = np.ones((9, 9), np.float32), np.ones((700, 700), np.float32)
+def reached():
+    while not os.path.exists(gate + ".reached"): time.sleep(0.01)
+def opened():
+    open(gate, "w").close()
+def searched():
+    while probe.facts(run=False) is None or errands._running: time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs START and some code beside a backend whose search ends no sooner than the code says; returns the output."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
+
+    def run(code, **environment):
+        done = run_python(
+            START + textwrap.dedent(code), PYTHONPATH=str(tmp_path), GATE=str(tmp_path / "gate"), GEMM_NUM_THREADS="1",
+            GEMM_CACHE_DIR=str(tmp_path / "cache"), GEMM_PROBE_TIMEOUT="90", GEMM_ADAPT="0",
+            **environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
+def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python):
+    python(
+        """
+        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits.start()
+        reached()
+        assert (gemm.gemm(small, small) == 9).all() and waits.is_alive()
+        if (pid := os.fork()) == 0:
+            signal.alarm(50)
+            fine = (gemm.gemm(small, small) == 9).all() and (gemm.gemm(large, large) == 700).all()
+            os._exit(0 if fine else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert waits.is_alive()
+        opened()
+        waits.join()
+        assert probe.facts(run=False).devices
+        """
+    )
+
+
+def test_a_large_product_is_computed_by_what_is_known_while_devices_are_looked_for(python):
+    told = python(
+        """
+        assert (gemm.gemm(large, large) == 700).all()
+        reached()
+        plan = gemm.plan(large, large)
+        assert plan.device == "cpu:0" and "until devices have been looked for" in plan.reason
+        for _ in range(3):
+            assert (gemm.gemm(large, large) == 700).all() and (plan(large, large) == 700).all()
+        assert probe.facts(run=False) is None
+        opened()
+        searched()
+        assert (plan(large, large) == 700).all()
+        assert "until" not in plan.reason and "until" not in gemm.plan(large, large).reason
+        """
+    )
+    assert "gemm waits" not in told
+
+
+@pytest.mark.parametrize("code", [
+    "gemm.gemm(large, large, backend='slow')", "gemm.explain(large, large)",
+    "import gemm.cli; assert gemm.cli.main(['explain', '-M', '700', '-N', '700', '-K', '700']) == 0",
+])  # fmt: skip
+def test_who_names_a_device_or_asks_for_the_choice_waits_and_is_told(python, code):
+    told = python(
+        f"""
+        class Told(logging.Handler):
+            def emit(self, record):
+                opened()
+        logging.getLogger("gemm").addHandler(Told())
+        {code}
+        assert probe.facts(run=False).devices
+        """
+    )
+    assert "gemm waits: it looks for devices and verifies their kernels" in told
+
+
+def test_several_threads_make_one_search(python, tmp_path):
+    python(
+        """
+        started = []
+        from gemm.dispatch.child import Child
+        start = Child._start
+        Child._start = lambda self: started.append(self) or start(self)
+        waits = [threading.Thread(target=probe.facts, kwargs={"run": True}) for _ in range(4)]
+        for thread in waits: thread.start()
+        gemm.gemm(large, large)
+        reached(), opened()
+        for thread in waits: thread.join()
+        assert len(started) == 1
+        """
+    )
+
+
+def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tmp_path):
+    """Nor does it wait for the rest."""
+    python("gemm.gemm(large, large); reached()")
+    (entry,) = (tmp_path / "cache").glob("begun-*")
+    assert b"sgemm_scalar_4x4" in entry.read_bytes()
+    python(
+        """
+        from gemm.dispatch.child import Child
+        asked, ask = [], Child.ask
+        Child.ask = lambda self, request, limit: asked.append(request) or ask(self, request, limit)
+        opened()
+        facts = probe.facts(run=True)
+        assert "sgemm_scalar_4x4 on cpu:0" in asked[0]["skip"]
+        assert facts.kernels["sgemm_scalar_4x4", "cpu:0"]["ok"] and facts.kernels["sgemm_slow_1x1", "slow:0"]["ok"]
+        """
+    )
+    assert not list((tmp_path / "cache").glob("begun-*"))
+
+
+def test_an_error_of_the_work_is_that_of_who_waits():
+    def work(_):
+        raise ZeroDivisionError("the work's")
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="the work's"):
+            errands.begin("faulty", "fails", work).wait()
+
+
+def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done = []
+    errand = errands.begin("alone", "works", done.append)
+    assert not done
+    errand.wait()
+    assert done == [errand]
+
+
+# Rows that are verified when they are first to be chosen.
+
+BEST, OTHER = BY_NAME["sgemm_cuda_tile"], next(row for row in BY_NAME.values() if row.late and row.name[0] == "d")
+GPU = Device("cuda", "cuda:0", "a GPU", kind="gpu")
+
+
+class Field:
+    """A queue of candidates, all of late rows."""
+
+    def __init__(self, *seconds):
+        rows = (BEST, OTHER)
+        self.left = [Candidate(row, GPU, time) for row, time in zip(rows, seconds, strict=True)]
+
+    def unproven(self, _):
+        return True
+
+    def pop(self):
+        return self.left.pop(0) if self.left else None
+
+
+@pytest.mark.parametrize(("known", "seconds", "patient", "expected", "log"), [
+    ({BEST: True}, (1, 2), False, (BEST, False), []),
+    ({OTHER: True}, (1, 1.5), False, (OTHER, True), ["begin"]),
+    ({OTHER: True}, (1, 1.5), True, (BEST, False), ["wait"]),
+    ({OTHER: True}, (1, 60), False, (BEST, False), ["wait"]),  # it would take longer than the verification
+    ({}, (1, 2), False, (BEST, False), ["wait"]),  # there is nothing to stand in
+    ({BEST: False, OTHER: True}, (1, 2), False, (OTHER, False), []),
+    ({BEST: False, OTHER: False}, (1, 2), False, (None, False), []),
+], ids=str)  # fmt: skip
+def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
+    done = []
+    monkeypatch.setattr(late, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
+    monkeypatch.setattr(late, "verified", lambda *_: done.append("wait") or True)
+    monkeypatch.setattr(late, "begin", lambda *_: done.append("begin"))
+    found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
+    assert ((found and found.kernel), meanwhile) == expected
+    assert done == log
