@@ -272,8 +272,10 @@ class Own(np.ndarray):
 def test_out_of_another_class_may_be_empty(kind, shape):
     """What has elements may be told from a copy by its memory; what has none must not be refused for that."""
     a, b = numbers(shape[0], 4), numbers(4, shape[1])
-    for product in (lambda out: gemm.gemm(a, b, out=out), lambda out: gemm.matmul(a, b, out=out),
-                    lambda out: gemm.einsum("ij,jk", a, b, out=out), lambda out: gemm.gemm_many([a], b, out=[out])[0]):  # fmt: skip
+    for product in (
+        lambda out: gemm.gemm(a, b, out=out), lambda out: gemm.matmul(a, b, out=out),
+        lambda out: gemm.einsum("ij,jk", a, b, out=out), lambda out: gemm.gemm_many([a], b, out=[out])[0],
+    ):  # fmt: skip
         if kind == "torch":
             out = pytest.importorskip("torch").zeros(shape, dtype=pytest.importorskip("torch").float64)
         else:
