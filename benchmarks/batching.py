@@ -1,4 +1,4 @@
-"""What merging many small products gains: gemm.batching, gemm.submit and gemm.gemm_many beside calls one by one.
+"""What merging many small products gains: gemm.batching and gemm.gemm_many beside calls one by one.
 
     python benchmarks/batching.py [--sizes 8,16,32,64] [--count 10000] [--rounds 9] [--json FILE]
 
@@ -6,7 +6,6 @@
 
     one by one     gemm.gemm(a, b, out=c) for each; this is the 1 of the ratios
     batching       the same calls in a block of gemm.batching()
-    submit         gemm.submit(a, b, out=c) for each, and the last one's result
     gemm_many      gemm.gemm_many(as, bs, out=cs)
     ..., new       the same two without out
     stack          gemm.gemm on stacked arrays, and
@@ -85,11 +84,6 @@ def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, 
                 product(x, y, out=z)
         finish()
 
-    def submit() -> None:
-        futures = [gemm.submit(x, y, out=z, **options) for x, y, z in given]
-        futures[-1].result()
-        finish()
-
     def many() -> None:
         gemm.gemm_many(a, b, out=out, **options)
         finish()
@@ -99,7 +93,7 @@ def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, 
         finish()
 
     return {
-        "one by one": one_by_one, "batching": batching, "submit": submit, "gemm_many": many,
+        "one by one": one_by_one, "batching": batching, "gemm_many": many,
         "one by one, new": one_by_one_new, "gemm_many, new": many_new,
     }  # fmt: skip
 

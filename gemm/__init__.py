@@ -19,7 +19,7 @@ from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
 from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
-from gemm.pending import batching, gemm_many, submit
+from gemm.pending import batching, gemm_many
 from gemm.prepared import Prepared, prepare
 from gemm.sharded import Sharded, shard
 from gemm.summation import einsum
@@ -51,7 +51,6 @@ __all__ = [
     "set_num_threads",
     "shard",
     "show_config",
-    "submit",
     "tensordot",
     "transpose",
     "use",

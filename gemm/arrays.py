@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm import functions, interop, plain
-from gemm.functions import Options, active, attempt
+from gemm.functions import Options, attempt, inside
 from gemm.problem import DeviceView
 
 _NONE: Options = {}
@@ -110,8 +110,8 @@ class Bare:
 
     def around(self) -> Options:
         """The options that hold: the arguments', before those of `gemm.use`."""
-        frame = active.get()
-        return self.options if frame is None else {**frame.options, **self.options}
+        options = inside()
+        return self.options if options is None else {**options, **self.options}
 
     def back(self, result: Any) -> Any:
         """`result` as the caller gets it: an Array, a scalar, or the very argument that it was written to."""

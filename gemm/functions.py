@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,19 +19,37 @@ from gemm.api import at_once as gemm
 Options = dict[str, Any]
 
 
-class Frame(NamedTuple):
+class Frame:
     """One `with gemm.use(...)` that a thread or task is in.
 
     Attributes:
-        options: its own, and those of the ones around it that it has not. outer: the next one. owner: what was entered.
+        options: its own. outer: the one around it. owner: what was entered. live: its block has not ended. Contexts are
+            copied to tasks, which keep their frames: by this they see the end of a block, too.
     """
 
-    options: Options
-    outer: Frame | None
-    owner: object
+    __slots__ = ("live", "options", "outer", "owner")
+
+    def __init__(self, options: Options, outer: Frame | None, owner: object) -> None:
+        self.options, self.outer, self.owner, self.live = options, outer, owner, True
 
 
 active: ContextVar[Frame | None] = ContextVar("gemm.use", default=None)
+"""The innermost one, which may have ended."""
+
+
+def inside() -> Options | None:
+    """The options of the blocks of `gemm.use` that this context is in, the inner ones' first; None outside."""
+    frame = active.get()
+    if frame is None:
+        return None
+    if frame.outer is None:  # the short way
+        return frame.options if frame.live else None
+    found: Options | None = None
+    while frame is not None:
+        if frame.live:
+            found = {**frame.options, **(found or {})}
+        frame = frame.outer
+    return found
 
 
 def attempt(function: Callable[..., Any], options: Options, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -53,7 +53,9 @@ def wrap_output(array: Any) -> Operand:
             raise ValueError("out is read-only; pass a writeable array")
         _refuse_broadcast(operand)
         return operand
-    if operand is not array and not overlap(operand, wrap(array, "out")):
+    # Two views of no elements share nothing to tell by; what has a shape is an array of some library.
+    shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
+    if operand is not array and not shared:
         raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
     if not operand.flags.writeable:
         raise ValueError("out is read-only; pass a writeable array")

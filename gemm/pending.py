@@ -1,4 +1,4 @@
-"""Many small products, computed together: `gemm.batching`, `gemm.submit` and `gemm.gemm_many`.
+"""Many small products, computed together: `gemm.batching` and `gemm.gemm_many`.
 
 A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
 GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
@@ -23,7 +23,6 @@ from gemm.api import at_once, gemm
 from gemm.call import normalise
 from gemm.catalog import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
-from gemm.future import Future
 from gemm.operands import item
 from gemm.resident import Together
 
@@ -41,17 +40,11 @@ class Batch:
     """The products that wait in one thread. See `batching`."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # whose result is asked for elsewhere is computed there
+        self._lock = threading.RLock()  # another thread may flush it
         self._pending = repeat.pending(self)
-        self._futures: list[tuple[int, Future]] = []
         self._failed: dict[int, BaseException] = {}  # of the products being computed, by their numbers
         self._failures: list[BaseException] = []  # of those before, which nobody was told of
         self._depth = 0
-
-    def await_others(self) -> None:
-        """Be this thread's, so that what it is given waits until something else is asked for."""
-        if self._pending is not None:
-            self._pending.enter()
 
     def __len__(self) -> int:
         """How many products wait."""
@@ -88,14 +81,14 @@ class Batch:
         self._raise()
 
     def deliver(self) -> None:
-        """`flush`, but what products raise is kept for the next one, or told by their futures."""
+        """`flush`, but what products raise is kept for the next one."""
         self._compute(lambda pending: pending.run(self._goes, self._send, self._retry))
 
     def _compute(self, how: Callable[[Any], Any]) -> Any:
         """What `how` returns for the gemm._memo.Batch, all of which it computes, if there is one."""
         with self._lock:
             before = repeat.exchange(None)  # nothing waits that is asked for meanwhile
-            futures, self._futures, self._failed = self._futures, [], {}
+            self._failed = {}
             try:
                 found = how(self._pending) if self._pending is not None else None
             finally:
@@ -103,8 +96,6 @@ class Batch:
                 failed, self._failed = self._failed, {}
             if self._depth == 0 and self._pending is not None and before is self._pending:
                 self._pending.leave()
-            for number, future in futures:
-                future.settle(failed.pop(number, None))
             self._failures += [_named(error, number) for number, error in failed.items()]
             return found
 
@@ -112,23 +103,6 @@ class Batch:
         failures, self._failures = self._failures, []
         if failures:
             raise failures[0]
-
-    def submit(self, operands: tuple[Any, ...], options: dict[str, Any]) -> Future:
-        """The future of a product; of one that cannot wait it is done."""
-        if self._pending is None:
-            return Future(None, gemm(*operands, **options))
-        with self._lock:
-            self._depth += 1
-            try:
-                result, number = self._pending.ask(gemm, operands, options)
-            finally:
-                self._depth -= 1
-            if number < 0:
-                self.deliver()
-                return Future(None, result)
-            future = Future(self.deliver, result)
-            self._futures.append((number, future))
-            return future
 
     def at_once(self, key: object, count: int, columns: Sequence[Any]) -> list[Any] | None:
         """The results of so many products, if they take so little time that nobody else need come to his turn."""
@@ -233,19 +207,6 @@ def batching() -> Batch:
     computing them meets is raised at the end (or by flush) and names the product; all others are complete.
     """
     return _joined()
-
-
-def submit(a: Any, b: Any, c: Any = None, **options: Any) -> Future:
-    """`gemm.gemm` of these arguments as a future, whose product waits until its result, or another's, is asked for.
-
-    Until it is done, no operand must be changed. Arguments are checked at once, with gemm's errors. A product that
-    gains nothing by waiting is done when this returns. For thousands of products, `gemm_many` takes far less time.
-    """
-    batch: Batch | None = repeat.current()
-    if batch is None:
-        batch = Batch()
-        batch.await_others()
-    return batch.submit((a, b) if c is None else (a, b, c), options)
 
 
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, interop, operands, repeat
-from gemm.backends.base import Launch
+from gemm.backends.base import Kept, Launch
 from gemm.call import Call, normalise
+from gemm.catalog import BY_NAME
 from gemm.dispatch import registry, trust
 from gemm.dispatch.plan import ALL, HYBRID
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand
+from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.sources import version
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
@@ -34,22 +36,22 @@ class Prepared:
     """A matrix packed for the kernel that multiplies by it; pass it to `gemm` or `matmul` as b.
 
     It holds a packed copy: later changes of the array that it was made from do not show (but see `prepare` for CUDA).
+    Nothing changes it, so that copies of it are itself. One of the CPU can be pickled, for this version of gemm and a
+    CPU that has the kernel; what lies in a device's memory cannot.
 
     Attributes:
         shape: (k, n), as it is multiplied. dtype: of the products. nbytes: of the packed copy.
         kernel, device: names of what it was packed for.
     """
 
-    def __init__(self, b: Operand, plan: dispatch.Plan) -> None:
-        self.shape: tuple[int, int] = (b.shape[0], b.shape[1])
-        self.dtype = b.dtype
-        self._plan = plan
-        backend, ordered = registry.backend(plan.kernel.backend), plan.problem.reproducible
-        self._kept = backend.keep(plan.kernel, plan.device, b, reproducible=ordered)
-        memory = self._kept.owner.memory
+    def __init__(self, kept: DeviceView, plan: dispatch.Plan) -> None:
+        self.shape: tuple[int, int] = (kept.shape[0], kept.shape[1])
+        self.dtype = kept.dtype
+        self._plan, self._kept = plan, kept
+        memory = kept.owner.memory
         self._repeated = memory if isinstance(memory, np.ndarray) else None  # b of repeated products; a Replay knows it
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
-        self._shape_of_b = np.broadcast_to(np.zeros((), b.dtype), b.shape)
+        self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
         self._memos: dict[object, Any] = {}
 
     kernel = property(lambda self: self._plan.kernel.name)
@@ -65,6 +67,22 @@ class Prepared:
         raise TypeError(
             "a prepared matrix is packed for products and is no array; keep the array that it was made from"
         )
+
+    def __copy__(self) -> Prepared:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Prepared:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._repeated is None:
+            raise TypeError(
+                f"a prepared matrix in the memory of {self.device} cannot be pickled; pickle the matrix that it was "
+                "made from, and prepare that"
+            )
+        row = self._plan.kernel
+        kernel = version(), row.name, tuple(sorted(row.params.items()))
+        return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
     def product(self, a: Any, c: Any, out: Any, options: dict[str, Any]) -> Any:
         """alpha · op(a) · self + beta · c; `options` as `gemm.gemm` takes them."""
@@ -158,6 +176,28 @@ class Prepared:
         return self._memos[known]
 
 
+def _unpickled(
+    kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
+    packed: np.ndarray,
+) -> Prepared:  # fmt: skip
+    """What Prepared.__reduce__ tells of. Raises BackendUnavailable where its panels cannot be read."""
+    made_by, name, params = kernel
+    remedy = "Pickle the matrix that it was made from, and prepare that here"
+    if made_by != version():
+        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {version()}", remedy)
+    if name not in BY_NAME:
+        raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
+    row = replace(BY_NAME[name], params=dict(params))
+    device = registry.backend(row.backend).devices()[0]
+    if cause := dispatch.unavailable(row, device):
+        raise BackendUnavailable(name, f"a matrix was prepared for a kernel that {cause}", remedy)
+    own = operands.aligned(packed.nbytes)
+    own[...] = packed
+    strides = (shape[1] * dtype.itemsize, dtype.itemsize)
+    kept = DeviceView(Kept(own), own.ctypes.data, 0, shape, strides, dtype, device, readonly=True)
+    return Prepared(kept, dispatch.Plan(problem, row, device, 0.0, "as it was pickled"))
+
+
 def prepare(
     b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, precision: str = "highest",
     reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
@@ -199,5 +239,11 @@ def prepare(
     if isinstance(right, np.ndarray):
         right = right.astype(problem.dtype, copy=False)
     made: list[Prepared] = []
-    dispatch.deliver(problem, asked, kernel, held_by, lambda plan: made.append(Prepared(right, plan)))
+
+    def attempt(plan: dispatch.Plan) -> None:
+        backend = registry.backend(plan.kernel.backend)
+        kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
+        made.append(Prepared(kept, plan))
+
+    dispatch.deliver(problem, asked, kernel, held_by, attempt)
     return made[0]

@@ -142,7 +142,11 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
             raise ValueError(f"the output of {subscripts!r} must have labels of its operands, each of them once")
     sizes: dict[str, int] = {}
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
-        for label, length in dict.fromkeys(zip(term, shape, strict=True)):
+        own: dict[str, int] = {}
+        for label, length in zip(term, shape, strict=True):
+            if own.setdefault(label, length) != length:  # a diagonal does not broadcast; of 0 and 1 NumPy's may
+                raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
+        for label, length in own.items():
             if sizes.get(label, 1) != 1 and length not in (1, sizes[label]):
                 raise ValueError(f"label {label!r} of operand {i} has length {length}, and {sizes[label]} before")
             sizes[label] = sizes[label] if length == 1 and label in sizes else length
@@ -166,7 +170,7 @@ def _ellipsis(term: str, ndim: int, position: int) -> int:
 
 
 def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
-    lengths = dict(zip(reversed(term), reversed(shape), strict=True))  # in the end of each label's first axis
+    lengths = dict(zip(term, shape, strict=True))
     labels = "".join(dict.fromkeys(term))
     broadcast = tuple(i for i, label in enumerate(labels) if lengths[label] != sizes[label])
     kept = tuple(label for label in labels if lengths[label] == sizes[label])

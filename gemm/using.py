@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import threading
+import sys
 from collections.abc import Callable
-from functools import lru_cache, wraps
-from types import FunctionType, TracebackType
+from functools import wraps
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,21 @@ def use(**options: Any) -> Using:
         with gemm.use(backend="opencl"):
             c = np.matmul(a, b)
 
-    It holds for the thread or asyncio task that entered it, and for tasks that it starts there, as long as somebody is
-    inside; other threads compute by NumPy. Contexts nest: the inner one's options win, the others' hold on. As a
-    decorator it holds while a function, or a coroutine, runs.
+    It holds for the thread or asyncio task that entered it, and for tasks that it starts there, until the block ends;
+    other threads and tasks compute by NumPy. Contexts nest: the inner one's options win, the others' hold on, and
+    whichever ends first takes its own options with it. As a decorator it holds while a function, or a coroutine, runs.
 
     NumPy's own function computes what gemm does not: other dtypes than numbers, arguments such as casting=, order=,
     axes= or where=, products with scalars, other classes than NumPy's array. With reproducible=True what gemm
     refuses is an error instead: a dtype or an argument that it does not take.
 
-    The functions of the module numpy are replaced, so that these are not reached, and compute by NumPy: `@` between
-    NumPy's arrays and the method dot (make one of them a `gemm.array`), functions imported before
-    (`from numpy import dot`), and code in C. np.matmul is a ufunc no longer: it has the attributes (np.matmul.reduce,
-    .signature, ...; the ufunc is `np.matmul.__wrapped__`), but isinstance(np.matmul, np.ufunc) is False, and
-    `ufunc is np.matmul` too, in the `__array_ufunc__` of others; nor can a function imported before be pickled
-    meanwhile. No product by gemm warns of overflow.
+    The modules numpy and numpy.linalg answer with gemm's functions to whoever asks them inside. So these are not
+    reached, and compute by NumPy: `@` between NumPy's arrays and the method dot (make one of them a `gemm.array`),
+    functions imported before (`from numpy import dot`), and code in C. Inside, and nowhere else, np.matmul is no ufunc:
+    it has the attributes (np.matmul.reduce, .signature, ...; the ufunc is `np.matmul.__wrapped__`), but
+    isinstance(np.matmul, np.ufunc) is False, and a function imported before cannot be pickled. An `__array_ufunc__` or
+    `__array_function__` that asks for np.matmul, to compare it with what it is given, gets NumPy's own: `@` with dask's
+    arrays is dask's, inside too. No product by gemm warns of overflow.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.
@@ -55,19 +57,32 @@ class Using:
 
     def __enter__(self) -> None:
         outer = active.get()
-        options = self._options
-        if outer is not None:
-            options = functions.only_products({**outer.options, **options})
-        _entered()
-        active.set(Frame(options, outer, self))
+        while outer is not None and not outer.live:  # ended elsewhere
+            outer = outer.outer
+        active.set(outer)
+        around = functions.inside()
+        if around is not None:
+            functions.only_products({**around, **self._options})
+        _install()
+        active.set(Frame(self._options, outer, self))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """The innermost block of this one that the context is in ends.
+
+        Without one nothing does: this is another context (a generator was closed late), or one exit too many.
+        """
         frame = active.get()
-        if frame is not None and frame.owner is self:  # else this is another context: a generator was closed late
-            active.set(frame.outer)
-        _left()
+        while frame is not None and not (frame.live and frame.owner is self):
+            frame = frame.outer
+        if frame is None:
+            return
+        frame.live = False
+        inner = active.get()
+        while inner is not None and not inner.live:
+            inner = inner.outer
+        active.set(inner)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -104,49 +119,18 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
     "matmul": functions.matmul, "dot": functions.dot, "inner": functions.inner, "vdot": functions.vdot,
     "vecdot": functions.vecdot, "tensordot": functions.tensordot, "einsum": functions.einsum, "multi_dot": _multi_dot,
 }  # fmt: skip
-_PLACES = [(module, name) for module in (np, np.linalg) for name in _PRODUCTS if hasattr(module, name)]
-
-_lock = threading.Lock()
-_users = 0
-_saved: list[tuple[Any, str, Any, Any]] = []
-"""(module, name, NumPy's function, ours) while there are users."""
 
 
-def _entered() -> None:
-    """One user more: the first one puts our functions in their places."""
-    global _users
-    with _lock:
-        if _users == 0:
-            for module, name in _PLACES:
-                own = getattr(module, name)
-                _saved.append((module, name, own, _replacement(own, _PRODUCTS[name])))
-                setattr(module, name, _saved[-1][-1])
-        _users += 1
-
-
-def _left() -> None:
-    """One user less: the last one puts NumPy's functions back, but where somebody has put another since."""
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            for module, name, own, ours in _saved:
-                if getattr(module, name) is ours:
-                    setattr(module, name, own)
-            _saved.clear()
-
-
-@lru_cache(64)
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
     """A function that goes through `product` inside `use` and else is `own`, with whose attributes it comes."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
-        frame = active.get()
-        if frame is not None:
+        options = functions.inside()
+        if options is not None:
             try:  # as functions.attempt, whose call would take a tenth of the time of a small product
-                result = product(frame.options, *args, **kwargs)
+                result = product(options, *args, **kwargs)
             except (TypeError, ValueError):
-                if frame.options.get("reproducible"):
+                if options.get("reproducible"):
                     raise
             else:
                 if result is not NotImplemented:
@@ -159,3 +143,59 @@ def _replacement(own: Any, product: Callable[..., Any]) -> Any:
         if not name.startswith("__"):
             setattr(replaced, name, getattr(own, name))
     return replaced
+
+
+class _Answering(ModuleType):
+    """The class of numpy and numpy.linalg, once somebody has entered `use`.
+
+    What the modules hold is not touched. Which function of _PRODUCTS they answer with depends on the context that asks,
+    so that no thread, and no block that ends in a wrong order, can change another's.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)  # picklers of modules know them by their exact class
+
+
+def _answer(name: str, own: Any, ours: Any) -> property:
+    """An attribute of _Answering: `ours` inside `use`, where the module still holds `own`."""
+
+    def held(module: ModuleType) -> Any:
+        try:
+            return module.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name) from None
+
+    def asked(module: ModuleType) -> Any:
+        found = held(module)
+        if active.get() is None or found is not own or functions.inside() is None:
+            return found
+        return own if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
+
+    def put(module: ModuleType, value: Any) -> None:
+        module.__dict__[name] = own if value is ours else value  # who asked inside may give back what he was given
+
+    def drop(module: ModuleType) -> None:
+        held(module)
+        del module.__dict__[name]
+
+    return property(asked, put, drop)
+
+
+_PROTOCOLS = ("__array_ufunc__", "__array_function__")
+
+
+def _answering(module: ModuleType) -> type[ModuleType]:
+    """The class for a module."""
+    own = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
+    answers = {name: _answer(name, each, _replacement(each, _PRODUCTS[name])) for name, each in own.items()}
+    return type(_Answering.__name__, (_Answering,), answers)
+
+
+_CLASSES = [(module, _answering(module)) for module in (np, np.linalg)]
+
+
+def _install() -> None:
+    """Give numpy and numpy.linalg their classes, if they have not yet."""
+    for module, kind in _CLASSES:
+        if module.__class__ is not kind:
+            module.__class__ = kind

@@ -1,8 +1,7 @@
-"""Products that wait (gemm.batching, submit, gemm_many): results, order, errors, lifetimes and threads."""
+"""Products that wait (gemm.batching, gemm_many): results, order, errors, lifetimes and threads."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import gc
 import threading
 import weakref
@@ -62,9 +61,8 @@ def test_options(options):
     right = [gemm.gemm(a, b, **options) for a, b, _ in given]
     with gemm.batching():
         waiting = [gemm.gemm(a, b, **options) for a, b, _ in given]
-    futures = [gemm.submit(a, b, **options) for a, b, _ in given]
     many = gemm.gemm_many([a for a, _, _ in given], [b for _, b, _ in given], **options)
-    for found in (waiting, [future.result() for future in futures], many):
+    for found in (waiting, many):
         assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
         assert {x.dtype for x in found} == {right[0].dtype}
 
@@ -197,7 +195,7 @@ def test_wrong_arguments_are_refused_at_the_call():
         with pytest.raises(TypeError, match="colour"):
             gemm.gemm(a, b, colour=3)
         with pytest.raises(ValueError, match="out has shape"):
-            gemm.submit(a, b, out=out[:3])
+            gemm.gemm(a, b, out=out[:3])
         locked = out.copy()
         locked.flags.writeable = False
         with pytest.raises(ValueError, match="read-only"):
@@ -291,58 +289,36 @@ def test_other_functions_see_pending_results():
         np.testing.assert_array_equal(found, right)
 
 
-def test_futures(waited):
-    a, b, out = sets(1, 8, 8, 8)[0]
-    right = gemm.gemm(a, b)
-    gemm.gemm(a, b, out=out.copy())
-    called: list[Any] = []
-    first, second = gemm.submit(a, b, out=out), gemm.submit(a, b)
-    first.add_done_callback(called.append)
-    assert not first.done()
-    assert not second.running()
-    assert not second.cancel()
-    assert not second.cancelled()
-    assert (out == 77).all()
-    assert second.exception() is None  # computes both
-    assert first.done()
-    assert called == [first]
-    assert first.result() is out
-    np.testing.assert_array_equal(out, right)
-    np.testing.assert_array_equal(second.result(timeout=1), right)
-    first.add_done_callback(called.append)
-    assert called == [first, first]
-    assert waited == [2]
-    gemm.gemm(a, b)  # and the thread waits for nothing any more
+def test_no_product_is_lost_with_its_result(waited):
+    """What was asked for is computed at the end of the block, whoever has let go of the result that the call gave."""
+    given = sets(50, 8, 8, 8)
+    right = [gemm.gemm(a, b) for a, b, _ in given]
+    with gemm.batching():
+        for a, b, out in given:
+            gemm.gemm(a, b, out=out)
+        del a, b
+        gc.collect()
+    assert waited == [49]
+    assert all(np.array_equal(out, x) for (_, _, out), x in zip(given, right, strict=True))
+    assert not {"submit", "Future"} & set(dir(gemm))  # whose dropped futures lost theirs
 
 
-def test_submitted_products_are_computed_before_others_read_them():
-    a, b, out = sets(1, 8, 8, 8)[0]
-    right = gemm.gemm(gemm.gemm(a, b), b)
-    gemm.gemm(a, b, out=out.copy())
-    future = gemm.submit(a, b, out=out)
-    np.testing.assert_array_equal(gemm.gemm(out, b), right)
-    assert future.done()
-
-
-def test_a_callback_that_raises_is_logged(caplog):
-    a, b, _ = sets(1, 8, 8, 8)[0]
-    gemm.submit(a, b)
-    future = gemm.submit(a, b)
-    assert not future.done()
-    future.add_done_callback(lambda _: 1 / 0)
-    future.result()
-    assert "a callback of a product raised" in caplog.text
-
-
-def test_a_result_is_asked_for_in_another_thread():
+def test_another_thread_flushes():
     given = sets(300, 8, 8, 8)
     right = [gemm.gemm(a, b) for a, b, _ in given]
-    futures = [gemm.submit(a, b) for a, b, _ in given]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda future: future.result(), futures))
+    with gemm.batching() as batch:
+        found = [gemm.gemm(a, b) for a, b, _ in given]
+        assert len(batch) == 300
+        threads = [threading.Thread(target=batch.flush) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(batch) == 0
+        assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+        found = [gemm.gemm(a, b) for a, b, _ in given]
+        assert len(batch) == 300  # it is this thread's still
     assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
-    assert all(future.done() for future in futures)
-    gemm.gemm(*given[0][:2])
 
 
 def test_threads_are_independent():
@@ -392,7 +368,8 @@ def test_a_thread_that_ends_takes_its_batch_with_it():
     found: list[Any] = []
 
     def work() -> None:
-        gemm.submit(a, b)
+        gemm.batching().__enter__()
+        gemm.gemm(a, b)
         found.append(weakref.ref(repeat.current()))
 
     thread = threading.Thread(target=work)
@@ -403,7 +380,7 @@ def test_a_thread_that_ends_takes_its_batch_with_it():
 
 
 def test_an_error_at_the_flush_names_its_product(monkeypatch):
-    """Of those that the engine has no memory for: others are complete, and futures tell of their own."""
+    """Of those that the engine has no memory for: the others are complete."""
     given = sets(6, 4, 4, 4)
     gemm.gemm(*given[0][:2], activation="relu")
     gemm.gemm(*given[0][:2], out=given[0][2].copy(), activation="relu")
@@ -427,11 +404,6 @@ def test_an_error_at_the_flush_names_its_product(monkeypatch):
         block()
     for i, (a, b, out) in enumerate(given):
         assert (out == 77).all() if i == 3 else np.allclose(out, np.maximum(a @ b, 0), atol=1e-5)
-    futures = [gemm.submit(a, b, activation="relu") for a, b, _ in given]
-    assert isinstance(futures[3].exception(), MemoryError)
-    with pytest.raises(MemoryError, match="none left"):
-        futures[3].result()
-    np.testing.assert_allclose(futures[5].result(), np.maximum(given[5][0] @ given[5][1], 0), atol=1e-5)
 
 
 def test_options_are_forgotten_while_products_wait():

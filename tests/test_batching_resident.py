@@ -336,18 +336,13 @@ def test_few_sizes_of_tables(count: int) -> None:
     assert len({cuda_table.rounded(x) for x in range(1, 16385)}) < 100
 
 
-@pytest.mark.parametrize("how", ["batching", "submit"])
-def test_otherwise_they_do_not_wait(ours: Ours, how: str) -> None:
+def test_otherwise_they_do_not_wait(ours: Ours) -> None:
     p, q = matrices(12), matrices(12)
     a, b, out = sent(ours, p, q, matrices(12))
-    if how == "batching":
-        with gemm.batching() as batch:
-            for x, y, z in zip(a, b, out, strict=True):
-                assert gemm.gemm(x, y, out=z, reproducible=True) is z
-                assert len(batch) == 0
-    else:
-        futures = [gemm.submit(x, y, out=z, reproducible=True) for x, y, z in zip(a, b, out, strict=True)]
-        assert all(future.done() for future in futures)
+    with gemm.batching() as batch:
+        for x, y, z in zip(a, b, out, strict=True):
+            assert gemm.gemm(x, y, out=z, reproducible=True) is z
+            assert len(batch) == 0
     check(ours, out, expected(p, q))
 
 

@@ -1,5 +1,6 @@
 """tensordot, einsum and the rest of gemm.contract: NumPy's results, by one product a pair, without needless copies."""
 
+import itertools
 import sys
 
 import hypothesis
@@ -150,6 +151,32 @@ def test_errors_of_einsum(arguments, options):
         gemm.einsum(*text, *operands, **options)
 
 
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize(
+    "text", ["bb->", "bb->b", "bb", "bbb->b", "aabb->ab", "abab->ab", "...bb->...", "b,b->", "b,b->b", "b,b,b->b",
+             "ab,ab->", "ab,ba->b", "ab,bc->ac", "bb,b->", "bb,b->b", "abb,b->a", "aa,bb->ab", "aa,ab->b"],
+)  # fmt: skip
+def test_repeated_labels_of_lengths_0_1_and_n(text, optimize):
+    """Every mixture of lengths: NumPy's values and refusals. A diagonal's axes have one length, also where NumPy, which
+    takes 0 for unset, leaves its result uninitialised."""
+    terms = [term.replace("...", "z") for term in text.partition("->")[0].split(",")]
+    for lengths in itertools.product((0, 1, 3), repeat=sum(map(len, terms))):
+        rest = iter(lengths)
+        shapes = [tuple(itertools.islice(rest, len(term))) for term in terms]
+        operands = [numbers(*shape) for shape in shapes]
+        uneven = any(len(set(zip(term, shape, strict=True))) > len(set(term))
+                     for term, shape in zip(terms, shapes, strict=True))  # fmt: skip
+        try:
+            expected = None if uneven else np.einsum(text, *operands)
+        except ValueError:
+            expected = None
+        if expected is None:
+            with pytest.raises(ValueError, match=r"label '\w' of operand \d has length"):
+                gemm.einsum(text, *operands, optimize=optimize)
+        else:
+            same(gemm.einsum(text, *operands, optimize=optimize), expected)
+
+
 @pytest.mark.parametrize("labels", [([0, 52],), ([-1, 0],), ("ij",)])
 def test_errors_of_labels(labels):
     a = numbers(2, 3)
@@ -234,6 +261,35 @@ def test_out_is_filled(optimize):
     scalar = np.zeros(())
     assert gemm.einsum("ij,ij", a, a, out=scalar) is scalar
     assert scalar == (a * a).sum()
+
+
+class Own(np.ndarray):
+    """A subclass of NumPy's arrays."""
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0), (2, 3)])
+@pytest.mark.parametrize("kind", [Own, np.matrix, np.recarray, gemm.Array, "torch"])
+def test_out_of_another_class_may_be_empty(kind, shape):
+    """What has elements may be told from a copy by its memory; what has none must not be refused for that."""
+    a, b = numbers(shape[0], 4), numbers(4, shape[1])
+    for product in (
+        lambda out: gemm.gemm(a, b, out=out), lambda out: gemm.matmul(a, b, out=out),
+        lambda out: gemm.einsum("ij,jk", a, b, out=out), lambda out: gemm.gemm_many([a], b, out=[out])[0],
+    ):  # fmt: skip
+        if kind == "torch":
+            out = pytest.importorskip("torch").zeros(shape, dtype=pytest.importorskip("torch").float64)
+        else:
+            out = np.zeros(shape).view(kind)
+        assert product(out) is out
+        np.testing.assert_array_equal(np.asarray(out), a @ b)
+
+
+@pytest.mark.parametrize("out", [[], [[], []], ()])
+def test_out_that_is_no_array_is_refused(out):
+    shape = np.shape(out)
+    a, b = (numbers(2, 0), numbers(0, 0)) if len(shape) == 2 else (numbers(0, 3), numbers(3))
+    with pytest.raises(TypeError, match="out must be an array to write to"):
+        gemm.gemm(a, b, out=out)
 
 
 def test_out_may_be_an_operand():

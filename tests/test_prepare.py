@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import gemm
+from gemm import prepared as module
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
@@ -123,3 +129,65 @@ def test_narrow_integers_are_summed_in_the_type_asked_for() -> None:
     assert prepared.dtype == np.int32
     for left in (a, a.astype(np.int32)):
         assert np.array_equal(gemm.gemm(left, prepared), expected)
+
+
+KINDS = ["float32", "float64", "float16", "complex64", "int8", "int64"]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("uses", [0, 1, 3])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_multiply_as_the_original(copied, uses: int, dtype: str) -> None:
+    a, b = ((4 * numbers(*shape)).astype(dtype) for shape in ((5, 40), (40, 70)))
+    if b.dtype.kind in "fc":
+        b[3, 5], b[4, 6], b[0, 0] = np.inf, np.nan, -0.0
+    original = gemm.prepare(b)
+    expected = [gemm.gemm(a, original) for _ in range(uses)]
+    other = copied(original)
+    b[:] = 0
+    del b
+    for _ in range(3):
+        found = gemm.gemm(a, other)
+        assert found.tobytes() == gemm.gemm(a, original).tobytes()
+        assert all(found.tobytes() == x.tobytes() for x in expected)
+    assert (other.shape, other.dtype, other.kernel, other.nbytes) == (
+        original.shape, original.dtype, original.kernel, original.nbytes)  # fmt: skip
+
+
+def test_a_pickle_is_read_by_another_process(tmp_path) -> None:
+    """Whose memory is its own: nothing of a pickle is an address."""
+    a, b = numbers(6, 300), numbers(300, 50)
+    prepared = gemm.prepare(b, reproducible=True)
+    expected = gemm.gemm(a, prepared, reproducible=True)
+    (tmp_path / "pickle").write_bytes(pickle.dumps((a, prepared, expected)))
+    code = """if True:
+        import pickle, sys
+        import gemm
+        a, prepared, expected = pickle.load(open(sys.argv[1], "rb"))
+        for _ in range(3):
+            assert (gemm.gemm(a, prepared, reproducible=True) == expected).all()
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "pickle")], check=True, timeout=120)
+
+
+def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch) -> None:
+    packed = pickle.dumps(gemm.prepare(numbers(8, 6)))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "version", lambda: "99.0")
+        with pytest.raises(gemm.BackendUnavailable, match=r"prepared by gemm .* this is 99\.0.*prepare that here"):
+            pickle.loads(packed)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "BY_NAME", {})
+        with pytest.raises(gemm.BackendUnavailable, match="a kernel that is not known here"):
+            pickle.loads(packed)
+    monkeypatch.setattr(module.dispatch, "unavailable", lambda *_: "needs avx2049")
+    with pytest.raises(gemm.BackendUnavailable, match="needs avx2049"):
+        pickle.loads(packed)
+
+
+def test_what_lies_on_a_device_is_not_pickled() -> None:
+    prepared = gemm.prepare(numbers(8, 6))
+    prepared._repeated = None  # as where the memory is no array of the host
+    with pytest.raises(TypeError, match=r"prepared matrix in the memory of cpu:0 cannot be pickled; pickle the matrix"):
+        pickle.dumps(prepared)
+    assert copy.deepcopy(prepared) is prepared

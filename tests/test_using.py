@@ -1,8 +1,11 @@
 """gemm.use, gemm.Array and the array API's namespace: what goes through gemm, what stays NumPy's, who is affected."""
 
 import asyncio
+import concurrent.futures
 import contextvars
 import copy
+import inspect
+import itertools
 import pickle
 import re
 import subprocess
@@ -41,7 +44,7 @@ def products(monkeypatch):
 def nothing_left():
     yield
     assert {name: getattr(np, name) for name in OWN} == OWN
-    assert functions.active.get() is None
+    assert functions.inside() is None
 
 
 def numbers(*shape, dtype="float64"):
@@ -219,7 +222,7 @@ def test_other_threads_are_not_affected_and_may_overlap(products):
         threads[1].join(10)
         inside.wait(10)
         assert not products
-    assert np.dot is not OWN["dot"]  # the other thread is in it still
+    assert np.dot is OWN["dot"]  # though the other thread is in it still
     np.dot(A, B)
     assert not products
     leave.set()
@@ -235,9 +238,9 @@ def test_many_threads_enter_and_leave():
     def work(backend):
         for _ in range(50):
             with gemm.use(backend=backend):
-                frame = functions.active.get()
-                if frame.options != {"backend": backend} or not np.array_equal(np.dot(A, B), A @ B):
-                    wrong.append(frame)
+                options = functions.inside()
+                if options != {"backend": backend} or not np.array_equal(np.dot(A, B), A @ B):
+                    wrong.append(options)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("cpu", "numpy", "auto") * 2]
     for thread in threads:
@@ -272,7 +275,151 @@ def test_left_in_another_context():
     contextvars.copy_context().run(using.__enter__)
     with gemm.use(backend="numpy"):
         using.__exit__(None, None, None)
-        assert functions.active.get().options == {"backend": "numpy"}
+        assert functions.inside() == {"backend": "numpy"}
+
+
+ORDERS = list(itertools.permutations(range(3)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_that_end_in_any_order_take_their_options_with_them(products, order):
+    options = [{"backend": "cpu"}, {"precision": "high"}, {"backend": "numpy", "reproducible": False}]
+    blocks = [gemm.use(**own) for own in options]
+    for block in blocks:
+        block.__enter__()
+    left = dict(enumerate(options))
+    for number in order:
+        blocks[number].__exit__(None, None, None)
+        del left[number]
+        products.clear()
+        np.dot(A, B)
+        assert products == ([{k: v for own in left.values() for k, v in own.items()}] if left else [])
+    assert np.dot is OWN["dot"]
+
+
+def test_an_exit_too_many_changes_nothing(products):
+    block, other = gemm.use(backend="cpu"), gemm.use(backend="numpy")
+    block.__exit__(None, None, None)
+    with block:
+        other.__exit__(None, None, None)
+        np.dot(A, B)
+    block.__exit__(None, None, None)
+    np.dot(A, B)
+    with other:
+        block.__exit__(None, None, None)
+        np.dot(A, B)
+        inside = threading.Thread(target=lambda: other.__exit__(None, None, None))
+        inside.start()
+        inside.join(10)
+        np.dot(A, B)
+    assert products == [{"backend": "cpu"}, {"backend": "numpy"}, {"backend": "numpy"}]
+
+
+def test_a_block_ends_for_the_tasks_that_it_started(products):
+    async def child(entered, ended):
+        with gemm.use(precision="high"):
+            np.dot(A, B)
+            entered.set()
+            await ended.wait()
+            np.dot(A, B)
+        np.dot(A, B)
+
+    async def parent():
+        entered, ended = asyncio.Event(), asyncio.Event()
+        with gemm.use(backend="cpu"):
+            started = asyncio.create_task(child(entered, ended))
+            await entered.wait()
+        ended.set()
+        await started
+
+    asyncio.run(parent())
+    assert products == [{"backend": "cpu", "precision": "high"}, {"precision": "high"}]
+
+
+class Lazy:
+    """As dask's arrays: its products are its own, and known by NumPy's function."""
+
+    __array_priority__ = 11
+    shape, ndim, dtype = (4, 5), 2, np.dtype(float)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return "lazy" if ufunc is np.matmul and method == "__call__" else NotImplemented
+
+    def __array_function__(self, func, types, args, kwargs):
+        return f"lazy {func.__name__}" if func in (np.dot, np.tensordot, np.einsum) else NotImplemented
+
+
+def lazily():
+    other = Lazy()
+    return [A @ other, np.matmul(A, other), np.dot(A, other), np.tensordot(A, other), np.einsum("ij,jk", A, other)]
+
+
+def test_the_products_of_other_libraries_are_theirs_everywhere():
+    """An `__array_ufunc__` asks `ufunc is np.matmul`: in each thread, inside a block or not, that must hold."""
+    expected = ["lazy", "lazy", "lazy dot", "lazy tensordot", "lazy einsum"]
+    assert lazily() == expected
+    found = []
+    with gemm.use(backend="cpu"):
+        found.append(lazily())
+        thread = threading.Thread(target=lambda: found.append((np.matmul is OWN["matmul"], lazily())))
+        thread.start()
+        thread.join(10)
+    assert found == [expected, (True, expected)]
+
+
+def test_dask_is_dasks_beside_a_block():
+    da = pytest.importorskip("dask.array")
+    x = da.from_array(B, chunks=2)
+    with gemm.use(backend="cpu"):
+        np.testing.assert_array_equal((A @ x).compute(), A @ B)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            np.testing.assert_array_equal(pool.submit(lambda: (A @ x).compute()).result(), A @ B)
+
+
+def test_other_threads_see_numpys_functions_meanwhile():
+    """Their identity, their class and their pickles."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def using():
+        with gemm.use():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=using)
+    thread.start()
+    inside.wait(10)
+    try:
+        assert {name: getattr(np, name) for name in OWN} == OWN
+        assert isinstance(np.matmul, np.ufunc)
+        assert pickle.loads(pickle.dumps(np.matmul)) is OWN["matmul"]
+        assert pickle.loads(pickle.dumps(OWN["dot"])) is OWN["dot"]
+    finally:
+        leave.set()
+        thread.join(10)
+
+
+def test_the_modules_stay_modules():
+    with gemm.use():
+        pass
+    for module in (np, np.linalg):
+        assert inspect.ismodule(module)
+        assert pickle.loads(pickle.dumps(module)) is module
+    cloudpickle = pytest.importorskip("cloudpickle")
+    computed = cloudpickle.loads(cloudpickle.dumps(lambda: np.linalg.norm(np.ones(4))))
+    assert computed() == 2
+    with pytest.raises(AttributeError, match="module 'numpy' has no attribute 'nonsense'"):
+        np.nonsense  # noqa: B018
+    assert "matmul" in dir(np)
+
+
+def test_a_replacement_may_be_taken_back_inside(monkeypatch):
+    with gemm.use(), monkeypatch.context() as patch:
+        patch.setattr(np, "dot", lambda *_: "mine")
+        assert np.dot(A, B) == "mine"
+        patch.delattr(np, "vdot")
+        assert not hasattr(np, "vdot")
+    assert np.dot is OWN["dot"]
+    assert np.vdot is OWN["vdot"]
 
 
 def test_a_later_replacement_stays(monkeypatch):

@@ -137,7 +137,7 @@ static int add(batch *self, memo *by, PyObject *const *operands, PyObject **resu
     const int columns = self->now.count && !self->now.entries; /* that an exception left */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     const int alike = add_alike(&self->now, by, operands, result);
-    if (alike) return self->asked += alike == ADDED, alike;
+    if (alike) return alike;
     const slot *found = gemm_memo_find(by, operands, at);
     if (!found) return UNKNOWN;
     if (found->work > (found->plan ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
@@ -152,7 +152,6 @@ static int add(batch *self, memo *by, PyObject *const *operands, PyObject **resu
     }
     const char *c = reads_c(found) ? at[C].data : NULL;
     put(all, number, operands, out, &(gemm_place){at[A].data, at[B].data, c, at[OUT].data});
-    self->asked++;
     *result = out;
     return ADDED;
 }
@@ -457,23 +456,6 @@ static PyObject *batch_open(PyObject *object, PyObject *yes) {
 
 PyDoc_STRVAR(open_doc, "remembers(yes, /)\n--\n\nWhether it remembers gemm.gemm's products.");
 
-PyDoc_STRVAR(ask_doc, "ask(function, arguments, options, /)\n--\n\n"
-                      "(function(*arguments, **options), the number of the product that this has left pending or -1).");
-
-static PyObject *batch_ask(PyObject *object, PyObject *arguments) {
-    batch *self = (batch *)object;
-    PyObject *function, *given, *options;
-    if (!PyArg_ParseTuple(arguments, "OO!O!:ask", &function, &PyTuple_Type, &given, &PyDict_Type, &options))
-        return NULL;
-    const int was = self->open;
-    const int64_t before = self->asked;
-    self->open = 1;
-    PyObject *result = PyObject_Call(function, given, options);
-    self->open = was;
-    if (!result) return NULL;
-    return Py_BuildValue("Nn", result, self->asked > before ? self->now.count - 1 : (Py_ssize_t)-1);
-}
-
 static PyObject *batch_pending(PyObject *object, PyObject *ignored) {
     (void)ignored;
     return PyLong_FromSsize_t(((batch *)object)->now.count);
@@ -528,7 +510,6 @@ static PyMethodDef methods[] = {
     {"enter", batch_enter, METH_NOARGS, enter_doc},
     {"leave", batch_leave, METH_NOARGS, leave_doc},
     {"remembers", batch_open, METH_O, open_doc},
-    {"ask", batch_ask, METH_VARARGS, ask_doc},
     {"pending", batch_pending, METH_NOARGS, pending_doc},
     {NULL, NULL, 0, NULL},
 };

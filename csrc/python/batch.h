@@ -45,8 +45,7 @@ typedef struct {
     share_function *share;
     PyObject *owner; /* whose `deliver` computes what is pending */
     int entered;     /* counts among gemm_batches */
-    int open;        /* gemm.gemm's products are remembered; else those of gemm.submit only */
-    int64_t asked;   /* products that were pending, ever */
+    int open;        /* gemm.gemm's products are remembered */
     pending now;
 } batch;
 

@@ -153,6 +153,5 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
         Py_INCREF(now->columns[operand]);
     }
     now->from = start, now->count = read, now->bytes = what->bytes * (double)read;
-    self->asked += read;
     return read;
 }
