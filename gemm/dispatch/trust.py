@@ -25,11 +25,17 @@ _lost: dict[str, str] = {}  # device → why
 
 forgetful: list[Callable[[], None]] = []
 """What is to be called when choices are no longer valid."""
+repeating: list[Callable[[], None]] = []
+"""What is to be called when products that were chosen for are not to be repeated, either."""
 
 
-def forget_choices() -> None:
-    """Drop cached choices, after something that they depend on has changed."""
-    for forget in forgetful:
+def forget_choices(*, repeated: bool = True) -> None:
+    """Drop cached choices, after something that they depend on has changed.
+
+    Args:
+        repeated: the products that are repeated without a choice are to be chosen for anew, too.
+    """
+    for forget in [*forgetful, *(repeating if repeated else ())]:
         forget()
 
 
