@@ -40,7 +40,7 @@ def forget() -> None:
     memos.clear()
 
 
-trust.forgetful.append(forget)
+trust.repeating.append(forget)
 
 
 class Replays(threading.local):
@@ -109,7 +109,7 @@ class Replays(threading.local):
 
 replays: dict[object, Replays] = {}
 """{options: Replays}, for `gemm.gemm`."""
-trust.forgetful.append(replays.clear)
+trust.repeating.append(replays.clear)
 
 
 def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:

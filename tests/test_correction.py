@@ -11,7 +11,7 @@ import pytest
 from test_entrants import GPU, facts
 
 import gemm
-from gemm import sources
+from gemm import repeat, sources
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.cli import main, tune
 from gemm.dispatch import choice, correction, entrants, fit, probe, registry, trust
@@ -166,6 +166,31 @@ class TestWhileAProgramRuns:
         assert clock.launched[:2] == [first.device.key] * 2  # one that warms up, one that is timed
         assert clock.launched[-1] == other
         assert clock.launched.count(first.device.key) <= 1 + correction.TIMES
+
+    def test_one_slow_sample_clears_nothing(self, machine, monkeypatch):
+        """Somebody else had the machine. What is known of other products stays, whatever comes of this class."""
+        monkeypatch.setitem(repeat.memos, "known", None)
+        first = choice.choose(SQUARE)
+        clock = Clock(monkeypatch, {first.device.key: 3 * first.rival})
+        cleared = []
+        monkeypatch.setattr(trust, "forgetful", [*trust.forgetful, lambda: cleared.append(len(clock.launched))])
+        products(2)
+        assert clock.launched == [first.device.key] * 2
+        assert not cleared
+        clock._seconds[first.device.key] = first.seconds
+        assert products(6)[-1] is not None
+        assert not cleared
+        assert set(clock.launched) == {first.device.key}
+        assert "known" in repeat.memos
+
+    def test_what_gives_way_leaves_other_products_to_be_repeated(self, machine, monkeypatch):
+        monkeypatch.setitem(repeat.memos, "known", None)
+        first = choice.choose(SQUARE)
+        other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
+        clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
+        products(12)
+        assert clock.launched[-1] == other
+        assert "known" in repeat.memos
 
     def test_what_is_as_predicted_stays_and_is_soon_certain(self, machine, monkeypatch):
         first = choice.choose(SQUARE)

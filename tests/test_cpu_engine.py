@@ -661,3 +661,17 @@ def test_a_direct_product_has_the_bits_of_any(row, m, n, k, flip):
         results.append(out)
     same_bits(results[0], results[1])
     same_bits(results[0][:1, :3], chain(a[:1], b[:, :3], c[:1, :3], 0.5, 2.0))
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((1, 9), (9, 1))])
+def test_a_prepared_call_keeps_no_pointer(shapes):
+    """What gemm_is_direct fills in outlives its frame, and the operands."""
+    x, y = (np.ones(shape, np.float32) for shape in shapes)
+    out = np.empty((x.shape[0], y.shape[1]), np.float32)
+    row = next(row for row in KERNELS if row.name == "sgemm_scalar_4x4")
+    backend = CpuBackend()
+    launch = backend.launcher(row, backend.devices()[0], Problem("float32", *out.shape, x.shape[1]))
+    plan, (*_, block) = launch._plan(x, y, None, out)
+    assert plan.direct
+    pointers = {name: getattr(block, name) for name in ("a", "b", "c", "to", "from", "alpha", "beta")}
+    assert all(pointer == engine().ffi.NULL for pointer in pointers.values()), pointers

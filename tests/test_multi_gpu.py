@@ -22,7 +22,7 @@ from gemm import operands
 from gemm.backends import cuda_api, cuda_compiler, cuda_peers, cuda_summa
 from gemm.dispatch import balance, choice, late, probe, registry, several, trust
 from gemm.dispatch.plan import Split
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
 
 M, N, K = 97, 74, 41
@@ -305,6 +305,46 @@ def test_panels_run_along_k_unless_sums_must_not_be_cut(
         assert calls(log, "cuStreamSynchronize") + calls(log, "cuCtxSynchronize") == 0, "nothing is waited for"
     # b's blocks of 21 and 20 rows in panels of 16; its columns in 4 panels, of which each GPU fetches half
     assert launches == {False: 2 * 4, True: 2 * 4}
+
+
+class Failing:
+    """The driver, one of whose functions fails from its `call`-th call on, and what is neither given back."""
+
+    def __init__(self, name: str, call: int) -> None:
+        self._name, self._left = name, call
+        self.held: dict[str, set[int]] = {"cuMemAlloc": set(), "cuStreamCreate": set(), "cuEventCreate": set()}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def function(*arguments: Any) -> Any:
+            if name == self._name:
+                self._left -= 1
+                if self._left < 0:
+                    raise KernelFailed(f"{name} failed for the test")
+            result = getattr(cuda_api.cuda(), name)(*arguments)
+            made = {"cuMemFree": "cuMemAlloc", "cuStreamDestroy": "cuStreamCreate", "cuEventDestroy": "cuEventCreate"}
+            if name in self.held:
+                self.held[name].add(int(result))
+            elif name in made:
+                self.held[made[name]].remove(int(arguments[0]))
+            return result
+
+        return function
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("cuMemAlloc", 0), ("cuMemAlloc", 1), ("cuStreamCreate", 0), ("cuEventCreate", 0), ("cuEventCreate", 1),
+     ("cuMemcpyPeerAsync", 2), ("cuEventRecord", 1), ("cuEventSynchronize", 0), ("cuEventElapsedTime", 0)],
+)  # fmt: skip
+def test_a_link_that_cannot_be_timed_leaves_nothing_behind(
+    emulate: Emulate, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    here, there = (device.handle for device in emulate(2))
+    cuda_peers.connect(here, there)
+    driver = Failing(name, call)
+    monkeypatch.setattr(cuda_peers, "cuda", lambda: driver)
+    assert cuda_peers.rate.__wrapped__(here, there) == cuda_peers.SLOW
+    assert not any(driver.held.values()), driver.held
 
 
 def test_memory_is_given_back(gpus: tuple[Device, ...], small_panels: None) -> None:

@@ -181,8 +181,10 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
     all.whole.b = (const void *)(uintptr_t)1;            /* it may begin anywhere */
     cut_for(&all, 1);
-    if (all.cut.direct) *block = gemm_block_of(&all.whole, &all.cut);
-    return all.cut.direct;
+    if (!all.cut.direct) return 0;
+    all.whole.b = all.whole.c = NULL; /* these stood for any; the caller's block outlives `all` */
+    *block = gemm_block_of(&all.whole, &all.cut);
+    return 1;
 }
 
 static void run_direct(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -73,31 +73,33 @@ def connect(gpu: Gpu, other: Gpu) -> bool:
 def rate(gpu: Gpu, other: Gpu) -> float:
     """Bytes a second that `gpu` fetches from `other`, timed once."""
     connect(gpu, other)
-    addresses: list[tuple[Gpu, int]] = []
     try:
-        for each in (gpu, other):
-            with each:
-                addresses.append((each, int(cuda().cuMemAlloc(_TIMED))))
-        (_, to), (_, source) = addresses
-        with gpu:
-            stream = cuda().cuStreamCreate(1)
-            events = [cuda().cuEventCreate(0) for _ in range(2)]
-            for at in (-1, 0, 1):  # the first one wakes the link
-                cuda().cuMemcpyPeerAsync(to, gpu.context, source, other.context, _TIMED, stream)
-                if at < 1:
-                    cuda().cuEventRecord(events[at + 1], stream)
-            cuda().cuEventSynchronize(events[1])
-            took = float(cuda().cuEventElapsedTime(*events))
-            cuda().cuStreamDestroy(stream)
-            for event in events:
-                cuda().cuEventDestroy(event)
+        with ExitStack() as given:  # back, whatever fails
+
+            def made(on: Gpu, make: str, size: int, give_back: str) -> int:
+                with on:
+                    handle = int(getattr(cuda(), make)(size))
+                given.callback(_without_errors, on, give_back, handle)
+                return handle
+
+            to, source = (made(each, "cuMemAlloc", _TIMED, "cuMemFree") for each in (gpu, other))
+            stream = made(gpu, "cuStreamCreate", 1, "cuStreamDestroy")
+            events = [made(gpu, "cuEventCreate", 0, "cuEventDestroy") for _ in range(2)]
+            with gpu:
+                for at in (-1, 0, 1):  # the first one wakes the link
+                    cuda().cuMemcpyPeerAsync(to, gpu.context, source, other.context, _TIMED, stream)
+                    if at < 1:
+                        cuda().cuEventRecord(events[at + 1], stream)
+                cuda().cuEventSynchronize(events[1])
+                took = float(cuda().cuEventElapsedTime(*events))
         return 1e3 * _TIMED / max(took, 1e-3)
     except KernelFailed:  # no memory, say: whoever needs it says so
         return SLOW
-    finally:
-        for each, address in addresses:
-            with suppress(KernelFailed), each:
-                cuda().cuMemFree(address)
+
+
+def _without_errors(gpu: Gpu, function: str, handle: int) -> None:
+    with suppress(KernelFailed), gpu:
+        getattr(cuda(), function)(handle)
 
 
 class Rows(NamedTuple):

@@ -154,8 +154,9 @@ def learn(plan: Plan, seconds: float) -> None:
     known = _learned.setdefault(whose, {})
     known[at] = max(0.0, late if count == 2 else min(known.get(at, late), late))  # others disturb, nobody hastens
     _spread(_surfaces.setdefault(whose, {}), known, at)
-    if seconds > plan.rival:
-        trust.forget_choices()
+    # Only when all are timed: a single one may have been disturbed. Products of a class in doubt are not repeated.
+    if count == TIMES + 1 and model * math.exp(_fitted_surface(whose).get(at, 0.0) + known[at]) > plan.rival:
+        trust.forget_choices(repeated=False)
 
 
 def tries(whose: Subject, at: tuple[int, ...]) -> int:

@@ -26,6 +26,8 @@ _lost: dict[str, str] = {}  # device → why
 
 forgetful: list[Callable[[], None]] = []
 """What is to be called when choices are no longer valid."""
+repeating: list[Callable[[], None]] = []
+"""What is to be called when products that were chosen for are not to be repeated, either."""
 
 
 _changes = count()
@@ -33,11 +35,15 @@ generation = 0
 """Another number after each change that choices depend on: one that was made before and kept after it is not found."""
 
 
-def forget_choices() -> None:
-    """Drop cached choices, after something that they depend on has changed."""
+def forget_choices(*, repeated: bool = True) -> None:
+    """Drop cached choices, after something that they depend on has changed.
+
+    Args:
+        repeated: the products that are repeated without a choice are to be chosen for anew, too.
+    """
     global generation
     generation = next(_changes) + 1
-    for forget in forgetful:
+    for forget in [*forgetful, *(repeating if repeated else ())]:
         forget()
 
 
