@@ -23,6 +23,7 @@ every='(layouts or tile_edges or batches or zero_strides or zero_sizes or never_
 plain='(sgemm_generic_naive or sgemm_generic_local_16x16)'
 # One row of each form that shares tiles; simulated work-items take their time, and larger tiles have more of them.
 tiles='sgemm_generic_tile_64x32 or sgemm_generic_tile_direct_32x32 or sgemm_generic_skinny_4x4 or sgemm_generic_dot_16x4'
+tiles+=' or sgemm_generic_panel_4x24' # tile_edges has m that are no multiples of its rows
 tiles="($tiles or sgemm_generic_local_vec4 or sgemm_intel_L3_SLM_8x8_4x16)"
 simulate adreno "sgemm_adreno_image_8x4 and $every" --data-races
 simulate generic "$plain and $every and cramped" --data-races

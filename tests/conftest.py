@@ -29,7 +29,8 @@ import cuda_machine
 from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.apart import apart
 from conformance.narrowed import narrowed, unsigned
-from conformance.repeated import repeated
+from conformance.prepared import prepared
+from conformance.repeated import pending, repeated
 from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
@@ -102,6 +103,7 @@ class Spec:
         device: the key of the device; None where no device can run the kernel.
         variant: "" for host operands; a library for operands of its own on the device; "cramped": a device that claims
             so little room that products are cut along every axis; "repeated": each call after others like it;
+            "pending": each waits, with others like it, in a gemm.batching; "prepared": b is packed by gemm.prepare;
             "unsigned": the integers without a sign; "apart": each product's operands are found through a table.
         inputs: the types of a and b where they are not `dtype`.
     """
@@ -146,7 +148,9 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
         return ["", "pyopencl", "cramped"] if thorough else [""]
     if backend == "cpu":
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
-        return ["", "repeated", *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
+        # gemm.prepare makes b what is summed, so that there is none for rows whose operands are of another type
+        prepares = ["prepared"] if not row.inputs else []
+        return ["", "repeated", "pending", *prepares, *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
     # CuPy has no bfloat16, and PyTorch none that NumPy could read back.
     lent = backend == "cuda" and row.dtype != "bfloat16"
     libraries = [name for name in ("cupy", "torch") if lent and _imports(name)]
@@ -180,7 +184,9 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
     return found
 
 
-HOST_ONLY = {"far_strides", "concurrent"}
+ENGINE_CHECKS = {"packed_edges", "page_ends"}
+"""Checks of the C engine's rows alone."""
+HOST_ONLY = {"far_strides", "concurrent", *ENGINE_CHECKS}
 
 
 NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero", "published_bits"}
@@ -195,6 +201,10 @@ def _applies(check: str, spec: Spec) -> bool:
     kind = "i" if "int" in spec.dtype else "c" if "complex" in spec.dtype else "f"
     if kind not in ONLY.get(check, kind):
         return False
+    if check in ENGINE_CHECKS and row.backend != "cpu":
+        return False
+    if check == "page_ends" and os.name != "posix":
+        return False  # it protects pages by mprotect, and forks
     if check in NARROWER and any("float" in name for name in spec.inputs):
         return False  # what these are about is not in the types of a and b
     if check == "bias_and_activation" and not row.fuses and (spec.variant == "pyopencl" or spec.dtype in NARROW):
@@ -255,6 +265,10 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         call = resident(call, Torch(str(spec.device)))
     elif spec.variant == "cramped":  # for each call: the last subject of a session lives while other modules are tested
         call = patch.dict(_device(spec).limits, CRAMPED)(call)
+    elif spec.variant == "prepared":
+        call = prepared(row.name, row.precision, call)
+    elif spec.variant == "pending":
+        call = pending(call)
     elif spec.variant == "apart":
         call = patch.object(Launcher, "enqueue", apart(Launcher.enqueue))(call)
     if spec.inputs:  # on the host, before they go to a device

@@ -90,8 +90,8 @@ def test_header_is_c_plus_plus_too(tmp_path: Path) -> None:
 
 
 REPORTS = [
-    *(f"{at} cblas_sgemm" for at in (1, 2, 3, 4, 5, 6, 9, 9, 9, 11, 11, 14, 14, 9, 8, 10)), "13 cblas_zgemm",
-    *(f"{at} cblas_sgemm_batch_strided" for at in (4, 9, 12, 16, 11, 18)),
+    *(f"{at} cblas_sgemm" for at in (1, 2, 3, 4, 5, 6, 9, 9, 9, 11, 11, 14, 14, 9, 8, 10, 13, 13)), "13 cblas_zgemm",
+    *(f"{at} cblas_sgemm_batch_strided" for at in (4, 9, 12, 16, 11, 18, 15)),
     *(f"{at} cblas_sgemm_batch" for at in (11, 15, 16)),
     *(f"{at} SGEMM " for at in (1, 2, 3, 8, 10)), "13 ZGEMM ",
 ]  # fmt: skip

@@ -573,6 +573,41 @@ def test_no_memory_leaves_out_alone():
     """)
 
 
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("which", ["", "a", "b", "c", "out"])
+def test_what_is_not_aligned_is_refused_and_nothing_written(row, which, direct):
+    """By gemm_run and by gemm_run_many, of which the product between two that are in order."""
+    loaded = engine()
+    ffi, lib = loaded.ffi, loaded.lib
+    m, n, k = (3, 5, 4) if direct else (70, 300, 300)
+    item = np.dtype(row.dtype).itemsize
+    places = []
+    for odd in (False, True, False):
+        given = {}
+        for name, size in (("a", m * k), ("b", k * n), ("c", m * n), ("out", m * n)):
+            memory = np.full(size * item + 64, 7, np.uint8)
+            start = -memory.ctypes.data % 64 % item + (odd and name == which)
+            given[name] = memory[start : start + size * item]
+        places.append(given)
+    shape = ffi.new("int64_t[]", 1)
+    p = row.params
+    strides = [(x, 1, ffi.NULL) for x in (k, n, n, n)]
+    head = ffi.addressof(getattr(lib, row.name)), m, n, k, p["MC"], p["KC"], p["NC"], 2, 0, 0, 0, shape
+    plan = ffi.new("gemm_plan *", (*head, *strides))
+    block = ffi.new("gemm_block *")
+    if lib.gemm_is_direct(plan, block):
+        plan.direct = block
+    assert (plan.direct != ffi.NULL) == direct
+    one = ffi.new("gemm_scalar *", (1.0, 0.0, 1))
+    at = [[ffi.cast("void *", given[name].ctypes.data) for name in ("a", "b", "c", "out")] for given in places]
+    wanted = lib.GEMM_UNALIGNED if which else lib.GEMM_OK
+    assert lib.gemm_run_many(plan, 3, ffi.new("gemm_place[]", at), one, one) == wanted
+    if which:
+        assert all((given["out"] == 7).all() for given in places)
+    assert lib.gemm_run(plan, *at[1], one, one) == wanted
+    assert not which or (places[1]["out"] == 7).all()
+
+
 def test_isa_override(monkeypatch):
     everything = CpuBackend().devices()[0].features
     monkeypatch.setenv("GEMM_CPU_ISA", "scalar")

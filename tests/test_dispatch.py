@@ -242,6 +242,58 @@ def test_one_kernel_times_the_memory_for_all_of_a_device():
             assert soonest.seconds(problem, problem.flops, problem.moved) <= found * (1 + 1e-9)
 
 
+def random_rates(rng):
+    """Rates as probes find them, some of them not there."""
+    found = {"launch": 10 ** rng.uniform(-6, -3), "flops": 10 ** rng.uniform(9, 14)}
+    for name, span in (("upload", (8, 11)), ("download", (8, 11)), ("memory", (9, 13)), ("start", (-6, -3))):
+        if rng.random() < 0.7:
+            found[name] = 10 ** rng.uniform(*span)
+    found["overlaps"] = int(10 ** rng.uniform(3, 9)) if rng.random() < 0.5 else 0
+    return cost.Rates(**found)
+
+
+PLAIN = ("sgemm_scalar_4x4", "sgemm_generic_naive", "sgemm_generic_tile_64x64", "sgemm_generic_skinny_16x4",
+         "dgemm_generic_dot_16x4", "sgemm_adreno_image_8x4")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_soonest_is_never_later_than_what_is_predicted(name):
+    """Of any of several variants, whatever the rates, sizes, layouts and places."""
+    rng, row, device = np.random.default_rng(3), BY_NAME[name], replace(GPU, backend=BY_NAME[name].backend)
+    for _ in range(400):
+        measured = [random_rates(rng) for _ in range(rng.integers(1, 4))]
+        host = bool(rng.integers(2))
+        soonest = cost.Soonest(row, device, measured, moved=host)
+        sizes = [int(10 ** rng.uniform(0, 4)) for _ in "mnk"]
+        problem = Problem(row.dtype, *sizes, int(rng.choice([1, 1, 7, 300])), beta=str(rng.choice(["0", "x"])),
+                          layout="".join(rng.choice(list("NTS"), 3)), device="host" if host else device.key)  # fmt: skip
+        bound = soonest.seconds(problem, problem.flops, problem.moved)
+        for rates in measured:
+            assert bound <= cost.predict(row, device, problem, rates).seconds * (1 + 1e-9), (problem, measured)
+
+
+def test_the_soonest_of_a_plain_kernel_is_not_merely_low():
+    rates, cpu = cost.Rates(launch=1e-5, flops=1e12), Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
+    row, problem = BY_NAME["sgemm_scalar_4x4"], Problem("float32", 512, 512, 512)
+    found = cost.predict(row, cpu, problem, rates).seconds
+    assert cost.Soonest(row, cpu, [rates], moved=True).seconds(problem, problem.flops, problem.moved) >= found / 2
+
+
+@pytest.mark.parametrize("state", ["not there", "failed", "verified"])
+def test_what_was_not_verified_computes_no_product(state):
+    """Unless it is named; a kernel beside it that was verified does not speak for it."""
+    row, beside = BY_NAME["sgemm_generic_naive"], BY_NAME["sgemm_generic_local_16x16"]
+    lines = [{"step": "device", "device": GPU.key, "backend": "opencl", "name": GPU.name, "driver": GPU.driver}]
+    for kernel in (beside, *([row] if state != "not there" else [])):
+        ok = kernel is beside or state == "verified"
+        lines.append({"step": "kernel", "kernel": kernel.label, "device": GPU.key, "ok": ok, "error": "" if ok else "x",
+                      "launch": 1e-5, "flops": 4e13})  # fmt: skip
+    facts, problem = probe.Facts(lines), Problem("float32", 64, 64, 64, device=GPU.key)
+    chosen, named = (entrants.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
+    assert (chosen.seconds is not None) == (state == "verified")
+    assert named.seconds is not None
+
+
 def test_the_model_charges_no_transfer_for_what_stays_where_it_lies():
     def transfer(name, *places, wrapped=0, beta="x", layout="NNN"):
         rates = cost.Rates(launch=1e-5, flops=4e13, upload=1.0, download=1.0, staged=3e-4, wrapped=wrapped)

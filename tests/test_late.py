@@ -31,7 +31,8 @@ import gemm.catalog as catalog
 for name in ("opencl", "cuda"):
     del catalog.BACKENDS[name]
 catalog.BACKENDS["late"] = "late:Late"
-source = catalog.BY_NAME["sgemm_generic_naive"].source  # text that wheels carry, too
+import os
+source = catalog.BY_NAME[os.environ.get("SOURCE_OF", "sgemm_generic_naive")].source  # wheels carry it, too
 rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", source, ordered=False, late=True, gflops=gflops)
         for form, gflops in (("fast", 1e6), ("slow", 1e5))]
 rows = (*[row for row in catalog.KERNELS if row.name == "sgemm_scalar_4x4"], *rows)
@@ -108,6 +109,18 @@ def test_another_driver_is_another_matter(product):
     product()
     _, launched, _, _ = product(DRIVER="2")
     assert launched["sgemm_late_fast"][1] > 1
+
+
+def test_a_kernel_whose_source_changed_is_another_one(product):
+    """What was found of the old one, good or bad, says nothing of it."""
+    product()
+    kernel, _, untrusted, _ = product(SOURCE_OF="sgemm_generic_panel_4x24", FAULT="garbage")
+    assert kernel == "sgemm_late_slow"
+    assert "failed verification" in untrusted["sgemm_late_fast"]
+    kernel, launched, untrusted, _ = product()
+    assert kernel == "sgemm_late_fast"
+    assert launched["sgemm_late_fast"][1] > 1
+    assert not untrusted
 
 
 @pytest.mark.parametrize("fault", ["garbage", "crash", "hang"])

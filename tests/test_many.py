@@ -272,6 +272,72 @@ def test_out_that_overlaps_its_own_operand():
     assert same(gemm.gemm_many(a, b, out=out), right)
 
 
+@pytest.mark.parametrize("operand", "abc")
+@pytest.mark.parametrize("shift", [-5, -4, -3, -1, 0, 1, 3, 4, 5])
+def test_out_that_overlaps_an_operand_by_some_elements(operand, shift):
+    """Of vectors as they touch and by one element more or less; several alike come before it, and one behind."""
+    n = 4
+    start = numbers(3 * n + 2)
+    matrices = [numbers(n, n) for _ in range(5)]
+    vectors = {name: [numbers(n) for _ in range(5)] for name in "abc"}
+
+    def products(buffer: np.ndarray) -> dict[str, list[np.ndarray]]:
+        given = {"a": list(matrices), "b": list(vectors["b"]), "c": list(vectors["c"])}
+        if operand == "a":
+            given["a"], given["b"] = list(vectors["a"]), list(matrices)
+        given["out"] = [np.full(n, FILL, np.float32) for _ in range(5)]
+        given[operand][3] = buffer[n + 1 : 2 * n + 1]
+        given["out"][3] = buffer[n + 1 + shift : 2 * n + 1 + shift]
+        return given
+
+    right, found = start.copy(), start.copy()
+    expected = []
+    for x, y, z, out in zip(*products(right).values(), strict=True):
+        out[...] = gemm.gemm(x.copy(), y.copy(), z.copy(), beta=1)
+        expected.append(out.copy())
+    given = products(found)
+    assert same(gemm.gemm_many(given["a"], given["b"], given["c"], out=given["out"], beta=1), expected)
+    np.testing.assert_array_equal(found, right)
+
+
+def test_an_addend_that_overlaps_its_out():
+    """Of products that share all else, the last one's out lies one element behind its c."""
+    n = 8
+    y, c, again = numbers(n, n), numbers(n), numbers(n + 1)
+    for _ in range(2):
+        kept = again.copy()
+        out = [np.empty(n, np.float32), np.empty(n, np.float32), again[1:]]
+        gemm.gemm_many([y] * 3, [y[0]] * 3, [c, c, again[:n]], out=out, beta=1)
+        np.testing.assert_array_equal(again[1:], gemm.gemm(y, y[0], kept[:n].copy(), beta=1))
+        np.testing.assert_array_equal(out[0], gemm.gemm(y, y[0], c, beta=1))
+
+
+@pytest.mark.parametrize("at", [511, 512, 513, 1024, 2047])
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_dependences_where_jobs_end(at, shift):
+    """More than 512 products: one that reads, adds to or overwrites what the one before it wrote, at a job's seam."""
+    count, size = 2600, 16
+    for operand in ("a", "b", "c", "out"):
+        stack = RNG.standard_normal((4, count * 2 * size + 2 * size)).astype(np.float32)
+
+        def places(memory: np.ndarray, operand: str = operand) -> list[list[np.ndarray]]:
+            starts = np.arange(count) * 2 * size + size
+            found = {
+                name: [row[x : x + size].reshape(4, 4) for x in starts]
+                for row, name in zip(memory, ("a", "b", "c", "out"), strict=True)
+            }
+            begin = starts[at - 1] + shift
+            found[operand][at] = memory[3][begin : begin + size].reshape(4, 4)
+            return list(found.values())
+
+        right, left = stack.copy(), stack.copy()
+        a, b, c, out = places(right)
+        one_by_one(a, b, out, c, beta=1)
+        a, b, c, out = places(left)
+        gemm.gemm_many(a, b, c, out=out, beta=1)
+        np.testing.assert_array_equal(left, right, err_msg=operand)
+
+
 def test_lists_that_change_meanwhile(waited):
     """By what ends with a product that waits, or by another thread: what was given is computed."""
     a, b, out = columns()

@@ -72,7 +72,7 @@ def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-@pytest.mark.parametrize("mode", [0o777, 0o770])
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
 def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):
     folder.mkdir()
     (folder / "entry").write_bytes(b"planted")
@@ -82,6 +82,27 @@ def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):
         sources.store("other", b"x")
     assert not (folder / "other").exists()
     assert "others may write" in caplog.text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
+    folder.mkdir(mode=0o700)
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with caplog.at_level(logging.WARNING, "gemm"):
+        sources.store("entry", b"x")
+        assert sources.load("entry") is None
+    assert not list(folder.iterdir())
+    assert "another user" in caplog.text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o750])
+def test_a_folder_that_others_may_read_is_used(folder, mode):
+    folder.mkdir()
+    folder.chmod(mode)
+    sources.store("entry", b"x")
+    assert sources.load("entry") == b"x"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX links")

@@ -47,6 +47,8 @@ int main(void) {
     S(R, N, N, 0, 0, 0, 0, 1, 1); /* even of nothing */
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, (float *)((char *)a + 1), 1, b, 1, 0, c, 1);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, (float *)((char *)b + 2), 1, 0, c, 1);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, b, 1, 0, (float *)((char *)c + 2), 1);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 0, 1, a, 1, b, 1, 1, (float *)((char *)c + 1), 1);
     cblas_zgemm(CblasRowMajor, CblasConjTrans, CblasNoTrans, 1, 1, 1, zone, za, 1, za, 1, zone, (char *)zc + 4, 1);
 
 #define STRIDED(m, lda, ldb, ldc, b, size)                                                                            \
@@ -58,6 +60,8 @@ int main(void) {
     STRIDED(2, 2, 2, 1, b, 1);
     STRIDED(2, 2, 2, 2, (float *)((char *)b + 2), 1);
     STRIDED(2, 2, 2, 2, b, -1);
+    cblas_sgemm_batch_strided(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 2, 1, a, 2, 4, b, 2, 4, 0,
+                              (float *)((char *)c + 1), 2, 4, 1);
 
     /* the second group is wrong, and the first is not computed */
     const CBLAS_TRANSPOSE none[2] = {CblasNoTrans, CblasNoTrans};

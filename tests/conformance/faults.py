@@ -320,6 +320,28 @@ OF_TYPES["imaginary part of alpha dropped"] = "zgemm_scalar_2x4", alpha_taken_as
 OF_TYPES["sums of float16 in float16"] = "hgemm_scalar_4x4", summed_in_its_own_type, ("accuracy", "chain_data")
 OF_TYPES["high bit of uint8 lost"] = "u8s32gemm_scalar_4x4", signs_of_a_ignored, ("wrapping",)
 
+
+@fault("packed_edges")
+def a_column_beside_a_wide_result_is_written(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if out.shape[-1] > 200:
+            wider = np.lib.stride_tricks.as_strided(out, (*out.shape[:-1], out.shape[-1] + 1), out.strides)
+            wider[..., -1] = 0
+
+    return launched
+
+
+@fault("page_ends")
+def an_element_behind_b_is_read(launch: Launch) -> Launch:
+    def launched(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        launch(a, b, c, out, alpha, beta)
+        if b.flags.c_contiguous and b.size:
+            float(np.lib.stride_tricks.as_strided(b.reshape(-1), (b.size + 1,))[-1])
+
+    return launched
+
+
 # The ORDERED chain: each of these is within the bound.
 FAULTS["summed backwards"] = operands_changed(lambda a, b: (a[..., ::-1], b[..., ::-1, :])), (
     "chain_data", "chain_depths", "published_bits",

@@ -1,4 +1,4 @@
-"""The call after others like it, so that every check also meets what is remembered of earlier calls.
+"""The call after others like it, or among others that wait, so that checks meet what is remembered of earlier calls.
 
 Each product is computed twice before on copies of the same layout: once with every operand in memory of its own, once
 sharing memory as the real ones do. What was learned from the former must not be trusted for operands that overlap.
@@ -11,9 +11,35 @@ from typing import Any
 
 import numpy as np
 
+import gemm
 from conformance.arena import root, twin
 
 Array = np.ndarray
+
+
+def pending(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` behind products that wait in a gemm.batching of their own, and ahead of one that writes what it read.
+
+    Like `repeated`: the kind is known from a call before, without which no product waits.
+    """
+
+    def later(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Any:
+        given = [a, b, c, out]
+        first, second, third = ([None if x is None else _copy(x) for x in given] for _ in range(3))
+        for apart in (first, second, third):
+            if c is out:
+                apart[3] = apart[2]
+        call(*first[:3], out=first[3], **options)
+        with gemm.batching():
+            ahead = call(*second[:3], out=second[3], **options)
+            result = call(a, b, c, out=out, **options)
+            behind = call(*third[:3], out=third[3], **options)
+        for other in (ahead, behind):
+            if c is None and other.tobytes() != (out if out is not None else result).tobytes():
+                raise AssertionError("products that wait together came out with other bits")
+        return result
+
+    return later
 
 
 def repeated(call: Callable[..., Any]) -> Callable[..., Any]:

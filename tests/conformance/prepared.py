@@ -1,0 +1,49 @@
+"""The call with b packed first by gemm.prepare, with a canary behind its panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import gemm
+from conformance.arena import POISON
+from gemm.operands import aligned
+from gemm.problem import NARROW
+
+Array = np.ndarray
+MOST = 1 << 22
+
+
+def prepared(kernel: str, precision: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` by `kernel`, b prepared; `call` itself where b is no single matrix or what is asked is not offered so."""
+
+    def packed(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Any:
+        fused = options.get("bias") is not None or options.get("activation") is not None
+        if b.ndim != 2 or not b.size or (fused and b.dtype.name in NARROW):
+            return call(a, b, c, out=out, **options)
+        canaries: list[Array] = []
+
+        def followed(nbytes: int) -> Array:
+            """Memory as `aligned` gives it, and a canary from its very end on."""
+            behind = min(64 * nbytes, MOST) + 65536  # a panel may be of 64 columns, and b of one
+            memory = aligned(nbytes + behind)
+            memory[nbytes:] = POISON
+            canaries.append(memory[nbytes:])
+            return memory[:nbytes]
+
+        with patch("gemm.backends.cpu.aligned", followed):
+            right = gemm.prepare(b, trans_b=options.pop("trans_b", False), kernel=kernel, precision=precision)
+        if len(canaries) != 1:
+            raise AssertionError(f"{len(canaries)} buffers were made for one matrix")
+        if out is None:  # what was learned of the first serves the second
+            gemm.gemm(a, right, c, kernel=kernel, precision=precision, **options)
+        result = gemm.gemm(a, right, c, out=out, kernel=kernel, precision=precision, **options)
+        if not (canaries[0] == POISON).all():
+            at = int(np.flatnonzero(canaries[0] != POISON)[0])
+            raise AssertionError(f"byte {at} behind the prepared matrix was overwritten")
+        return result
+
+    return packed
