@@ -23,8 +23,8 @@ class Replay:
     only this replay's commands use that memory.
 
     Why reuse is safe: the first command waits for all that the operands and `out` wait for, and for the last command of
-    the call before, which read the memory that this call writes. Each later command waits for the one before it. A driver
-    copies a kernel's arguments when it is enqueued, and no other thread sets them.
+    the call before, which read the memory that this call writes. Each later command waits for the one before it. A
+    driver copies a kernel's arguments when it is enqueued, and no other thread sets them.
 
     Args:
         traffic: the product's commands. arrays: its a, b, c and out; c is None where it is not read, b where it is a
