@@ -445,3 +445,22 @@ def test_threads_of_a_block_must_meet(machine: Machine) -> None:
     for meet in ("", "__syncwarp();"):
         with pytest.raises(Failed, match="race at"):
             machine.kernel(PLAIN, "turn", {"MEET": meet})((1,), (64,), values)
+
+
+NARROW = """
+extern "C" __global__ void turn(unsigned char *x) {
+    __shared__ __align__(4) unsigned char held[64];
+    held[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x == 1) held[OTHER] = 7;
+    __syncthreads();
+    if (threadIdx.x == 0) x[0] = *(const unsigned *)held >> 8;
+}
+"""
+
+
+def test_neighbours_of_a_word_are_apart(machine: Machine) -> None:
+    values = np.zeros(64, np.uint8)
+    machine.kernel(NARROW, "turn", {"OTHER": 1})((1,), (64,), values)
+    assert values[0] == 7
+    with pytest.raises(Failed, match="race at"):
+        machine.kernel(NARROW, "turn", {"OTHER": 2})((1,), (64,), values)
