@@ -196,95 +196,209 @@ OLD_RACE = (
 FAULTS = (
     Fault("a loader waits for the readers of its own block only", OLD_RACE, "kmajor"),
     Fault("the same, for 16 bits", OLD_RACE, "wgmma"),
-    Fault("a loader does not wait for the readers of the exchanged sums",
-          ((HOPPER, "            await_ring<SHARING>();\n", ""),
-           (HOPPER, "        cluster_meet();\n    else\n        bar_arrive", "        ;\n    else\n        bar_arrive")),
-          "kmajor alone"),
-    Fault("no proxy fence before the ring is loaded anew", ((HOPPER, "    fence_async();\n    if", "    if"),), "kmajor"),
+    Fault(
+        "a loader does not wait for the readers of the exchanged sums",
+        (
+            (HOPPER, "            await_ring<SHARING>();\n", ""),
+            (
+                HOPPER,
+                "        cluster_meet();\n    else\n        bar_arrive",
+                "        ;\n    else\n        bar_arrive",
+            ),
+        ),
+        "kmajor alone",
+    ),
+    Fault(
+        "no proxy fence before the ring is loaded anew", ((HOPPER, "    fence_async();\n    if", "    if"),), "kmajor"
+    ),
     Fault("the same, for products on ordinary units", ((HOPPER, "    fence_async();\n    if", "    if"),), "ffma"),
-    Fault("a stage is loaded before it is empty",
-          ((HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),), "kmajor",
-          "race at|more arrivals"),
-    Fault("a stage's emptiness is waited for with the other parity",
-          ((HOPPER, "barrier_wait(ring.empty(), ring.parity ^ 1);", "barrier_wait(ring.empty(), ring.parity);"),),
-          "kmajor", "race at|deadlock"),
-    Fault("half of the arrivals empty a stage",
-          ((KMAJOR, "(A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST",
-            "(A_TURNED ? 128 : 4) * CONSUMERS, MULTICAST"),), "kmajor", "race at|more arrivals"),
-    Fault("a stage's readers tell only their own block",
-          ((HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),), "kmajor"),
-    Fault("a stage is left before its products are done",
-          ((KMAJOR, "    wgmma_wait<SETS - 1>();\n", ""),), "kmajor"),
-    Fault("the last stage is left before its products are done",
-          ((WGMMA, "        wgmma_wait<0>();\n        wgmma_hold(sums);\n        if (steps) before.leave<MULTICAST>(walk.first());",
-            "        if (steps) before.leave<MULTICAST>(walk.first());\n        wgmma_wait<0>();\n        wgmma_hold(sums);"),),
-          "wgmma whole"),
-    Fault("the last but one stage is left before its products are done",
-          ((WGMMA, "wgmma_wait<1>();", "wgmma_wait<2>();"),), "wgmma whole"),
-    Fault("a stage is multiplied before it is full",
-          ((WGMMA, "            barrier_wait(ring.full(), ring.parity);\n", ""),), "wgmma"),
-    Fault("a stage is read before it is full",
-          ((KMAJOR, "INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {\n"
-            "    barrier_wait(ring.full(), ring.parity);\n",
-            "INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {\n"),),
-          "kmajor turned"),
-    Fault("fullness is waited for with the other parity",
-          ((WGMMA, "barrier_wait(ring.full(), ring.parity);", "barrier_wait(ring.full(), ring.parity ^ 1);"),), "wgmma",
-          "race at|deadlock"),
-    Fault("one lane of a warp tells that all have read a stage",
-          ((FFMA, "            __syncwarp(); // all lanes have read it\n", ""),), "ffma"),
-    Fault("sums are sent before the other block's products are done",
-          ((EXCHANGE, "        cluster_meet();\n", ""), (HOPPER, "            cluster_meet();\n            await", "await")),
-          "kmajor alone"),
-    Fault("exchanged sums are not waited for", ((EXCHANGE, "        barrier_wait_cluster(bar, parity);\n", ""),),
-          "kmajor"),
-    Fault("exchanged sums are waited for with the other parity",
-          ((EXCHANGE, "barrier_wait_cluster(bar, parity);", "barrier_wait_cluster(bar, parity ^ 1);"),), "ffma",
-          "race at|deadlock"),
+    Fault(
+        "a stage is loaded before it is empty",
+        ((HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),),
+        "kmajor",
+        "race at|more arrivals",
+    ),
+    Fault(
+        "a stage's emptiness is waited for with the other parity",
+        ((HOPPER, "barrier_wait(ring.empty(), ring.parity ^ 1);", "barrier_wait(ring.empty(), ring.parity);"),),
+        "kmajor",
+        "race at|deadlock",
+    ),
+    Fault(
+        "half of the arrivals empty a stage",
+        (
+            (
+                KMAJOR,
+                "(A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST",
+                "(A_TURNED ? 128 : 4) * CONSUMERS, MULTICAST",
+            ),
+        ),
+        "kmajor",
+        "race at|more arrivals",
+    ),
+    Fault(
+        "a stage's readers tell only their own block",
+        ((HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),),
+        "kmajor",
+    ),
+    Fault("a stage is left before its products are done", ((KMAJOR, "    wgmma_wait<SETS - 1>();\n", ""),), "kmajor"),
+    Fault(
+        "the last stage is left before its products are done",
+        (
+            (WGMMA, "        }\n        wgmma_wait<0>();\n", "        }\n"),
+            (WGMMA, "walk.first());\n        deliver", "walk.first());\n        wgmma_wait<0>();\n        deliver"),
+        ),
+        "wgmma whole",
+    ),
+    Fault(
+        "the last but one stage is left before its products are done",
+        ((WGMMA, "wgmma_wait<1>();", "wgmma_wait<2>();"),),
+        "wgmma whole",
+    ),
+    Fault(
+        "a stage is multiplied before it is full",
+        ((WGMMA, "            barrier_wait(ring.full(), ring.parity);\n", ""),),
+        "wgmma",
+    ),
+    Fault(
+        "a stage is read before it is full",
+        (
+            (
+                KMAJOR,
+                "bool any, int rows, int block, D &sums) {\n    barrier_wait(ring.full(), ring.parity);\n",
+                "bool any, int rows, int block, D &sums) {\n",
+            ),
+        ),
+        "kmajor turned",
+    ),
+    Fault(
+        "fullness is waited for with the other parity",
+        ((WGMMA, "barrier_wait(ring.full(), ring.parity);", "barrier_wait(ring.full(), ring.parity ^ 1);"),),
+        "wgmma",
+        "race at|deadlock",
+    ),
+    Fault(
+        "one lane of a warp tells that all have read a stage",
+        ((FFMA, "            __syncwarp(); // all lanes have read it\n", ""),),
+        "ffma",
+    ),
+    Fault(
+        "sums are sent before the other block's products are done",
+        (
+            (EXCHANGE, "        cluster_meet();\n", ""),
+            (HOPPER, "            cluster_meet();\n            await", "await"),
+        ),
+        "kmajor alone",
+    ),
+    Fault(
+        "exchanged sums are not waited for", ((EXCHANGE, "        barrier_wait_cluster(bar, parity);\n", ""),), "kmajor"
+    ),
+    Fault(
+        "exchanged sums are waited for with the other parity",
+        ((EXCHANGE, "barrier_wait_cluster(bar, parity);", "barrier_wait_cluster(bar, parity ^ 1);"),),
+        "ffma",
+        "race at|deadlock",
+    ),
     Fault("barriers are not fenced for other blocks", ((HOPPER, "            barrier_init_fence();\n", ""),), "kmajor"),
-    Fault("a box is sent without a proxy fence", ((DELIVER, "            fence_async();\n", ""),), "kmajor boxes",
-          "race at|fence_async"),
-    Fault("a box is filled while it is still sent",
-          ((DELIVER, "        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();\n", ""),),
-          "kmajor boxes"),
-    Fault("a box fewer is waited for",
-          ((DELIVER, "bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>()", "bulk_wait_read<OUT_BOXES>()"),),
-          "kmajor one box"),
-    Fault("a box is sent before all lanes have filled it",
-          ((DELIVER, "            fence_async();\n            __syncwarp();\n", "            fence_async();\n"),),
-          "kmajor boxes"),
-    Fault("a box is filled before its lane has waited",
-          ((DELIVER, "OUT_BOXES - 1 : 0)>();\n        __syncwarp();\n", "OUT_BOXES - 1 : 0)>();\n"),), "kmajor one box"),
-    Fault("staged sums are read before all lanes have written",
-          ((DELIVER, "        __syncwarp();\n        finish<STAGED>", "        finish<STAGED>"),), "kmajor"),
-    Fault("staged sums are overwritten while lanes read",
-          ((DELIVER, "    for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code\n        __syncwarp();\n",
-            "    for (int at = 0; at < here; at += STAGED) {\n"),), "kmajor whole"),
-    Fault("parts tell of sums that are not yet in memory", ((JOIN, "        __threadfence();\n        bar_sync", "        bar_sync"),),
-          "dmma"),
-    Fault("the last part reads sums without a fence",
-          ((JOIN, "        if (!*last) return;\n        __threadfence();\n", "        if (!*last) return;\n"),), "dmma"),
-    Fault("a part tells before all threads have written",
-          ((JOIN, "        __threadfence();\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "        __threadfence();\n"),),
-          "dmma"),
-    Fault("who is last is read before it is written",
-          ((JOIN, "== (unsigned)g.parts;\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "== (unsigned)g.parts;\n"),),
-          "dmma"),
-    Fault("a block leaves sums without a fence",
-          ((FFMA, "        __threadfence();\n        bar_sync(JOIN_BARRIER, WORKERS);\n        if", "        bar_sync(JOIN_BARRIER, WORKERS);\n        if"),),
-          "ffma shared"),
-    Fault("a block takes sums without a fence",
-          ((FFMA, "continue;\n                __threadfence();\n", "continue;\n"),), "ffma shared"),
-    Fault("a block takes sums of which only one thread has heard",
-          ((FFMA, "            }\n            bar_sync(JOIN_BARRIER, WORKERS);\n", "            }\n"),), "ffma shared"),
-    Fault("a tile is multiplied while it is still copied",
-          ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),), "dmma"),
-    Fault("the first tile is multiplied while it is still copied",
-          ((DMMA, "    copy_wait<STAGES - 2>();\n    __syncthreads();\n    if (ROLLS)",
-            "    copy_wait<STAGES - 1>();\n    __syncthreads();\n    if (ROLLS)"),), "dmma"),
-    Fault("a tile that others copied is not waited for",
-          ((DMMA, "                __syncthreads();         // nobody", "                // nobody"),), "dmma"),
-)  # fmt: skip
+    Fault(
+        "a box is sent without a proxy fence",
+        ((DELIVER, "            fence_async();\n", ""),),
+        "kmajor boxes",
+        "race at|fence_async",
+    ),
+    Fault(
+        "a box is filled while it is still sent",
+        ((DELIVER, "        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();\n", ""),),
+        "kmajor boxes",
+    ),
+    Fault(
+        "a box fewer is waited for",
+        ((DELIVER, "bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>()", "bulk_wait_read<OUT_BOXES>()"),),
+        "kmajor one box",
+    ),
+    Fault(
+        "a box is sent before all lanes have filled it",
+        ((DELIVER, "            fence_async();\n            __syncwarp();\n", "            fence_async();\n"),),
+        "kmajor boxes",
+    ),
+    Fault(
+        "a box is filled before its lane has waited",
+        ((DELIVER, "OUT_BOXES - 1 : 0)>();\n        __syncwarp();\n", "OUT_BOXES - 1 : 0)>();\n"),),
+        "kmajor one box",
+    ),
+    Fault(
+        "staged sums are read before all lanes have written",
+        ((DELIVER, "        __syncwarp();\n        finish<STAGED>", "        finish<STAGED>"),),
+        "kmajor",
+    ),
+    Fault(
+        "staged sums are overwritten while lanes read",
+        ((DELIVER, "{ // one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),),
+        "kmajor whole",
+    ),
+    Fault(
+        "parts tell of sums that are not yet in memory",
+        ((JOIN, "        __threadfence();\n        bar_sync", "        bar_sync"),),
+        "dmma",
+    ),
+    Fault(
+        "the last part reads sums without a fence",
+        ((JOIN, "        if (!*last) return;\n        __threadfence();\n", "        if (!*last) return;\n"),),
+        "dmma",
+    ),
+    Fault(
+        "a part tells before all threads have written",
+        ((JOIN, "        __threadfence();\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "        __threadfence();\n"),),
+        "dmma",
+    ),
+    Fault(
+        "who is last is read before it is written",
+        ((JOIN, "== (unsigned)g.parts;\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "== (unsigned)g.parts;\n"),),
+        "dmma",
+    ),
+    Fault(
+        "a block leaves sums without a fence",
+        (
+            (
+                FFMA,
+                "        __threadfence();\n        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
+                "        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
+            ),
+        ),
+        "ffma shared",
+    ),
+    Fault(
+        "a block takes sums without a fence",
+        ((FFMA, "continue;\n                __threadfence();\n", "continue;\n"),),
+        "ffma shared",
+    ),
+    Fault(
+        "a block takes sums of which only one thread has heard",
+        ((FFMA, "            }\n            bar_sync(JOIN_BARRIER, WORKERS);\n", "            }\n"),),
+        "ffma shared",
+    ),
+    Fault(
+        "a tile is multiplied while it is still copied",
+        ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),),
+        "dmma",
+    ),
+    Fault(
+        "the first tile is multiplied while it is still copied",
+        (
+            (
+                DMMA,
+                "    copy_wait<STAGES - 2>();\n    __syncthreads();\n    if (ROLLS)",
+                "    copy_wait<STAGES - 1>();\n    __syncthreads();\n    if (ROLLS)",
+            ),
+        ),
+        "dmma",
+    ),
+    Fault(
+        "a tile that others copied is not waited for",
+        ((DMMA, "                __syncthreads();         // nobody", "                // nobody"),),
+        "dmma",
+    ),
+)
 """Planted in csrc/cuda, one after the other."""
 
 
@@ -331,3 +445,22 @@ def test_threads_of_a_block_must_meet(machine: Machine) -> None:
     for meet in ("", "__syncwarp();"):
         with pytest.raises(Failed, match="race at"):
             machine.kernel(PLAIN, "turn", {"MEET": meet})((1,), (64,), values)
+
+
+NARROW = """
+extern "C" __global__ void turn(unsigned char *x) {
+    __shared__ __align__(4) unsigned char held[64];
+    held[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x == 1) held[OTHER] = 7;
+    __syncthreads();
+    if (threadIdx.x == 0) x[0] = *(const unsigned *)held >> 8;
+}
+"""
+
+
+def test_neighbours_of_a_word_are_apart(machine: Machine) -> None:
+    values = np.zeros(64, np.uint8)
+    machine.kernel(NARROW, "turn", {"OTHER": 1})((1,), (64,), values)
+    assert values[0] == 7
+    with pytest.raises(Failed, match="race at"):
+        machine.kernel(NARROW, "turn", {"OTHER": 2})((1,), (64,), values)

@@ -170,16 +170,16 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
         write(at + "/" + header.first, dynamic_shared(header.second));
     }
     const std::string image = at + "/kernel.so";
-    const std::string program_of = std::string(compiler ? compiler : "g++"), object = at + "/kernel.o";
+    const std::string with = std::string(compiler ? compiler : "g++"), object = at + "/kernel.o";
     // each load and store calls the machine, not libtsan, against which nothing is linked
     const char *watched = getenv("CUDA_MACHINE_RACES");
     if (watched && *watched && *watched != '0') flags += "-fsanitize=thread --param=tsan-instrument-func-entry-exit=0 ";
     const std::string command =
-        program_of + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
+        with + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
         "-fno-gnu-unique -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-stack-protector " +
         "-w -Wfatal-errors " + flags + (more ? std::string(more) + " " : "") + "-I" + quoted(here) + " -I" +
         quoted(at) + " -include " + quoted(here + "/kernel.h") + " -o " + quoted(object) + " " +
-        quoted(at + "/kernel.cpp") + " >" + quoted(at + "/log") + " 2>&1 && " + program_of +
+        quoted(at + "/kernel.cpp") + " >" + quoted(at + "/log") + " 2>&1 && " + with +
         " -shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) + " " + quoted(object) + " " +
         quoted(here + "/libcuda.so.1") + " >>" + quoted(at + "/log") + " 2>&1";
     const int status = system(command.c_str());

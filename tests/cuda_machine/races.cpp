@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -25,11 +26,16 @@ struct Epoch {
     uint32_t agent = 0, value = 0;
 };
 
-struct Word { // 4 bytes of shared memory
+struct Cell { // of shared memory
     Epoch write;
     bool generic = false; // written through the generic proxy
     Epoch read;
     std::vector<Epoch> more; // reads
+};
+
+struct Word { // 4 bytes, or each by itself since fewer of them were accessed
+    Cell whole;
+    std::unique_ptr<Cell[]> bytes;
 };
 
 struct Agent {
@@ -98,42 +104,54 @@ bool knows(const Clock &clock, Epoch epoch) {
     return clock.of(epoch.agent) >= epoch.value;
 }
 
-void note_read(Word &word, Epoch mine, const Clock &seen) {
-    if (!word.read.value || word.read.agent == mine.agent || knows(seen, word.read)) {
-        word.read = mine;
+void note_read(Cell &cell, Epoch mine, const Clock &seen) {
+    if (!cell.read.value || cell.read.agent == mine.agent || knows(seen, cell.read)) {
+        cell.read = mine;
         return;
     }
-    for (Epoch &epoch : word.more)
+    for (Epoch &epoch : cell.more)
         if (epoch.agent == mine.agent || knows(seen, epoch)) {
             epoch = mine;
             return;
         }
-    word.more.push_back(mine);
+    cell.more.push_back(mine);
 }
 
-void access(const Fiber &who, Block &block, unsigned address, unsigned bytes, Access access, Proxy proxy, Epoch mine,
+void access(const Knowledge &k, Block &block, unsigned address, Cell &cell, Access access, Proxy proxy, Epoch mine,
+            const char *what) {
+    if (cell.write.value) {
+        if (!knows(k.seen, cell.write))
+            race(block, address, what, "is not ordered after the write by", cell.write.agent);
+        if (proxy == Proxy::ASYNC && cell.generic && !knows(k.proxied, cell.write))
+            race(block, address, what, "has no fence.proxy.async between it and the write by", cell.write.agent);
+    }
+    if (access == Access::READ) return note_read(cell, mine, k.seen);
+    if (cell.read.value && !knows(k.seen, cell.read))
+        race(block, address, what, "is not ordered after the read by", cell.read.agent);
+    for (const Epoch &epoch : cell.more)
+        if (!knows(k.seen, epoch)) race(block, address, what, "is not ordered after the read by", epoch.agent);
+    cell.read = {};
+    cell.more.clear();
+    cell.write = mine;
+    cell.generic = proxy == Proxy::GENERIC;
+}
+
+void access(const Fiber &who, Block &block, unsigned address, unsigned bytes, Access kind, Proxy proxy, Epoch mine,
             const char *what) {
     const Knowledge &k = who.known.knows;
-    for (unsigned at = address / 4; at <= (address + bytes - 1) / 4; ++at) {
-        Word &word = word_at(block, at);
-        if (word.write.value) {
-            if (!knows(k.seen, word.write))
-                race(block, at * 4, what, "is not ordered after the write by", word.write.agent);
-            if (proxy == Proxy::ASYNC && word.generic && !knows(k.proxied, word.write))
-                race(block, at * 4, what, "has no fence.proxy.async between it and the write by", word.write.agent);
+    for (unsigned at = address, end = address + bytes; at < end;) {
+        const unsigned next = std::min(end, at / 4 * 4 + 4);
+        Word &word = word_at(block, at / 4);
+        if (next - at == 4 && !word.bytes) {
+            access(k, block, at, word.whole, kind, proxy, mine, what);
+        } else {
+            if (!word.bytes) {
+                word.bytes.reset(new Cell[4]);
+                std::fill_n(word.bytes.get(), 4, word.whole);
+            }
+            for (unsigned i = at; i < next; ++i) access(k, block, i, word.bytes[i % 4], kind, proxy, mine, what);
         }
-        if (access == Access::READ) {
-            note_read(word, mine, k.seen);
-            continue;
-        }
-        if (word.read.value && !knows(k.seen, word.read))
-            race(block, at * 4, what, "is not ordered after the read by", word.read.agent);
-        for (const Epoch &epoch : word.more)
-            if (!knows(k.seen, epoch)) race(block, at * 4, what, "is not ordered after the read by", epoch.agent);
-        word.read = {};
-        word.more.clear();
-        word.write = mine;
-        word.generic = proxy == Proxy::GENERIC;
+        at = next;
     }
 }
 
