@@ -29,8 +29,8 @@ from gemm.backends.base import Backend, Kept
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
-from gemm.dispatch import choice as choosing
 from gemm.dispatch import child, cost, entrants, errands, probe, registry, trust
+from gemm.dispatch import choice as choosing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Problem
 
