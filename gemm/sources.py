@@ -1,8 +1,9 @@
 """Kernel sources as text, and the one disk cache that compiled kernels and measurements share.
 
-The cache folder is private (0700, owned by this user, no link on the way): a file that others could have
-written is never loaded. Entries carry a checksum and the package version and are replaced atomically, so that a
-torn, foreign or outdated one reads as absent.
+The cache folder is private (0700, owned by this user, no link itself; the folders above it belong to this user or root,
+and nobody else may replace what is in them): a file that others could have written is never loaded. Entries are plain
+files, carry a checksum and the package version and are replaced atomically, so that a torn, foreign or outdated one
+reads as absent.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def cache_dir() -> Path | None:
 
 def chosen_folder() -> Path:
     """$GEMM_CACHE_DIR, or the platform's folder for caches and gemm's in it."""
-    return Path(os.environ.get("GEMM_CACHE_DIR") or _usual_folder())
+    return Path(os.path.expanduser(os.environ.get("GEMM_CACHE_DIR", "").strip() or _usual_folder()))
 
 
 def refusal(folder: Path) -> tuple[str, str] | None:
@@ -90,9 +91,35 @@ def refusal(folder: Path) -> tuple[str, str] | None:
             return f"{folder} belongs to another user", elsewhere
         if facts.st_mode & 0o022:
             return f"others may write to {folder}", f"chmod 700 {folder}"
+        if unsafe := _replaceable(folder):
+            return f"others may replace {unsafe}, above {folder}", elsewhere
     if not os.access(folder, os.W_OK):
         return f"{folder} is read-only", elsewhere
     return None
+
+
+def _replaceable(folder: Path) -> Path | None:
+    """A folder on the way to `folder` in which somebody but this user and root may put another in its place, or None.
+
+    Both the way as it is written, whose links can be bent, and the one that it leads to.
+    """
+    trusted = 0, os.stat("/").st_uid, os.geteuid()  # in a container root may have another number
+    for parent in sorted({*Path(os.path.abspath(folder)).parents, *folder.resolve().parents}):
+        facts = parent.stat()
+        writers = 0o002 if facts.st_gid == facts.st_uid else 0o022  # a user's own group has no other members
+        sticky = facts.st_mode & stat.S_ISVTX  # as /tmp: everybody replaces only what is his own
+        if facts.st_uid not in trusted or (facts.st_mode & writers and not sticky):
+            return parent
+    return None
+
+
+def _plain(path: Path) -> bytes:
+    """The bytes of a plain file: what is none, as a FIFO, is not waited for. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return file.read()
 
 
 def digest(data: bytes) -> bytes:
@@ -110,7 +137,7 @@ def load(name: str) -> bytes | None:
     if folder is None:
         return None
     try:
-        blob = (folder / name).read_bytes()
+        blob = _plain(folder / name)
     except OSError:
         return None
     data = _opened(blob)

@@ -56,17 +56,41 @@ def granted() -> int:
     process may run on (affinity), the container's CPU quota (cgroup) and GEMM_NUM_THREADS. Raises ValueError if that
     variable is no positive integer."""
     available = cores()
-    wish = os.environ.get("GEMM_NUM_THREADS")
-    if not wish:
-        return available
+    return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))
+
+
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise ValueError
+    return count
+
+
+def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> Any:
+    """What the environment variable `name` says, or `default` where it is not set or empty.
+
+    Args:
+        kind: what it has to be, for messages. read: makes that of the text, or raises ValueError.
+
+    Raises:
+        ValueError: it is something else; the message names it.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
     try:
-        count = int(wish)
+        return read(text)
     except ValueError:
-        count = 0
-    if count < 1:
-        cause = f"the environment variable GEMM_NUM_THREADS must be a positive integer, not {wish!r}"
-        raise ValueError(f"{cause} ({link('variables')})")
-    return min(available, count)
+        cause = f"the environment variable {name} must be {kind}, not {text!r}"
+        raise ValueError(f"{cause} ({link('variables')})") from None
+
+
+def switch(text: str) -> bool:
+    """A setting that is on or off."""
+    known = {"1": True, "on": True, "true": True, "yes": True, "0": False, "off": False, "false": False, "no": False}
+    try:
+        return known[text.lower()]
+    except KeyError:
+        raise ValueError from None
 
 
 def affinity() -> int:

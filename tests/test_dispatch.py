@@ -16,10 +16,10 @@ import pytest
 
 import gemm
 from gemm import measure as measuring
-from gemm import sources
+from gemm import sources, threads
 from gemm.backends.base import Backend
-from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, cost, entrants, late, probe, registry, roof, trust
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
+from gemm.dispatch import child, correction, cost, entrants, late, probe, registry, roof, trust
 from gemm.dispatch import choice as choosing
 from gemm.errors import KernelFailed
 from gemm.measure import measure
@@ -583,10 +583,54 @@ def test_kernels_of_mixed_types_are_measured_with_an_output_of_theirs():
     assert outputs == {("uint8", "int8", "int32")}
 
 
-def test_a_timeout_that_is_no_number_names_the_variable(monkeypatch):
-    monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
-    with pytest.raises(ValueError, match="GEMM_PROBE_TIMEOUT"):
-        child.timeout()
+READERS = {
+    "GEMM_PROBE_TIMEOUT": (child.timeout, ["soon", "inf", "nan", "-1", "0", "1e300"], {"5": 5.0, " 7.5 ": 7.5}),
+    "GEMM_NUM_THREADS": (threads.granted, ["many", "0", "-2", "1.5", "inf"], {"1": 1}),
+    "GEMM_ADAPT": (
+        correction.adapts,
+        ["maybe", "2"],
+        {"0": False, "off": False, "False": False, "1": True, "on": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_settings_are_read_alike(monkeypatch, name):
+    """What is not set or empty is the default; what means nothing is an error that names the variable."""
+    read, wrong, right = READERS[name]
+    monkeypatch.delenv(name, raising=False)
+    default = read()
+    for text in ("", "  "):
+        monkeypatch.setenv(name, text)
+        assert read() == default
+    for text, value in right.items():
+        monkeypatch.setenv(name, text)
+        assert read() == value
+    for text in wrong:
+        monkeypatch.setenv(name, text)
+        with pytest.raises(ValueError, match=f"environment variable {name} must be .*, not '{text}'"):
+            read()
+
+
+def test_a_child_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
+    """Nor of a relative folder of PYTHONPATH."""
+    for name in ("queue", "json", "runpy", "numpy", "gemm"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})")
+    monkeypatch.chdir(tmp_path)
+    for path in ("", ".", os.pathsep, f".{os.pathsep}"):
+        monkeypatch.setenv("PYTHONPATH", path)
+        with child.Child("gemm.dispatch.probe") as one:
+            lines = list(one.ask({"skip": list(BACKENDS), "verify": True}, 60))
+        assert not [line for line in lines if line["step"] == "died"]
+        assert not (tmp_path / "executed").exists()
+
+
+def test_a_frozen_program_is_not_started_again(monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with child.Child("gemm.dispatch.probe") as one:
+        (line,) = one.ask({}, 60)
+    assert line["step"] == "refused"
+    assert "frozen" in line["cause"]
 
 
 def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):

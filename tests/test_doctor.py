@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("GEMM_WHATEVER", "2", "nothing reads", "Unset it; those that are read: GEMM_NUM_THREADS, "),
         ("GEMM_NUM_THREADS", "many", "positive integer, not 'many'", "Correct"),
         ("GEMM_PROBE_TIMEOUT", "-1", "positive number of seconds, not '-1'", "Correct"),
-        ("GEMM_ADAPT", "off", "GEMM_ADAPT=off means nothing", "Set it to 0"),
+        ("GEMM_ADAPT", "maybe", "GEMM_ADAPT must be 0 or 1, not 'maybe'", "Correct"),
         ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is no file", "Correct"),
         ("GEMM_CPU_ISA", "avx9", "GEMM_CPU_ISA=avx9 names no target", "Set it to one of"),
     ],

@@ -34,7 +34,9 @@ class Slow(Backend):
         return launch
 """
 CUSTOMIZE = """
-import sys
+import os, sys
+if os.environ.get("UNBUILT"):
+    sys.modules["gemm._cpu"] = None  # as in a checkout where nothing was built
 import gemm.catalog as catalog
 for name in ("opencl", "cuda"):
     del catalog.BACKENDS[name]
@@ -42,7 +44,7 @@ catalog.BACKENDS["slow"] = "slow:Slow"
 rows = (*[row for row in catalog.KERNELS if row.name in ("sgemm_scalar_4x4", "gemm_numpy_reference")],
         catalog.Kernel("sgemm_slow_1x1", "slow", "slow", "float32", "none.c", ordered=False, gflops=1e9))
 names = {"KERNELS": rows, "BY_NAME": {row.name: row for row in rows}, "TARGETS": {row.target for row in rows}}
-for module in [module for name, module in sys.modules.items() if name.startswith("gemm")]:
+for module in [module for name, module in sys.modules.items() if name.startswith("gemm") and module]:
     vars(module).update({name: value for name, value in names.items() if hasattr(module, name)})
 """
 START = """
@@ -137,6 +139,27 @@ def test_who_names_a_device_or_asks_for_the_choice_waits_and_is_told(python, cod
         """
     )
     assert "gemm waits: it looks for devices and verifies their kernels" in told
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ({"GEMM_CPU_ISA": "avx9000"}, "GEMM_CPU_ISA=avx9000 names no target. Set it to one of"),
+    ({"UNBUILT": "1"}, "gemm._cpu is not built. Install the package and run outside of its checkout, or build it"),
+], ids=["mistyped", "not built"])  # fmt: skip
+def test_without_the_cpu_engine_it_is_said_once_and_devices_are_looked_for(python, setting, words):
+    told = python(
+        """
+        for _ in range(3):
+            assert (gemm.gemm(small, small) == 9).all() and (small.astype(int) @ small.astype(int) == 9).all()
+            assert (gemm.gemm(large, large) == 700).all() and (gemm.matmul(large, large[:, :500]) == 700).all()
+        reached()
+        opened()
+        searched()
+        assert (gemm.gemm(large, large) == 700).all()
+        assert gemm.plan(large, large).device == "slow:0"  # the reference is the last resort
+        """,
+        **setting,
+    )
+    assert told.count(words) == 1
 
 
 def test_several_threads_make_one_search(python, tmp_path):

@@ -29,8 +29,8 @@ from gemm.backends.base import Backend, Kept
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
+from gemm.dispatch import child, cost, entrants, errands, probe, registry, trust
 from gemm.dispatch import choice as choosing
-from gemm.dispatch import cost, entrants, late, probe, registry, trust
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Problem
 
@@ -135,14 +135,15 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
         for row in rows:
             monkeypatch.setitem(BY_NAME, row.name, row)
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
-        monkeypatch.setattr(late, "Child", lambda _: Verifier(fault))
+        monkeypatch.setattr(child, "Child", lambda _: Verifier(fault))
         monkeypatch.setattr(
             probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
         choosing.forget()
         return backend
 
-    yield planted
+    with errands.waiting():  # for the verification of what would be chosen
+        yield planted
     choosing.forget()
 
 
@@ -530,7 +531,7 @@ VERIFYING = """
 import logging, os, sys
 import numpy as np
 import gemm
-from gemm.dispatch import child, late, probe
+from gemm.dispatch import child, errands, probe
 logging.basicConfig(stream=sys.stdout)
 fault, started = os.environ["FAULT"], []
 
@@ -546,7 +547,8 @@ class First(child.Child):
             process.kill()
         return process
 
-late.Child = First
+child.Child = First
+errands.PATIENCE = 90.0
 probe._memory[probe.entry()] = probe.Facts([])
 a = np.random.default_rng(0).integers(-9, 10, (40, 40)).astype(np.float32)
 c = a.copy()

@@ -14,6 +14,7 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from gemm import sources
 from gemm.backends.opencl import OpenCLBackend
 from gemm.catalog import BY_NAME
 from gemm.dispatch import choice, probe, registry, trust
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Problem
 
 HERE = Path(__file__).parent
@@ -342,3 +343,60 @@ def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkey
     # Another driver is another device: what was found says nothing of it.
     updated = replace(device, driver="another")
     assert trust.unverified(row, updated, facts) == "not verified on this device and driver"
+
+
+# Devices that no context can be made of.
+
+NO_CONTEXT = """
+import ctypes, logging, os, sys
+import numpy as np
+import gemm
+from gemm.dispatch import errands, probe
+from gemm.errors import BackendUnavailable, KernelFailed
+logging.basicConfig(stream=sys.stdout)
+if os.environ["KNOWN"] == "good":  # the probe had found the device when it still could be used
+    found = probe.Facts([{"step": "device", "device": "opencl:0", "backend": "opencl", "name": "x", "driver": "y",
+                          "kind": "cpu"}])
+    probe._memory[probe.entry()] = found
+ctypes.CDLL(os.environ["OPENCL_LAYERS"]).fail(b"clCreateContext", 0, int(os.environ["CODE"]))
+a = np.ones((700, 700), np.float32)
+with errands.waiting():
+    assert (gemm.gemm(a, a) == 700).all()
+for call in (gemm.gemm, gemm.plan):
+    for options in ({"backend": "opencl"}, {"backend": "opencl:0"}, {"kernel": "sgemm_generic_naive"}):
+        try:
+            call(a, a, **options)
+        except BackendUnavailable as error:
+            assert "no OpenCL context" in str(error), error
+        else:
+            raise AssertionError(options)
+"""
+
+
+@builds
+@on_any_device
+@pytest.mark.parametrize("code", [-6, -5, -2])
+def test_a_context_that_cannot_be_made_is_no_users_problem(layer: Path, code: int) -> None:
+    """OUT_OF_HOST_MEMORY, OUT_OF_RESOURCES, DEVICE_NOT_AVAILABLE: `auto` goes on, and who names the device is told."""
+    python(NO_CONTEXT, OPENCL_LAYERS=str(layer), CODE=str(code), KNOWN="good", GEMM_CACHE_DIR=os.devnull,
+           GEMM_NUM_THREADS="1")  # fmt: skip
+
+
+@on_any_device
+@pytest.mark.parametrize("fault", ["KernelFailed", "cl.Error"])
+def test_a_bad_platform_leaves_the_good_ones(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    import pyopencl as cl
+
+    from gemm.backends import opencl_devices
+
+    (good, *_), real = opencl_devices.discover(), opencl_devices.describe
+
+    def described(cl_device: Any, key: str, handle: Any) -> Any:
+        if key == "opencl:0":
+            raise KernelFailed("no OpenCL context: out of memory") if fault == "KernelFailed" else cl.Error("gone")
+        return real(cl_device, key, handle)
+
+    monkeypatch.setattr(opencl_devices, "describe", described)
+    assert [device.key for device in opencl_devices.usable([good, good])] == ["opencl:1"]
+    with pytest.raises(BackendUnavailable, match="opencl:0 cannot be used"):
+        opencl_devices.usable([good])

@@ -105,6 +105,41 @@ def test_a_folder_that_others_may_read_is_used(folder, mode):
     assert sources.load("entry") == b"x"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+@pytest.mark.parametrize(("mode", "safe"), [(0o777, False), (0o1777, True), (0o755, True), (0o757, False)])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_folder_that_others_may_replace_is_not_used(tmp_path, monkeypatch, mode, safe, link):
+    """They write to a folder above it, as it is written or where a link leads."""
+    above = tmp_path / "above"
+    (above / "mine").mkdir(parents=True, mode=0o700)
+    above.chmod(mode)
+    if link:
+        (tmp_path / "link").symlink_to(above)
+    monkeypatch.setenv("GEMM_CACHE_DIR", str((tmp_path / "link" if link else above) / "mine" / "cache"))
+    sources.cache_dir.cache_clear()
+    try:
+        assert (sources.cache_dir() is not None) == safe
+    finally:
+        sources.cache_dir.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_an_entry_that_is_no_plain_file_is_not_waited_for(folder):
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "entry")
+    (folder / "other").mkdir()
+    assert sources.load("entry") is None
+    assert sources.load("other") is None
+    assert sources.damaged() == []
+
+
+def test_a_folder_below_home(monkeypatch):
+    monkeypatch.setenv("GEMM_CACHE_DIR", "~/x")
+    assert sources.chosen_folder() == Path.home() / "x"
+    monkeypatch.setenv("GEMM_CACHE_DIR", " ")
+    assert sources.chosen_folder() == Path(sources._usual_folder())
+
+
 @pytest.mark.skipif(os.name != "posix", reason="POSIX links")
 def test_a_link_is_not_used(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)

@@ -11,7 +11,7 @@ import numpy as np
 from gemm import threads
 from gemm.backends.base import Backend, Drivers, Launch
 from gemm.backends.opencl_context import Handle
-from gemm.backends.opencl_devices import broken, describe, discover
+from gemm.backends.opencl_devices import broken, describe, discover, usable
 from gemm.backends.opencl_launch import Launcher
 from gemm.backends.opencl_layout import layouts
 from gemm.backends.opencl_mapped import empty, shared_from
@@ -26,7 +26,7 @@ class OpenCLBackend(Backend):
     name = "opencl"
 
     def __init__(self) -> None:
-        self._drivers = Drivers("opencl", "OpenCL", _found)
+        self._drivers = Drivers("opencl", "OpenCL", lambda: usable(discover()))
         self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
         self._lock = threads.Lock()
 
@@ -136,8 +136,3 @@ class OpenCLBackend(Backend):
     def synchronize(self, device: Device) -> None:
         with device.handle.reported("waiting for the device"):
             device.handle.queue.finish()
-
-
-def _found() -> tuple[Device, ...]:
-    """Every device. Raises BackendUnavailable."""
-    return tuple(describe(cl_device, f"opencl:{at}", Handle(cl_device)) for at, cl_device in enumerate(discover()))

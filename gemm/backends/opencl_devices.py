@@ -7,14 +7,17 @@ pyopencl is imported inside functions only, here and in the modules beside, so t
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from gemm.backends.opencl_context import Handle, numbers
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
+
+log = logging.getLogger("gemm")
 
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
@@ -29,7 +32,7 @@ def discover() -> list[Any]:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
-    found: list[Any] = []
+    found: list[tuple[int, Any]] = []
     left_out: list[str] = []
     try:
         for platform in cl.get_platforms():
@@ -38,8 +41,8 @@ def discover() -> list[Any]:
                     if cause := _builds_nothing(device.version):
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
-                        found.append(device)
-            except cl.Error:  # a platform without devices; the others may have some
+                        found.append((_rank(device), device))
+            except cl.Error:  # a platform without devices, or a broken one; the others may have some
                 continue
     except cl.Error as error:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
@@ -47,7 +50,26 @@ def discover() -> list[Any]:
         causes = [*left_out, *broken()]
         remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
         raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
-    return sorted(found, key=_rank)
+    return [device for _, device in sorted(found, key=lambda each: each[0])]
+
+
+def usable(found: list[Any]) -> tuple[Device, ...]:
+    """Those of `found` that a context can be made of, described; the others keep their numbers.
+
+    Raises BackendUnavailable where there is none: the driver is out of memory, say, or somebody uses the device alone.
+    """
+    import pyopencl as cl
+
+    devices, causes = [], []
+    for at, cl_device in enumerate(found):
+        try:
+            devices.append(describe(cl_device, f"opencl:{at}", Handle(cl_device)))
+        except (KernelFailed, cl.Error) as error:
+            causes.append(f"opencl:{at} cannot be used: {error}")
+            log.warning("gemm does without opencl:%d: %s", at, error)
+    if not devices:
+        raise BackendUnavailable("opencl", "; ".join(causes), "See what else uses the device, or update its driver")
+    return tuple(devices)
 
 
 def _builds_nothing(version: str) -> str:

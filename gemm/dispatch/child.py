@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gemm.errors import link
+from gemm import threads
 
 Line = dict[str, Any]
 
@@ -33,15 +33,14 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 
 
 def timeout() -> float:
-    """Seconds that a child may be silent, i.e. spend in one step: $GEMM_PROBE_TIMEOUT or 60."""
-    text = os.environ.get("GEMM_PROBE_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        cause = f"GEMM_PROBE_TIMEOUT must be a positive number of seconds, not {text!r}"
-        raise ValueError(f"{cause} ({link('variables')})")
+    """Seconds that a child may be silent, i.e. spend in one step: $GEMM_PROBE_TIMEOUT or 60. Raises ValueError."""
+    return float(threads.setting("GEMM_PROBE_TIMEOUT", "a positive number of seconds", _seconds, 60.0))
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= threading.TIMEOUT_MAX:  # inf and nan are none that can be waited
+        raise ValueError
     return seconds
 
 
@@ -108,14 +107,33 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        path = [str(_PACKAGES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        """Raises OSError, RuntimeError."""
+        # Relative entries would name files of the current folder, which may be anyone's; so would "-m" (CWE-427).
+        inherited = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        path = [str(_PACKAGES), *inherited]
         process = subprocess.Popen(
-            [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [_interpreter(), "-c", _START, self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )  # fmt: skip
         self._lines = queue.SimpleQueue()
         threading.Thread(target=_read, args=(process, self._lines), daemon=True).start()
         return process
+
+
+_START = """\
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import runpy
+runpy.run_module(sys.argv[1], None, "__main__")
+"""
+"""What "-m" does, without the current folder in the path; "-P" does so from Python 3.11 on only. sys is built in."""
+
+
+def _interpreter() -> str:
+    """The Python to start. Raises RuntimeError in a frozen program, whose executable would start that program again."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise RuntimeError("there is no Python interpreter beside a frozen program")
+    return sys.executable
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Launch, converting
@@ -17,6 +18,8 @@ from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
 from gemm.epilogue import finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
+
+log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
 """Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
@@ -196,6 +199,8 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
     if backend == "auto" and kernel is None:
         best = queue.peek()
         on_cpu = math.inf if best is None or best.seconds is None else best.seconds
+        if best is None or best.kernel.backend == "numpy":
+            _told_of_the_engine()
         if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue
         if facts is None:
@@ -212,6 +217,15 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
     queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
     queue.away = True
     return queue
+
+
+@cache
+def _told_of_the_engine() -> None:
+    """Say once what is wrong with the CPU engine, if it cannot be used: `auto` does without it, and is slow."""
+    try:
+        registry.backend("cpu").devices()
+    except BackendUnavailable as error:
+        log.warning("gemm multiplies by NumPy where no device is faster, most types much slower: %s", error)
 
 
 def candidates(

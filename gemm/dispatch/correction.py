@@ -20,7 +20,7 @@ import math
 import os
 from functools import cache
 
-from gemm import sources
+from gemm import sources, threads
 from gemm.catalog import Kernel
 from gemm.dispatch import probe, trust
 from gemm.dispatch.plan import Plan
@@ -49,8 +49,9 @@ _counts: dict[tuple[Subject, str, tuple[int, ...]], int] = {}
 
 
 def adapts() -> bool:
-    """Whether predictions are corrected while the program runs: unless GEMM_ADAPT is 0."""
-    return os.environ.get("GEMM_ADAPT") != "0"
+    """Whether predictions are corrected while the program runs: unless GEMM_ADAPT is 0. Raises ValueError."""
+    text = os.environ.get("GEMM_ADAPT")
+    return not text or bool(threads.setting("GEMM_ADAPT", "0 or 1", threads.switch, True))
 
 
 def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:

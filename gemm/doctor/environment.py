@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gemm import __version__, threads
 from gemm.backends.cpu import CpuBackend
-from gemm.dispatch import child
+from gemm.dispatch import child, correction
 from gemm.doctor.finding import Finding
 from gemm.errors import BackendUnavailable
 from gemm.report import VARIABLES
@@ -29,15 +29,12 @@ def variables() -> Iterator[Finding]:
         remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; those that are read: {', '.join(VARIABLES)}"
         yield Finding("error", f"{name} is set, which nothing reads", "what it should do does not happen", remedy,
                       "variables")  # fmt: skip
-    for read in (threads.granted, child.timeout):
+    for read in (threads.granted, child.timeout, correction.adapts):
         try:
             read()
         except ValueError as error:
             yield Finding("error", str(error).partition(" (")[0], "no product is computed", "Correct or unset it",
                           "variables")  # fmt: skip
-    if os.environ.get("GEMM_ADAPT", "0") not in ("0", "1", ""):
-        yield Finding("warning", f"GEMM_ADAPT={os.environ['GEMM_ADAPT']} means nothing", "only 0 turns it off",
-                      "Set it to 0 or unset it", "variables")  # fmt: skip
     for name in ("GEMM_LIBCUDA", "GEMM_LIBNVRTC"):
         path = os.environ.get(name, "")
         if os.sep in path and not Path(path).is_file():
