@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import cuda_machine
@@ -250,6 +255,142 @@ def test_threads_cut_products_side_by_side(device: Device) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda _: gemm.gemm(a, b, backend="hybrid", reproducible=True), range(6)))
     assert all(np.array_equal(x, right) for x in found)
+
+
+class Slow(together.Side):
+    """A side that writes to out until it is let go."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.begun, self.go, self.ended = threading.Event(), threading.Event(), False
+
+    def load(self) -> None:
+        pass
+
+    def run(self, backend: str) -> None:
+        self.begun.set()
+        assert self.go.wait(60)
+        time.sleep(0.1)
+        self.ended = True
+
+
+class Interrupted(together.Side):
+    """The CPU's side, in the calling thread, which `what` happens to."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        super().__init__("cpu")
+        self._what = what
+
+    def load(self) -> None:
+        pass
+
+    def run(self, backend: str) -> None:
+        self._what()
+
+
+def _signals(slow: Sequence[Slow], times: int) -> threading.Thread:
+    """Ctrl-C, so many times, while the others are at work; then they may end."""
+
+    def send() -> None:
+        for side in slow:
+            side.begun.wait(60)
+        for _ in range(times):
+            time.sleep(0.05)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.05)
+        for side in slow:
+            side.go.set()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="a signal is sent to the main thread")
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("busy", [True, False])
+def test_ctrl_c_waits_for_the_other_side(busy: bool, count: int, times: int) -> None:
+    """While the own side computes, and while it waits for the others, however often: out is nobody's when it raises."""
+    slow = [Slow(f"side {i}") for i in range(count)]
+    own = Interrupted((lambda: time.sleep(0.12)) if busy else (lambda: None))
+    sender = _signals(slow, times)
+    found = None
+    try:
+        together.at_once([*slow, own])
+        found = own.failure  # of an interrupt while the own side computed, which whoever asked raises
+    except KeyboardInterrupt as error:
+        found = error
+    ended = [side.ended for side in slow]
+    for _ in range(2):  # what is still on its way
+        with suppress(KeyboardInterrupt):
+            sender.join()
+    assert isinstance(found, KeyboardInterrupt)
+    assert all(ended)
+
+
+def test_an_exception_of_a_debugger_or_timeout_waits_too() -> None:
+    """Raised in a thread by PyThreadState_SetAsyncExc."""
+    slow, ended, found = Slow("side"), [], []
+
+    def work() -> None:
+        try:
+            together.at_once([slow, Interrupted(lambda: None)])
+        except BaseException as error:
+            found.append(error)
+        ended.append(slow.ended)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    slow.begun.wait(60)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(ZeroDivisionError))
+    time.sleep(0.05)
+    slow.go.set()
+    thread.join()
+    assert ended == [True]
+    assert [type(error) for error in found] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, which: int) -> None:
+    """What was begun is waited for; what was not is not begun later."""
+    slow = [Slow(f"side {i}") for i in range(3)]
+    real, started = together._Beside.start, []
+
+    def start(part: Any) -> None:
+        if len(started) == which:
+            for each in slow[:which]:
+                each.begun.wait(60)
+                each.go.set()
+            raise KeyboardInterrupt
+        started.append(part)
+        real(part)
+
+    monkeypatch.setattr(together._Beside, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        together.at_once([*slow, Interrupted(lambda: None)])
+    assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
+    for side in slow:
+        side.go.set()
+    time.sleep(0.05)
+    assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
+
+
+def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between its start and the moment that the other thread takes it."""
+    given: list[Any] = []
+    monkeypatch.setattr(together, "_idle", [SimpleNamespace(put=given.append)])
+    slow = Slow("side")
+
+    def interrupt(part: Any) -> None:
+        raise KeyboardInterrupt
+
+    own = Interrupted(lambda: None)
+    monkeypatch.setattr(own, "compute", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        together.at_once([slow, own])
+    assert len(given) == 1
+    assert not given[0].claimed("there")
 
 
 def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

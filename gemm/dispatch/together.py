@@ -186,25 +186,76 @@ class _Part(Side):
 
 
 def at_once(sides: Sequence[Side]) -> None:
-    """Compute the parts of all sides, the last one, which is the CPU's if that has one, in this thread."""
+    """Compute the parts of all sides, the last one, which is the CPU's if that has one, in this thread.
+
+    Whatever is raised meanwhile, Ctrl-C as well, and again: when this returns or raises, nobody writes to out any more.
+    """
     *others, own = sides
     for side in sides if others else ():
         side.prepare()
-    begun, running = time.perf_counter(), list[tuple[Side, threading.Event | None]]()
+    begun = time.perf_counter()
+    beside = [_Beside(side, begun) for side in others]
     native = others and own.native
+    interrupt: BaseException | None = None
     try:
         with engine.leaving(min(DRIVING, engine.get_num_threads() // 4)) if native else nullcontext():
-            running += [(side, _beside(side, begun)) for side in others]
+            for each in beside:
+                each.start()
             own.compute(begun)
+    except BaseException as error:
+        interrupt = error
     finally:
-        for side, done in running:  # whatever has happened, nobody writes to out any more when this returns
-            if done is None:
-                side.compute(begun)
-            else:
-                done.wait()
+        while not all(each.over for each in beside):
+            try:
+                for each in beside:
+                    each.finish(given_up=interrupt is not None)
+            except BaseException as error:
+                interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
 
 
-_Given = SimpleQueue[tuple[Side, float, threading.Event]]
+class _Beside:
+    """A part that another thread computes, or this one where the system has no more threads.
+
+    Attributes:
+        over: nobody computes it now, nor will.
+    """
+
+    def __init__(self, side: Side, begun: float) -> None:
+        self.side, self.begun, self.done = side, begun, threading.Event()
+        self.over = self._alone = False
+        self._claims: dict[str, str] = {}
+
+    def claimed(self, by: str) -> bool:
+        """Whether it is that one's: the first's who asks. One step, which nothing can interrupt."""
+        return self._claims.setdefault("by", by) == by
+
+    def start(self) -> None:
+        """Give it to another thread."""
+        try:
+            given = _idle.pop()
+        except IndexError:
+            given = SimpleQueue()
+            try:
+                threading.Thread(target=_serve, args=(given,), name="gemm-hybrid", daemon=True).start()
+            except RuntimeError:
+                self._alone = True
+                return
+        given.put(self)
+
+    def finish(self, *, given_up: bool) -> None:
+        """Wait until it is computed; if it is given up, no longer than somebody is at it. To be called until `over`."""
+        if self.over:
+            return
+        if not (given_up or self._alone) or not self.claimed("here"):
+            self.done.wait()
+        elif not given_up:
+            self.side.compute(self.begun)
+        self.over = True
+
+
+_Given = SimpleQueue[_Beside]
 
 _idle: list[_Given] = []
 """Of threads that wait for the next product: to start one may take as long as a millisecond's product gains."""
@@ -212,25 +263,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # a fork's child has none of them
 
 
-def _beside(part: Side, begun: float) -> threading.Event | None:
-    """Have another thread compute a part; the event that it is done, None where the system has no more threads."""
-    try:
-        given = _idle.pop()
-    except IndexError:
-        given = SimpleQueue()
-        try:
-            threading.Thread(target=_serve, args=(given,), name="gemm-hybrid", daemon=True).start()
-        except RuntimeError:
-            return None
-    done = threading.Event()
-    given.put((part, begun, done))
-    return done
-
-
 def _serve(given: _Given) -> None:
     while True:
-        part, begun, done = given.get()
-        part.compute(begun)
+        part = given.get()
+        if part.claimed("there"):
+            part.side.compute(part.begun)
+        done = part.done
         del part  # and its operands
         _idle.append(given)
         done.set()
