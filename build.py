@@ -159,13 +159,13 @@ def extensions() -> list[Any]:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
     return [
-        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch", "many", "order")],
+        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch", "many", "order", "scalar", "table")],
                   include_dirs=[get_include()],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("memo", "batch", "order"))],
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("memo", "batch", "order", "scalar", "table"))],
                   py_limited_api=True),
         Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("heads", "memo", "module", "sequence")),
-                                 "csrc/python/order.c"],
-                  depends=["csrc/gemm.h", "csrc/python/cuda.h", "csrc/python/order.h"], py_limited_api=True),
+                                 "csrc/python/order.c", "csrc/python/table.c"],
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "table"))], py_limited_api=True),
     ]  # fmt: skip
 
 

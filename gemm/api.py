@@ -73,11 +73,12 @@ def gemm(
         MemoryError: no device had room for the product.
     """
     options = (
-        alpha, beta, trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
-        alpha.__class__, beta.__class__, trans_a.__class__, trans_b.__class__,  # 1 is not 1+0j, nor True
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
+        trans_a.__class__, trans_b.__class__,  # 1 is not True
     )  # fmt: skip
+    since = repeat.since()
     repeat.settle()
-    if repeat.replays and (result := repeat.again(options, a, b, c, out, bias)) is not None:
+    if repeat.replays and (result := repeat.again(options, a, b, c, out, alpha, beta, bias)) is not None:
         return result
     if b.__class__ is Prepared:
         return b.product(a, c, out, {
@@ -110,7 +111,7 @@ def gemm(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
     if chosen is not None:
-        repeat.remember(options, chosen, call, a, b, c, out, bias)
+        repeat.remember(since, options, chosen, call, a, b, c, out, alpha, beta, bias)
     return call.finish()
 
 
@@ -144,6 +145,7 @@ class GemmPlan:
         self._problem = example.problem
         dispatch.deliver(example.problem, backend, kernel, held_by, lambda chosen: self._take(chosen, example))
         self._memo, self._replays = repeat.new(4), repeat.Replays()
+        self._scales = options["alpha"], options["beta"]
         self._held_by = held_by
         self._asked = kernel
 
@@ -166,7 +168,7 @@ class GemmPlan:
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
-        result = None if self._memo is None or bias is not None else self._memo.run(a, b, c, out)
+        result = None if self._memo is None or bias is not None else self._memo.run(a, b, c, out, *self._scales)
         if result is None:
             repeat.settle()
             result = self._replays.run(a, b, c, out, bias)
@@ -187,7 +189,7 @@ class GemmPlan:
         if hasattr(self._launch, "replay"):
             self._replays.learn(self._launch, call, a, b, c, out, bias)
         elif self._memo is not None and bias is None:
-            repeat.learn(self._memo, self._plan, call, a, b, c, out)
+            repeat.learn(self._memo, self._plan, call, a, b, c, out, *self._scales)
         return call.finish()
 
     def _repr_html_(self) -> str:

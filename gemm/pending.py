@@ -104,26 +104,28 @@ class Batch:
         if failures:
             raise failures[0]
 
-    def at_once(self, key: object, count: int, columns: Sequence[Any]) -> list[Any] | None:
+    def at_once(self, key: object, scales: tuple[Any, Any], count: int, columns: Sequence[Any]) -> list[Any] | None:
         """The results of so many products, if they take so little time that nobody else need come to his turn."""
         memo = _memo(key)
         if memo is None or len(self):
             return None
-        found = self._compute(lambda pending: pending.at_once(memo, count, *columns, self._retry))
+        found = self._compute(lambda pending: pending.at_once(memo, count, *columns, *scales, self._retry))
         return list(found) if type(found) is tuple else found  # a list of `out` as it is: 10 000 references take 0.1 ms
 
-    def extend(self, key: object, start: int, columns: Sequence[Any], results: list[Any]) -> int:
+    def extend(
+        self, key: object, scales: tuple[Any, Any], start: int, columns: Sequence[Any], results: list[Any]
+    ) -> int:
         """Remember the products from number `start` on, up to one that gemm._memo does not know, whose number it is."""
         memo = _memo(key)
         if memo is None or self._pending is None:
             return start
-        return int(self._pending.extend(memo, start, len(results), *columns, results))
+        return int(self._pending.extend(memo, start, len(results), *columns, *scales, results))
 
     # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
 
-    def _goes(self, options: Any, count: int, a: Any, b: Any, c: Any, out: Any) -> bool:
+    def _goes(self, options: Any, alpha: Any, beta: Any, count: int, a: Any, b: Any, c: Any, out: Any) -> bool:
         """Whether so many products like this one are to be computed elsewhere than by the CPU engine."""
-        asked = repeat.named(options)
+        asked = repeat.named(options, alpha, beta)
         if asked["backend"] != "auto" or asked["kernel"] is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
@@ -134,28 +136,28 @@ class Batch:
         except (BackendUnavailable, MemoryError):
             return False
 
-    def _send(self, options: Any, numbers: list[int], products: list[Product]) -> None:
+    def _send(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
         """These products as one, a stack."""
         if len(products) == 1 or min(products[0][0].ndim, products[0][1].ndim) < 2:
-            self._retry(options, numbers, products)
+            self._retry(options, alpha, beta, numbers, products)
             return
         try:
             a, b, c, out = zip(*products, strict=True)
             axes = max(a[0].ndim, b[0].ndim)
             operand_c = None if c[0] is None else _stack(c, axes)
-            results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **repeat.named(options))
+            results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **repeat.named(options, alpha, beta))
         except Exception as error:  # of one of them, or it was too much at once
             log.debug("a stack of %d products failed, which are computed one by one: %s", len(products), error)
-            self._retry(options, numbers, products)
+            self._retry(options, alpha, beta, numbers, products)
         else:
             for array, result in zip(out, results, strict=True):
                 array[...] = result
 
-    def _retry(self, options: Any, numbers: list[int], products: list[Product]) -> None:
+    def _retry(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
         """Each of these products by itself."""
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
-                at_once(a, b, c, out=out, **repeat.named(options))
+                at_once(a, b, c, out=out, **repeat.named(options, alpha, beta))
             except Exception as error:  # whatever it is, it is this product's, and told of it; the others are computed
                 self._failed[number] = error
 
@@ -240,16 +242,16 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     if len(set(lengths.values())) > 1:
         raise ValueError(f"as many operands must be given of each, but {lengths}")
     count, number = next(iter(lengths.values())), 0
-    values = [options.get(name, default) for name, default in repeat.defaults.items()]
-    key = (*values, *map(type, values[:4])) if "bias" not in options else []
+    alpha, beta, *values = (options.get(name, default) for name, default in repeat.defaults.items())
+    key, scales = (*values, *map(type, values[:2])) if "bias" not in options else [], (alpha, beta)
     with _joined() as batch:
-        results = batch.at_once(key, count, columns)
+        results = batch.at_once(key, scales, count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])
             columns = [tuple(x) if type(x) is list else x for x in columns[:3]]  # others may change what was given
             columns.append(None if out is None else results)
-            together = Together(key or None, columns, results)
-            while (number := batch.extend(key, number, columns, results)) < count:
+            together = Together(key or None, scales, columns, results)
+            while (number := batch.extend(key, scales, number, columns, results)) < count:
                 if launched := together.launch(number):
                     number += launched
                     continue

@@ -101,7 +101,13 @@ class Prepared:
         if options["dtype"] is None:
             options["dtype"] = self.dtype
         bias = options.pop("bias")
-        known: object = tuple((key, value, value.__class__) for key, value in options.items())
+        native = row.backend == "cpu"  # whose alpha and beta may be others each time
+        scales = (options["alpha"], options["beta"]) if native else ()
+        known: object = tuple(
+            (key, value, value.__class__)
+            for key, value in options.items()
+            if not native or key not in ("alpha", "beta")
+        )
         if bias is not None:  # repeated the long way
             known = None
         try:
@@ -109,7 +115,7 @@ class Prepared:
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
-            result = memo.run(a, self._repeated, c, out)
+            result = memo.run(a, self._repeated, c, out, *scales)
             if result is not None:
                 return result
         there = isinstance(interop.wrap(a, "a"), DeviceView)
@@ -135,7 +141,7 @@ class Prepared:
         if hasattr(launch, "replay"):
             self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
         elif (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
-            repeat.learn_native(memo, launch, call, a, self._repeated, c, out)
+            repeat.learn_native(memo, launch, call, a, self._repeated, c, out, *scales)
         return call.finish()
 
     def _launched(self, call: Call) -> Launch:

@@ -25,15 +25,26 @@ from gemm.problem import Device, DeviceView, Problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OPTIONS, KINDS = 64, 64
-"""How many sets of options are remembered, and how many kinds of products each."""
+OPTIONS, KINDS = 64, 4096
+"""How many sets of options are remembered, and how many kinds of products each; of more, some give way by chance."""
 
 memos: dict[object, Any] = {}
 """{options: Memo}, for `gemm.gemm`."""
 
 
+_era: object = object()
+
+
+def since() -> object:
+    """What `remember` is to be given of when a product was chosen for."""
+    return _era
+
+
 def forget() -> None:
-    """Let no product be repeated that was learned before."""
+    """Let no product be repeated that was learned before, or that is being computed."""
+    global _era
+    _era = object()
+    replays.clear()
     for memo in list(memos.values()):
         if memo is not None:
             memo.clear()  # calls in C may have it at hand
@@ -94,28 +105,35 @@ class Replays(threading.local):
         if replay is None or len({x.__class__ for x in (a, b, made, *more) if x is not None}) > 1:
             return
         self._biased |= bias is not None
+        if a.__class__ is not self._array:  # a native memo is for arrays of one class
+            self._array, self._memo = a.__class__, None
         if hasattr(replay, "taught") and bias is None:
             self._memo = replay.taught(self._memo, a, b, c, out, KINDS)
-        self._array, self._signature = a.__class__, launch.signature
+        self._signature = launch.signature
         key = self._signature(a, b, c, out, *more)
         if key is not None:
-            if len(self._known) >= KINDS:
-                self._known.clear()
-                self._calls.clear()
+            if len(self._known) >= KINDS and key not in self._known:
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self._calls.pop(oldest, None)
             self._known[key] = replay
             if bias is None:
                 self._calls[key] = call.problem, call.out.device
 
 
 replays: dict[object, Replays] = {}
-"""{options: Replays}, for `gemm.gemm`."""
-trust.repeating.append(replays.clear)
+"""{`scaled` options: Replays}, for `gemm.gemm`."""
 
 
-def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:
+def scaled(options: Any, alpha: Any, beta: Any) -> tuple[Any, ...]:
+    """A set of options with alpha and beta, which a Replays' launches have as they are."""
+    return (alpha, beta, options, alpha.__class__, beta.__class__)  # 1 is not 1+0j, nor True
+
+
+def again(options: object, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
     """The product of device arrays like others before, or None."""
     try:
-        known = replays.get(options)
+        known = replays.get(scaled(options, alpha, beta))
     except TypeError:  # an option without a hash
         return None
     return None if known is None else known.run(a, b, c, out, bias)
@@ -137,12 +155,13 @@ def _native() -> tuple[Any, int, int, int] | None:
 
 _at_once: dict[Any, Any] = {}
 defaults: dict[str, Any] = {}
-"""gemm.gemm's options, and what they are if they are not given; a set of options begins with their values."""
+"""alpha, beta and gemm.gemm's options, and what they are if they are not given; a set of options begins with the values
+of those after alpha and beta."""
 
 
-def named(options: Any) -> dict[str, Any]:
-    """A set of options as arguments of gemm.gemm."""
-    return dict(zip(defaults, options, strict=False))
+def named(options: Any, alpha: Any, beta: Any) -> dict[str, Any]:
+    """alpha, beta and a set of options as arguments of gemm.gemm."""
+    return dict(zip(defaults, (alpha, beta, *options), strict=False))
 
 
 def quick(function: Function) -> Function:
@@ -195,14 +214,17 @@ def settle() -> None:
         batch.deliver()
 
 
-def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any) -> None:
+def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
     """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
     if getattr(b, "dtype", None) == call.b.dtype:
         merged = plan.kernel.backend != "numpy"  # whose bits are not a stack's
-        learn_native(memo, launcher(plan), call, a, b, c, out, merged=merged)
+        learn_native(memo, launcher(plan), call, a, b, c, out, alpha, beta, merged=merged)
 
 
-def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, *, merged: bool = False) -> None:
+def learn_native(
+    memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, *,
+    merged: bool = False,
+) -> None:  # fmt: skip
     """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by.
 
     merged: others are known to a Batch, at least, which computes them as a stack.
@@ -223,11 +245,18 @@ def learn_native(memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out
         ready = native(call.a, call.b, call.c, call.out)
     if ready is not None and call.shape:
         make = (call.shape, call.out.dtype) if out is None else None
-        memo.learn(a, b, c, out, make, ready[0], call.alpha, call.beta, ready[1])
+        rounds = f"{call.out.dtype.kind}{call.out.dtype.itemsize}"
+        memo.learn(a, b, c, out, alpha, beta, make, ready[0], rounds, call.alpha, ready[1])
 
 
-def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
-    """`learn` for `gemm.gemm` called with `options`; products of host arrays that have a bias are not repeated."""
+def remember(
+    began: object, options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any,
+    bias: Any = None,
+) -> None:  # fmt: skip
+    """`learn` for `gemm.gemm` called with `options`; products of host arrays that have a bias are not repeated.
+
+    What another thread forgets meanwhile is not learned: its choice was made before. `began`: `since()` before it.
+    """
     try:
         memo = memos.get(options)
     except TypeError:  # an option without a hash
@@ -235,13 +264,25 @@ def remember(options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, ou
     if isinstance(call.out, DeviceView) and hasattr(launch := launcher(plan), "replay"):
         if len(replays) >= OPTIONS:
             replays.clear()
-        replays.setdefault(options, Replays()).learn(launch, call, a, b, c, out, bias)
+        key = scaled(options, alpha, beta)
+        replays.setdefault(key, Replays()).learn(launch, call, a, b, c, out, bias)
+        if began is not _era:
+            replays.pop(key, None)
         return
     if bias is not None:
         return
     if memo is None:
         if len(memos) >= OPTIONS:
-            forget()
+            began = _forgotten(began)
         memo = memos[options] = new(KINDS, options)
     if memo is not None:
-        learn(memo, plan, call, a, b, c, out)
+        learn(memo, plan, call, a, b, c, out, alpha, beta)
+        if began is not _era:  # calls in C may have it at hand
+            memo.clear()
+
+
+def _forgotten(began: object) -> object:
+    """`forget`, which makes what began then stale only if it was so before."""
+    stale = began is not _era
+    forget()
+    return began if stale else _era

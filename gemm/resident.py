@@ -30,17 +30,21 @@ _SOON, _LATE = 4, 64
 class Together:
     """The products of one call of gemm_many."""
 
-    def __init__(self, options: Any, columns: Sequence[Any], results: list[Any]) -> None:
-        """`options`: a key of repeat.replays. `results` has those of products whose out is new, and is their column
+    def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
+        """`options`: a key of repeat.memos; `scales`: alpha and beta. `results` has those of products whose out is new, and is their column
         else."""
-        self._options, self._columns, self._results = options, tuple(columns), results
+        self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
         self._limit, self._from = 1 << 30, 0  # how many products to look at, and from which number on
         self._pause = _SOON
 
     def launch(self, number: int) -> int:
         """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
         left = len(self._results) - number
-        known = repeat.replays.get(self._options) if left >= LEAST and number >= self._from else None
+        known = (
+            repeat.replays.get(repeat.scaled(self._options, *self._scales))
+            if left >= LEAST and number >= self._from
+            else None
+        )
         found = None if known is None else known.known(*(item(column, number) for column in self._columns))
         if found is None:
             return 0
@@ -53,7 +57,7 @@ class Together:
         return count
 
     def _delivered(self, number: int, count: int, replay: Any, problem: Problem, device: Device) -> int:
-        asked, done = repeat.named(self._options), 0
+        asked, done = repeat.named(self._options, *self._scales), 0
         where = asked["backend"], asked["kernel"], device
 
         def attempt(plan: Plan) -> None:

@@ -356,8 +356,8 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts.append(len(self))
         real(self)
 
-    def counted(self: Batch, key: object, count: int, columns: Any) -> Any:
-        results = at_once(self, key, count, columns)
+    def counted(self: Batch, key: object, scales: Any, count: int, columns: Any) -> Any:
+        results = at_once(self, key, scales, count, columns)
         counts.extend([count] * (results is not None))
         return results
 

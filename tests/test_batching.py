@@ -465,3 +465,14 @@ def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
             found = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
         assert all(np.allclose(x, y, atol=1e-3) for x, y in zip(found, right, strict=True))
     assert asked == [60, 60]
+
+
+def test_new_scalars_wait_and_are_not_mixed():
+    """alpha and beta are the launch's, so products of one kind may have others."""
+    x, c = np.arange(16, dtype=np.float32).reshape(4, 4), np.ones((4, 4), np.float32)
+    gemm.gemm(x, x, c, alpha=2.0, beta=3.0)
+    scalars = [(float(2 + i % 40), float(1 + i % 3)) for i in range(300)]
+    with gemm.batching():
+        found = [gemm.gemm(x, x, c, alpha=alpha, beta=beta) for alpha, beta in scalars]
+    for (alpha, beta), one in zip(scalars, found, strict=True):
+        np.testing.assert_array_equal(one, alpha * (x @ x) + beta)

@@ -468,6 +468,10 @@ def test_columns_that_are_too_short_are_refused():
     a, b, out = columns(40)
     gemm.gemm(a[0], b[0], out=out[0])
     waiting, memo = repeat.pending(None), next(iter(repeat.memos.values()))
-    for given in ((memo, 0, 41, tuple(a), tuple(b), None, out, out), (memo, 0, 40, tuple(a[:9]), b[0], None, out, out)):
+    one = 1.0, 0.0, out
+    for given in (
+        (memo, 0, 41, tuple(a), tuple(b), None, out, *one),
+        (memo, 0, 40, tuple(a[:9]), b[0], None, out, *one),
+    ):
         with pytest.raises(IndexError, match="a sequence of operands ends at"):
             waiting.extend(*given)

@@ -2,7 +2,9 @@
 
 import gc
 import inspect
+import pathlib
 import pickle
+import subprocess
 import sys
 import threading
 
@@ -76,7 +78,7 @@ def test_options_are_kept_apart(long_way, options):
         right = y.T if "trans_b" in options else y
         np.testing.assert_array_equal(result, options.get("alpha", 1) * (left @ right))
     np.testing.assert_array_equal(gemm.gemm(x, y), plain)
-    assert len(long_way) == 2
+    assert len(long_way) == 1 + ("alpha" not in options)  # which is an argument of the launch
 
 
 def test_c_and_beta_in_place_and_apart(long_way):
@@ -231,6 +233,163 @@ def test_threads_learn_and_repeat_at_once():
     assert not wrong
 
 
+class Calls(list):
+    """What functions of this package Python runs within."""
+
+    def __enter__(self):
+        folder = str(pathlib.Path(gemm.__file__).parent)
+
+        def profile(frame, event, argument):
+            if event == "call" and frame.f_code.co_filename.startswith(folder):
+                self.append(frame.f_code.co_name)
+
+        sys.setprofile(profile)
+        return self
+
+    def __exit__(self, *error):
+        sys.setprofile(None)
+
+
+def test_a_thousand_shapes_in_rotation_run_no_python():
+    arrays = [(floats(m, 3), floats(3, n)) for m in range(1, 41) for n in range(1, 26)]
+    expected = [x @ y for x, y in arrays]
+    for x, y in arrays:
+        gemm.gemm(x, y, backend="cpu")
+    for _ in range(2):
+        with Calls() as calls:
+            found = [gemm.gemm(x, y, backend="cpu") for x, y in arrays]
+        assert not calls
+        for one, right in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, right)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex64, np.int32, "bfloat16"])
+def test_new_scalars_run_no_python(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    x, y, c = (floats(5, 5, dtype=dtype) for _ in range(3))
+    gemm.gemm(x, y, c, alpha=2, beta=3)
+    scalars = range(2, 300) if dtype == np.int32 else np.linspace(0.1, 0.9, 300).tolist()
+    with Calls() as calls:
+        found = [gemm.gemm(x, y, c, alpha=scalar, beta=scalar) for scalar in scalars]
+    assert not calls
+    for scalar, one in zip(scalars, found, strict=True):
+        repeat.forget()
+        np.testing.assert_array_equal(one, gemm.gemm(x, y, c, alpha=scalar, beta=scalar))
+
+
+FLOATS = [0.1, -0.0, 0.0, 1.0, -1, 2**-25, 1e-8, 6e-8, 3e-5, 65504.0, 65519.9, 65520.0, 1e-45, 1e-46, 7e-46, 1e-60, 1e38,
+          3.5e38, 1e300, 1e-310, 2049, 257, 2**53, 2**53 + 1, 2**70, True, np.inf, -np.inf, np.nan, np.float32(0.3),
+          np.float64(0.3), np.float16(0.3), np.longdouble(0.3), np.int8(-3), np.bool_(True)]  # fmt: skip
+INTEGERS = [0, 1, -1, 127, 128, -128, -129, 255, 256, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64 - 1, 2**64, 3.0,
+            0.5, -7.0, 1e10, 1e19, 1e30, True, np.uint8(200), np.int64(-5), np.nan, np.inf]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i1", "u1", "i2", "i4", "i8", "u8", "?", "bfloat16"])
+@pytest.mark.parametrize("other", [2, 1, 0])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+def test_scalars_are_rounded_and_refused_as_on_the_long_way(dtype, other):
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    other = min(other, 1) if dtype.kind == "b" else other
+    x, y, c = (np.abs(floats(3, 3)).astype(dtype) for _ in range(3))
+    scalars = INTEGERS if dtype.kind in "biu" else [*FLOATS, 1 + 2j, 1j, 1 + 0j, np.complex64(1 - 1j)]
+
+    def outcome(first, second):
+        try:
+            return gemm.gemm(x, y, c, alpha=first, beta=second, backend="cpu").tobytes()
+        except (TypeError, ValueError) as error:
+            return str(error)
+
+    for scalar in scalars:
+        for pair in ((scalar, other), (other, scalar)):
+            repeat.forget()
+            right = outcome(*pair)
+            repeat.forget()
+            for learned in ((1, 1), (0, 1), (1, 0)):
+                outcome(*learned)
+            assert outcome(*pair) == right, pair
+            assert outcome(*pair) == right, pair
+
+
+def test_more_kinds_than_are_remembered():
+    """Some give way, and none is taken for another."""
+    memo = repeat.new(50)
+    x = floats(40, 40)
+    plans = {}
+
+    def learn(m, n):
+        a, b, out = x[:m, :3], x[:3, :n], np.empty((m, n), np.float32)
+        plan = gemm.plan(a, b, out=out, backend="cpu")
+        ready = plan._launch.native(a, b, None, out)
+        plans[m, n] = ready
+        memo.learn(a, b, None, None, 1.0, 0.0, ((m, n), np.dtype("f4")), ready[0], "f4", 1.0, ready[1])
+
+    def known(m, n):
+        found = memo.run(x[:m, :3], x[:3, :n], None, None, 2.0, 0.0)
+        if found is not None:
+            np.testing.assert_array_equal(found, 2 * (x[:m, :3] @ x[:3, :n]))
+        return found is not None
+
+    kinds = [(m, n) for m in range(1, 21) for n in range(1, 16)]
+    for number, kind in enumerate(kinds):
+        learn(*kind)
+        assert known(*kind)
+        assert memo.known() == min(number + 1, 50)
+    assert sum(known(*kind) for kind in kinds) == 50
+    hits = 0
+    rotation = kinds[:55]
+    for kind in rotation * 40:
+        if known(*kind):
+            hits += 1
+        else:
+            learn(*kind)
+    assert hits > 55 * 40 // 2, "a rotation over a few too many still finds most"
+    memo.clear()
+    assert memo.known() == 0
+    assert not any(known(*kind) for kind in kinds)
+
+
+def test_what_another_thread_forgets_meanwhile_is_not_learned(long_way, monkeypatch):
+    """A kernel is demoted while a product of its is at work."""
+    x, y = floats(4, 3), floats(3, 5)
+    gemm.gemm(x, floats(3, 6))  # its options have a Memo, which a line of code may have at hand
+    api = sys.modules["gemm.api"]
+    real = api.dispatch.run
+
+    def run(*given, **options):
+        chosen = real(*given, **options)
+        worker = threading.Thread(target=trust.forget_choices)
+        worker.start(), worker.join()
+        return chosen
+
+    monkeypatch.setattr(api.dispatch, "run", run)
+    gemm.gemm(x, y)
+    monkeypatch.undo()
+    kept = [memo.known() for memo in repeat.memos.values() if memo is not None]
+    assert not any(kept), "what was chosen before is repeated"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_it_can_be_imported_anew(times):
+    script = f"""
+import sys
+import numpy as np
+x = np.ones((4, 4), np.float32)
+for _ in range({times} + 1):
+    import gemm
+    for alpha in (1.0, 2.0, 3.0):
+        assert (gemm.gemm(x, x, alpha=alpha) == 4 * alpha).all()
+    before = gemm.gemm
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gemm"]:
+        del sys.modules[name]
+    del gemm
+    assert (before(x, x, alpha=2.0) == 8).all()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr
+
+
 def shuffled(**options):
     """Keywords that no line of code has as a constant."""
     return dict(reversed(options.items()))
@@ -266,9 +425,9 @@ class TestFront:
     def test_a_line_whose_options_change(self, long_way):
         x, y = floats(4, 3), floats(3, 5)
         for _ in range(3):
-            for alpha in (1, 2.0, 2, True, 0.5):
+            for alpha in (1, 2.0, 2, True, 0.5, 0, 0.0):
                 np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), np.float32(alpha) * (x @ y))
-        assert len(long_way) == 5
+        assert len(long_way) == 2  # one of no terms, and one of others
 
     def test_other_names_are_told_as_python_tells_them(self):
         x, y = floats(4, 3), floats(3, 5)

@@ -57,9 +57,11 @@ void gemm_batch_resume(PyObject *self) {
     Py_DECREF(self);
 }
 
-int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at) {
+int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
+                     const gemm_scalar *scale) {
     for (int i = all->kind_count; i-- > 0;)
         if (all->kinds[i].by == by && all->kinds[i].what.plan == found->plan &&
+            !memcmp(all->kinds[i].scale, scale, sizeof all->kinds[i].scale) &&
             !memcmp(&all->kinds[i].what.key, &found->key, sizeof found->key))
             return i;
     if (all->kind_count == MOST_KINDS) return -1;
@@ -69,6 +71,10 @@ int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at
         fresh->at.low[i] = (ptrdiff_t)(at[i].low - (uintptr_t)at[i].data);
         fresh->at.high[i] = (ptrdiff_t)(at[i].high - (uintptr_t)at[i].data);
         fresh->bytes += (double)(at[i].high - at[i].low);
+    }
+    for (int i = 0; i < SCALES; i++) {
+        fresh->scale[i] = scale[i], fresh->given[i] = given[ALPHA + i];
+        Py_INCREF(fresh->given[i]);
     }
     Py_INCREF(found->keep);
     Py_INCREF(found->make);
@@ -98,14 +104,10 @@ static void put(pending *all, int number, PyObject *const *operands, PyObject *o
     all->bytes += all->kinds[number].bytes;
 }
 
-static int reads_c(const slot *what) {
-    return what->beta.re != 0 || what->beta.im != 0 || what->beta.integer != 0;
-}
-
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place) {
     char *data[OPERANDS];
     if (!gemm_memo_alike(&k->what.key, operands, data)) return 0;
-    *place = (gemm_place){data[A], data[B], reads_c(&k->what) ? data[C] : NULL, NULL};
+    *place = (gemm_place){data[A], data[B], k->what.key.zero[1] ? NULL : data[C], NULL};
     if (operands[OUT] == Py_None) return 1;
     place->out = data[OUT];
     const char *low = data[OUT] + k->at.low[OUT], *high = data[OUT] + k->at.high[OUT];
@@ -115,54 +117,54 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 }
 
 /* `add` for a product like the one before; 0: it is not. */
-static int add_alike(pending *all, const memo *by, PyObject *const *operands, PyObject **result) {
+static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
     const kind *k = &all->kinds[number];
     gemm_place place;
-    if (k->by != by || !gemm_kind_alike(k, operands, &place)) return 0;
+    if (k->by != by || k->given[0] != given[ALPHA] || k->given[1] != given[BETA]) return 0;
+    if (!gemm_kind_alike(k, given, &place)) return 0;
     extent made[OPERANDS];
-    PyObject *out = gemm_memo_output(&k->what, operands, made);
+    PyObject *out = gemm_memo_output(&k->what, given, made);
     if (!out) return FAILED;
-    if (operands[OUT] == Py_None) place.out = made[OUT].data;
-    put(all, number, operands, out, &place);
+    if (given[OUT] == Py_None) place.out = made[OUT].data;
+    put(all, number, given, out, &place);
     *result = out;
     return ADDED;
 }
 
 /* Remembers a product, and gives its result, a new reference. */
-static int add(batch *self, memo *by, PyObject *const *operands, PyObject **result) {
+static int add(batch *self, memo *by, PyObject *const *given, PyObject **result) {
     extent at[OPERANDS];
+    gemm_scalar scale[SCALES];
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
     const int columns = self->now.count && !self->now.entries; /* that an exception left */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
-    const int alike = add_alike(&self->now, by, operands, result);
+    const int alike = add_alike(&self->now, by, given, result);
     if (alike) return alike;
-    const slot *found = gemm_memo_find(by, operands, at);
+    const slot *found = gemm_memo_find(by, given, at, scale);
     if (!found) return UNKNOWN;
     if (found->work > (found->plan ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
     pending *all = &self->now;
     if (!make_room(all)) return FAILED;
-    PyObject *out = gemm_memo_output(found, operands, at);
+    const int number = gemm_kind_number(all, by, found, given, at, scale);
+    if (number < 0) return deliver(self) ? add(self, by, given, result) : FAILED;
+    const slot *known = &all->kinds[number].what; /* `found` moves where others learn */
+    PyObject *out = gemm_memo_output(known, given, at);
     if (!out) return FAILED;
-    const int number = gemm_kind_number(all, by, found, at);
-    if (number < 0) {
-        Py_DECREF(out);
-        return deliver(self) ? add(self, by, operands, result) : FAILED;
-    }
-    const char *c = reads_c(found) ? at[C].data : NULL;
-    put(all, number, operands, out, &(gemm_place){at[A].data, at[B].data, c, at[OUT].data});
+    const char *c = known->key.zero[1] ? NULL : at[C].data;
+    put(all, number, given, out, &(gemm_place){at[A].data, at[B].data, c, at[OUT].data});
     *result = out;
     return ADDED;
 }
 
-PyObject *gemm_batch_take(PyObject *by, PyObject *const *operands) {
+PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     batch *self = mine();
-    if (!self) return gemm_memo_repeat(by, operands);
+    if (!self) return gemm_memo_repeat(by, given);
     Py_INCREF(self);
     PyObject *result = NULL;
-    const int done = self->open ? add(self, (memo *)by, operands, &result) : LARGE;
-    if (done == LARGE && deliver(self)) result = gemm_memo_repeat(by, operands);
+    const int done = self->open ? add(self, (memo *)by, given, &result) : LARGE;
+    if (done == LARGE && deliver(self)) result = gemm_memo_repeat(by, given);
     Py_DECREF(self);
     return result;
 }
@@ -215,8 +217,10 @@ static int call_others(PyObject *function, const group *some) {
         if (number) PyList_SetItem(numbers, at, number);
         if (product) PyList_SetItem(products, at++, product);
     }
+    const kind *k = &all->kinds[some->number];
     if (ready)
-        done = PyObject_CallFunctionObjArgs(function, all->kinds[some->number].by->options, numbers, products, NULL);
+        done =
+            PyObject_CallFunctionObjArgs(function, k->by->options, k->given[0], k->given[1], numbers, products, NULL);
     Py_XDECREF(numbers);
     Py_XDECREF(products);
     Py_XDECREF(done);
@@ -231,7 +235,8 @@ static int goes(const others *by, const group *some) {
     if (k->what.work * (double)some->count < ASKED_FROM) return 0;
     PyObject *x[OPERANDS], *size = PyLong_FromSsize_t(some->count), *answer = NULL;
     if (size && operands_of(some->all, some->first, x))
-        answer = PyObject_CallFunctionObjArgs(by->goes, k->by->options, size, x[A], x[B], x[C], x[OUT], NULL);
+        answer = PyObject_CallFunctionObjArgs(by->goes, k->by->options, k->given[0], k->given[1], size, x[A], x[B],
+                                              x[C], x[OUT], NULL);
     const int yes = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(size);
     Py_XDECREF(answer);
@@ -262,7 +267,7 @@ static int compute_independent(const batch *self, const pending *all, Py_ssize_t
         }
         const int keep = !by->goes || k->what.work * (double)some.count < WORTH_RELEASING;
         PyThreadState *state = keep ? NULL : PyEval_SaveThread();
-        const int status = self->run_many(k->what.plan, some.count, places, &k->what.alpha, &k->what.beta);
+        const int status = self->run_many(k->what.plan, some.count, places, &k->scale[0], &k->scale[1]);
         if (state) PyEval_RestoreThread(state);
         if (status != GEMM_OK && !call_others(by->retry, &some)) return 0;
     }
@@ -294,6 +299,7 @@ static void let_go(pending *all) {
         Py_DECREF(all->kinds[i].what.keep);
         Py_DECREF(all->kinds[i].what.make);
         Py_DECREF(all->kinds[i].by);
+        for (int scale = 0; scale < SCALES; scale++) Py_DECREF(all->kinds[i].given[scale]);
     }
     gemm_leave_room(all->entries);
     gemm_leave_room(all->places);
@@ -321,8 +327,10 @@ static int run(batch *self, const others *by) {
 PyDoc_STRVAR(run_doc,
              "run(goes, send, retry, /)\n--\n\n"
              "Compute what is pending.\n\n"
-             "goes(options, count, a, b, c, out): whether so many products like this one are to be computed by `send`, "
-             "as those always are that were learned without a plan. send(options, numbers, products): these products, "
+             "goes(options, alpha, beta, count, a, b, c, out): whether so many products like this one are to be "
+             "computed by `send`, "
+             "as those always are that were learned without a plan. send(options, alpha, beta, numbers, products): "
+             "these products, "
              "as they were counted, each (a, b, c or None, out). retry: the same, for what the engine had no memory "
              "for. An exception of theirs ends it: what was to come then is not computed.");
 
@@ -341,7 +349,7 @@ static Py_ssize_t length_of(PyObject *column) {
 
 PyDoc_STRVAR(
     at_once_doc,
-    "at_once(memo, count, a, b, c, out, retry, /)\n--\n\n"
+    "at_once(memo, count, a, b, c, out, alpha, beta, retry, /)\n--\n\n"
     "The results, `out` itself or a list, if all products are of one kind and so few that the GIL can be kept; else "
     "None, and nothing is computed.\n\n"
     "a, b, c and out are lists or tuples of `count` arrays, or one (or None) for all. To take references to them "
@@ -349,11 +357,11 @@ PyDoc_STRVAR(
 
 static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
-    PyObject *by, *columns[OPERANDS];
+    PyObject *by, *columns[OPERANDS], *scales[SCALES];
     Py_ssize_t count;
     others retries = {NULL, NULL, NULL};
-    if (!PyArg_ParseTuple(arguments, "OnOOOOO:at_once", &by, &count, &columns[A], &columns[B], &columns[C],
-                          &columns[OUT], &retries.retry))
+    if (!PyArg_ParseTuple(arguments, "OnOOOOOOO:at_once", &by, &count, &columns[A], &columns[B], &columns[C],
+                          &columns[OUT], &scales[0], &scales[1], &retries.retry))
         return NULL;
     int fits = count > 0 && count <= MOST_ALIKE && !self->now.count;
     for (int operand = 0; operand < OPERANDS; operand++) {
@@ -368,7 +376,7 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
         Py_INCREF(Py_None);
         PyList_SetItem(results, i, Py_None);
     }
-    const Py_ssize_t read = gemm_columns_read(self, (memo *)by, 0, count, columns, results, ASKED_FROM);
+    const Py_ssize_t read = gemm_columns_read(self, (memo *)by, 0, count, columns, scales, results, ASKED_FROM);
     const int done = read == count && run(self, &retries);
     if (!done) { /* nothing is pending after this */
         let_go(&self->now);
@@ -382,7 +390,7 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
 
 PyDoc_STRVAR(
     extend_doc,
-    "extend(memo, start, count, a, b, c, out, results, /)\n--\n\n"
+    "extend(memo, start, count, a, b, c, out, alpha, beta, results, /)\n--\n\n"
     "Remember the products from number `start` to `count`, and put their results in the list `results`; the number of "
     "the first one that is not.\n\n"
     "a, b and c are tuples of so many arrays, or one (or None) for all; out is None or `results` itself. It ends "
@@ -391,10 +399,10 @@ PyDoc_STRVAR(
 
 static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
-    PyObject *by, *columns[OPERANDS], *results;
+    PyObject *by, *columns[OPERANDS], *scales[SCALES], *results;
     Py_ssize_t start, count;
-    if (!PyArg_ParseTuple(arguments, "OnnOOOOO!:extend", &by, &start, &count, &columns[A], &columns[B], &columns[C],
-                          &columns[OUT], &PyList_Type, &results))
+    if (!PyArg_ParseTuple(arguments, "OnnOOOOOOO!:extend", &by, &start, &count, &columns[A], &columns[B], &columns[C],
+                          &columns[OUT], &scales[0], &scales[1], &PyList_Type, &results))
         return NULL;
     Py_ssize_t least = PyList_Size(results);
     for (int operand = 0; operand < OUT; operand++)
@@ -405,18 +413,18 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     while (i < count) {
         if (i >= single) {
             if (self->now.count && !deliver(self)) return NULL;
-            const Py_ssize_t read = gemm_columns_read(self, (memo *)by, i, count, columns, results, INFINITY);
+            const Py_ssize_t read = gemm_columns_read(self, (memo *)by, i, count, columns, scales, results, INFINITY);
             if (read < 0 || (read && !deliver(self))) return NULL;
             i += read;
             if (read < FEW) single = i + MOST_NATIVE;
             continue;
         }
-        PyObject *operands[OPERANDS], *result;
+        PyObject *given[GIVEN] = {[ALPHA] = scales[0], [BETA] = scales[1]}, *result;
         for (int operand = 0; operand < OPERANDS; operand++) {
-            operands[operand] = gemm_column_ahead(columns[operand], i, count);
-            if (!operands[operand]) return NULL;
+            given[operand] = gemm_column_ahead(columns[operand], i, count);
+            if (!given[operand]) return NULL;
         }
-        const int done = add(self, (memo *)by, operands, &result);
+        const int done = add(self, (memo *)by, given, &result);
         if (done == FAILED) return NULL;
         if (done != ADDED) break;
         if (PyList_SetItem(results, i++, result)) return NULL;

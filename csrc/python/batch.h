@@ -20,6 +20,8 @@ typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const 
 typedef struct {
     slot what; /* a copy, which owns `keep` and `make` */
     memo *by;
+    gemm_scalar scale[SCALES]; /* alpha and beta as they are launched, */
+    PyObject *given[SCALES];   /* and as they were given */
     reach at;
     double bytes; /* of all operands */
 } kind;
@@ -58,8 +60,10 @@ static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }
 
-/* The number of a kind of product, known from now on; -1: there are too many. */
-int gemm_kind_number(pending *all, memo *by, const slot *found, const extent *at);
+/* The number of a kind of product, known from now on, by what a call brings and what gemm_memo_find has told of it; -1:
+ * there are too many. */
+int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
+                     const gemm_scalar *scale);
 
 /* Whether the operands' product is of a kind, and its out apart from the others; fills in where they are, but for an
  * out that is to be made. Touches nothing but memory: threads without the GIL may call it, while another holds that. */
@@ -76,6 +80,6 @@ void gemm_leave_room(void *memory);
  * results in the list; 0 where the first few are not, or where all would be more than `most_work`. -1: an error is set.
  * Columns must stay as they are. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
-                             PyObject *results, double most_work);
+                             PyObject *const *scales, PyObject *results, double most_work);
 
 #endif

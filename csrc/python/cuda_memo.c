@@ -5,6 +5,7 @@
  * repeated (out overlaps an operand, another alignment), takes the long way, whose result is the same.
  */
 #include "cuda.h"
+#include "table.h"
 
 enum { OPERANDS = 4, MOST_AXES = 4, ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1 };
 
@@ -16,8 +17,8 @@ typedef struct {
 
 typedef struct {
     signature key;
-    PyObject *sequence; /* NULL: the slot is free */
-    PyObject *make;     /* makes a result, where calls bring no output */
+    PyObject *sequence;
+    PyObject *make; /* makes a result, where calls bring no output */
     char scale[SCALE_BYTES];
     uint64_t kept; /* b's address, where it is prepared */
     int reads_c;
@@ -28,8 +29,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD PyObject *kind, *is_neg;
     const exchange *api;
-    Py_ssize_t count;
-    slot *slots;
+    table slots;
 } memo;
 
 const exchange *gemm_exchange(PyObject *capsule) {
@@ -40,11 +40,9 @@ const exchange *gemm_exchange(PyObject *capsule) {
     return NULL;
 }
 
-static slot *place_of(const memo *self, const signature *key) {
-    const int64_t *words = (const int64_t *)key;
-    uint64_t hash = 0x9E3779B97F4A7C15u;
-    for (size_t i = 0; i < sizeof *key / sizeof *words; i++) hash = (hash ^ (uint64_t)words[i]) * 0xBF58476D1CE4E5B9u;
-    return &self->slots[(hash >> 32) % (uint64_t)self->count];
+static void let_go(const slot *known) {
+    Py_DECREF(known->sequence);
+    Py_DECREF(known->make);
 }
 
 /* Adds `array` to the signature; 0 for anything but a real array in CUDA's memory that stands for its bits. */
@@ -107,9 +105,9 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arrays, Py_ssize_t 
     uint64_t at[SLOTS] = {0};
     if (count != OPERANDS) return PyErr_Format(PyExc_TypeError, "run takes 4 arguments, got %zd", count);
     if (!read_operands(self, arrays, &key, at)) Py_RETURN_NONE;
-    const slot *found = place_of(self, &key);
-    if (!found->sequence || memcmp(&found->key, &key, sizeof key)) Py_RETURN_NONE;
-    const slot known = *found; /* other threads may learn over it meanwhile */
+    const slot *found = (const slot *)gemm_table_find(&self->slots, &key);
+    if (!found) Py_RETURN_NONE;
+    const slot known = *found; /* others may learn meanwhile, which moves it */
     Py_INCREF(known.sequence);
     Py_INCREF(known.make);
     PyObject *out = arrays[OUT];
@@ -171,30 +169,31 @@ static PyObject *memo_learn(PyObject *object, PyObject *arguments) {
     }
     Py_INCREF(fresh.sequence);
     Py_INCREF(fresh.make);
-    slot *place = place_of(self, &fresh.key);
-    const slot before = *place;
-    *place = fresh;
-    Py_XDECREF(before.sequence);
-    Py_XDECREF(before.make);
+    slot before;
+    const int put = gemm_table_put(&self->slots, &fresh, &before);
+    if (put == NO_MEMORY) let_go(&fresh);
+    if (put == REPLACED) let_go(&before);
+    if (put == NO_MEMORY) return PyErr_NoMemory();
     Py_RETURN_TRUE;
 }
 
 static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *kind, *capsule;
-    Py_ssize_t count;
+    Py_ssize_t most;
     if (keywords && PyDict_Size(keywords)) return PyErr_Format(PyExc_TypeError, "Memo takes no keyword arguments");
-    if (!PyArg_ParseTuple(arguments, "OOn:Memo", &kind, &capsule, &count)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OOn:Memo", &kind, &capsule, &most)) return NULL;
     const exchange *api = gemm_exchange(capsule);
     if (!api) return NULL;
-    if (!PyType_Check(kind) || count < 1) return PyErr_Format(PyExc_ValueError, "Memo needs a class and slots");
+    if (!PyType_Check(kind) || most < 1 || most > 1 << 20)
+        return PyErr_Format(PyExc_ValueError, "Memo needs a class and slots");
     memo *self = (memo *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
     if (!self) return NULL;
     Py_INCREF(kind);
-    self->kind = kind, self->api = api, self->count = count;
+    self->kind = kind, self->api = api;
     self->is_neg = PyUnicode_InternFromString("is_neg");
-    self->slots = (slot *)PyMem_Calloc((size_t)count, sizeof(slot));
-    if (self->is_neg && self->slots) return (PyObject *)self;
-    if (!self->slots) PyErr_NoMemory();
+    self->slots.key_bytes = sizeof(signature), self->slots.entry_bytes = sizeof(slot);
+    self->slots.most = (uint32_t)most;
+    if (self->is_neg) return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
 }
@@ -202,11 +201,8 @@ static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *key
 static void memo_free(PyObject *object) {
     memo *self = (memo *)object;
     PyTypeObject *type = Py_TYPE(object);
-    for (Py_ssize_t i = 0; self->slots && i < self->count; i++) {
-        Py_XDECREF(self->slots[i].sequence);
-        Py_XDECREF(self->slots[i].make);
-    }
-    PyMem_Free(self->slots);
+    for (uint32_t i = 0; i < self->slots.count; i++) let_go((const slot *)self->slots.entries + i);
+    gemm_table_free(&self->slots);
     Py_XDECREF(self->kind);
     Py_XDECREF(self->is_neg);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);

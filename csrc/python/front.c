@@ -1,14 +1,16 @@
 /* gemm.gemm as it is called: a product that was computed before is found without a line of Python.
  *
- * gemm.repeat keeps a Memo for each set of options (all arguments but the arrays). A call is looked up twice: by where it
+ * gemm.repeat keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). A call is looked up twice: by where it
  * comes from, as a line of code passes the same tuple of keywords each time, and mostly the very same options; else by
  * the options' values, in the dictionary that gemm.repeat fills. What is not found there goes to the function in Python,
  * whose result is the same.
  */
 #include "memo.h"
 
-enum { OPTIONS = 10, CLASSES = 4, KEYWORDS = OPTIONS + 3, LINES = 64 };
-enum { OPTION = OPERANDS, BIAS }; /* what a keyword is, besides C and OUT */
+#include <string.h>
+
+enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, LINES = 64 };
+enum { OPTION = GIVEN, BIAS }; /* what a keyword is, besides C, OUT, ALPHA and BETA */
 
 /* A line of code that has called before. */
 typedef struct {
@@ -20,7 +22,7 @@ typedef struct {
 
 /* One a process, so that the function has no `self` and is pickled by its name. */
 static struct {
-    PyObject *python, *memos, *names[KEYWORDS], *defaults[OPTIONS];
+    PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED]; /* alpha, beta, the options; and c, out and bias */
     PyMethodDef method, at_once;
     line lines[LINES];
 } front;
@@ -34,14 +36,14 @@ static void put(line *place, const line *fresh) {
     for (int i = 0; i < KEYWORDS; i++) Py_XDECREF(before.value[i]);
 }
 
-/* Whether this is a call from `from`; fills in c and out. */
+/* Whether this is a call from `from`; fills in c, out, alpha and beta. */
 static int comes_from(const line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
-                      Py_ssize_t count, PyObject **operands) {
+                      Py_ssize_t count, PyObject **given) {
     if (!from->memo || from->keywords != keywords || from->positional != positional) return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = arguments[positional + i];
-        if (from->role[i] < OPERANDS)
-            operands[from->role[i]] = value;
+        if (from->role[i] < GIVEN)
+            given[from->role[i]] = value;
         else if (from->value[i] != value)
             return 0;
     }
@@ -57,24 +59,28 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* The Memo for a call's options, a new reference, and c and out; fills in `from`. NULL without an error: there is none. */
+/* The Memo for a call's options, a new reference, and c, out, alpha and beta; fills in `from`. NULL without an error: there is none. */
 static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
-                         Py_ssize_t count, PyObject **operands) {
+                         Py_ssize_t count, PyObject **given) {
     PyObject *option[OPTIONS];
     int role[KEYWORDS];
     if (count > KEYWORDS) return NULL;
-    for (int i = 0; i < OPTIONS; i++) option[i] = front.defaults[i];
+    for (int i = 0; i < OPTIONS; i++) option[i] = front.defaults[SCALES + i];
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = arguments[positional + i];
         const int number = number_of(PyTuple_GetItem(keywords, i));
         if (number < 0) return NULL; /* the function in Python says so */
-        role[i] = number < OPTIONS ? OPTION : number == OPTIONS ? C : number == OPTIONS + 1 ? OUT : BIAS;
+        role[i] = number < SCALES       ? ALPHA + number
+                  : number < FIXED      ? OPTION
+                  : number == FIXED     ? C
+                  : number == FIXED + 1 ? OUT
+                                        : BIAS;
         if (role[i] == BIAS && value != Py_None) return NULL;
         if (role[i] == C && positional > C) return NULL; /* given twice */
         if (role[i] == OPTION)
-            option[number] = value;
-        else if (role[i] < OPERANDS)
-            operands[role[i]] = value;
+            option[number - SCALES] = value;
+        else if (role[i] < GIVEN)
+            given[role[i]] = value;
     }
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
@@ -95,7 +101,7 @@ static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t posi
     Py_INCREF(memo);
     for (Py_ssize_t i = 0; i < count; i++) {
         fresh.role[i] = role[i];
-        if (role[i] < OPERANDS) continue;
+        if (role[i] < GIVEN) continue;
         fresh.value[i] = arguments[positional + i];
         Py_INCREF(fresh.value[i]);
     }
@@ -122,18 +128,21 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
     (void)module;
     const Py_ssize_t count = keywords ? PyTuple_Size(keywords) : 0;
     if (positional == C || positional == OUT) { /* a and b, or these and c */
-        PyObject *operands[OPERANDS] = {arguments[A], arguments[B], positional > C ? arguments[C] : Py_None, Py_None};
+        PyObject *const bare[GIVEN] = {arguments[A], arguments[B],      positional > C ? arguments[C] : Py_None,
+                                       Py_None,      front.defaults[0], front.defaults[1]};
+        PyObject *given[GIVEN];
+        memcpy(given, bare, sizeof given);
         line *from = &front.lines[((uintptr_t)keywords / sizeof(void *) + (uintptr_t)positional) % LINES];
         PyObject *memo = NULL;
-        if (comes_from(from, arguments, positional, keywords, count, operands)) {
+        if (comes_from(from, arguments, positional, keywords, count, given)) {
             memo = from->memo;
             Py_INCREF(memo);
         } else {
-            operands[C] = positional > C ? arguments[C] : Py_None, operands[OUT] = Py_None;
-            memo = look_up(from, arguments, positional, keywords, count, operands);
+            memcpy(given, bare, sizeof given);
+            memo = look_up(from, arguments, positional, keywords, count, given);
         }
         if (memo) {
-            PyObject *result = gemm_batches ? gemm_batch_take(memo, operands) : gemm_memo_repeat(memo, operands);
+            PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
             Py_DECREF(memo);
             if (result || PyErr_Occurred()) return result;
             static const line nothing;
@@ -152,11 +161,19 @@ static PyObject *call_at_once(PyObject *module, PyObject *const *arguments, Py_s
     return result;
 }
 
-PyDoc_STRVAR(made_doc, "front(python, memos, names, defaults, module, signature, doc, /)\n--\n\n"
-                       "Twice the function `python`, the second time for results that are wanted at once: called only "
-                       "where no Memo of `memos` knows the product.\n\n"
-                       "`names` are the options' in the order in which they make the keys of `memos`, and c, out and "
-                       "bias; `defaults` are the options'. There is one such function a process.");
+static void replace(PyObject **place, PyObject *fresh) {
+    PyObject *before = *place;
+    *place = fresh;
+    Py_XDECREF(before);
+}
+
+PyDoc_STRVAR(made_doc,
+             "front(python, memos, names, defaults, module, signature, doc, /)\n--\n\n"
+             "Twice the function `python`, the second time for results that are wanted at once: called only "
+             "where no Memo of `memos` knows the product.\n\n"
+             "`names` are alpha, beta, the options' in the order in which they make the keys of `memos`, and c, "
+             "out and bias; `defaults` are those of all but the last three. The functions made before call "
+             "this `python` from then on, where gemm was imported anew.");
 
 static PyObject *made(PyObject *self, PyObject *arguments) {
     (void)self;
@@ -165,23 +182,28 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OO!O!O!Uss:front", &python, &PyDict_Type, &memos, &PyTuple_Type, &names,
                           &PyTuple_Type, &defaults, &module, &name, &doc))
         return NULL;
-    if (front.python || PyTuple_Size(names) != KEYWORDS || PyTuple_Size(defaults) != OPTIONS) {
-        PyErr_SetString(PyExc_ValueError, "front is made once, of as many names and defaults as it has options");
+    if (PyTuple_Size(names) != KEYWORDS || PyTuple_Size(defaults) != FIXED) {
+        PyErr_SetString(PyExc_ValueError, "front is made of as many names and defaults as it has options");
         return NULL;
     }
+    static const line nothing;
+    for (int i = 0; i < LINES; i++) put(&front.lines[i], &nothing); /* of a gemm that was imported before */
     for (int i = 0; i < KEYWORDS; i++) {
-        front.names[i] = PyTuple_GetItem(names, i);
-        Py_INCREF(front.names[i]);
-        PyUnicode_InternInPlace(&front.names[i]);
+        PyObject *name = PyTuple_GetItem(names, i);
+        Py_INCREF(name);
+        PyUnicode_InternInPlace(&name);
+        replace(&front.names[i], name);
     }
-    for (int i = 0; i < OPTIONS; i++) {
-        front.defaults[i] = PyTuple_GetItem(defaults, i);
-        Py_INCREF(front.defaults[i]);
+    for (int i = 0; i < FIXED; i++) {
+        PyObject *value = PyTuple_GetItem(defaults, i);
+        Py_INCREF(value);
+        replace(&front.defaults[i], value);
     }
     Py_INCREF(python);
     Py_INCREF(memos);
-    Py_INCREF(arguments); /* owns the texts */
-    front.python = python, front.memos = memos;
+    Py_INCREF(arguments); /* owns the texts, for ever */
+    replace(&front.python, python);
+    replace(&front.memos, memos);
     front.method.ml_name = name, front.method.ml_doc = doc;
     front.method.ml_meth = (PyCFunction)(void (*)(void))call;
     front.method.ml_flags = METH_FASTCALL | METH_KEYWORDS;

@@ -122,25 +122,26 @@ static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_
 }
 
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
-                             PyObject *results, double most_work) {
-    PyObject *operands[OPERANDS];
+                             PyObject *const *scales, PyObject *results, double most_work) {
+    PyObject *given[GIVEN] = {[ALPHA] = scales[0], [BETA] = scales[1]};
     extent at[OPERANDS];
+    gemm_scalar scale[SCALES];
     pending *now = &self->now;
     if (now->kind_count || now->entries) return 0; /* a product failed before it was pending */
     for (int operand = 0; operand < OPERANDS; operand++)
-        if (!(operands[operand] = gemm_column_item(columns[operand], start))) return -1;
-    const slot *found = gemm_memo_find(by, operands, at);
+        if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;
+    const slot *found = gemm_memo_find(by, given, at, scale);
     if (!found || !found->plan || found->work > MOST_WORK) return 0;
     if (found->work * (double)(count - start) >= most_work) return 0;
-    PyObject *first = gemm_memo_output(found, operands, at);
+    const kind *what = &now->kinds[gemm_kind_number(now, by, found, given, at, scale)];
+    PyObject *first = gemm_memo_output(&what->what, given, at);
     if (!first) return -1;
-    const kind *what = &now->kinds[gemm_kind_number(now, by, found, at)];
     count = count - start < MOST_ALIKE ? count - start : MOST_ALIKE;
     if (what->bytes * (double)count > MOST_BYTES) count = 1 + (Py_ssize_t)(MOST_BYTES / what->bytes);
     now->places = (gemm_place *)gemm_room((size_t)count * sizeof(gemm_place));
     if (!now->places) PyErr_NoMemory();
     Py_ssize_t read = now->places ? read_columns(what, start, count, columns, now->places, self->share) : -1;
-    const int make = operands[OUT] == Py_None;
+    const int make = given[OUT] == Py_None;
     if (read >= 0 && make && !make_results(what, first, start, read, now->places, results)) read = -1;
     Py_DECREF(first);
     if (read < 0) {

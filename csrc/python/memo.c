@@ -12,13 +12,6 @@
 
 #include <string.h>
 
-static slot *place_of(memo *self, const signature *key) {
-    const Py_ssize_t *words = (const Py_ssize_t *)key;
-    uint64_t hash = 0x9E3779B97F4A7C15u;
-    for (size_t i = 0; i < sizeof *key / sizeof *words; i++) hash = (hash ^ (uint64_t)words[i]) * 0xBF58476D1CE4E5B9u;
-    return &self->slots[(hash >> 32) % (uint64_t)self->count];
-}
-
 /* The word that stands for an element type: NumPy's number of it; types that are not NumPy's own, such as bfloat16, are
  * known by their dtype, an object that gemm.repeat has found to be the one that lives for ever. 0 for anything else. */
 static Py_ssize_t type_of(PyArrayObject *array) {
@@ -95,15 +88,35 @@ static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
     return count == wanted;
 }
 
-/* A Python number as every kind of element may want it; an error is set if it is none. */
-static gemm_scalar scalar_of(PyObject *number) {
-    gemm_scalar value = {.re = PyComplex_RealAsDouble(number), .im = PyComplex_ImagAsDouble(number)};
-    if (PyLong_Check(number)) value.integer = (int64_t)PyLong_AsUnsignedLongLongMask(number);
-    return value;
+/* alpha or beta as it was given; 0: it is no number that is read at once. */
+static int read_scale(PyObject *object, number *to) {
+    if (gemm_read_number(object, to)) return 1;
+    const int real = PyArray_IsScalar(object, Floating) && !PyArray_IsScalar(object, LongDouble);
+    const int pair = PyArray_IsScalar(object, ComplexFloating) && !PyArray_IsScalar(object, CLongDouble);
+    PyObject *plain =
+        real || pair || PyArray_IsScalar(object, Integer) ? PyObject_CallMethod(object, "item", NULL) : NULL;
+    const int read = plain && gemm_read_number(plain, to);
+    Py_XDECREF(plain);
+    PyErr_Clear();
+    return read;
 }
 
-static int is_zero(const gemm_scalar *x) {
-    return x->re == 0 && x->im == 0;
+/* Whether alpha and beta, rounded, are 0 only where they were given as 0, as the signature says; what is launched. */
+static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
+    for (int i = 0; i < SCALES; i++)
+        if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
+            return 0;
+    if (known->key.zero[0]) scale[0] = known->alpha;
+    return 1;
+}
+
+static int read_given(PyObject *const *given, signature *key, extent *at, number *scales) {
+    if (!read_operands(given, key, at)) return 0;
+    for (int i = 0; i < SCALES; i++) {
+        if (!read_scale(given[ALPHA + i], &scales[i])) return 0;
+        key->zero[i] = gemm_is_zero(&scales[i].value);
+    }
+    return 1;
 }
 
 /* The multiply-adds of a plan. */
@@ -114,22 +127,20 @@ static double work_of(const gemm_plan *plan) {
 }
 
 /* The product of the operands `at`; its status. */
-static int compute(memo *self, const gemm_plan *plan, const gemm_scalar *alpha, const gemm_scalar *beta, double work,
-                   const extent *at) {
-    const void *c = is_zero(beta) ? NULL : at[C].data;
-    if (work < WORTH_RELEASING) return self->run(plan, at[A].data, at[B].data, c, at[OUT].data, alpha, beta);
-    PyThreadState *state = PyEval_SaveThread();
-    const int status = self->run(plan, at[A].data, at[B].data, c, at[OUT].data, alpha, beta);
-    PyEval_RestoreThread(state);
+static int compute(const memo *self, const slot *known, const gemm_scalar *scale, const extent *at) {
+    const void *c = known->key.zero[1] ? NULL : at[C].data;
+    PyThreadState *state = known->work < WORTH_RELEASING ? NULL : PyEval_SaveThread();
+    const int status = self->run(known->plan, at[A].data, at[B].data, c, at[OUT].data, &scale[0], &scale[1]);
+    if (state) PyEval_RestoreThread(state);
     return status;
 }
 
-const slot *gemm_memo_find(memo *self, PyObject *const *operands, extent *at) {
+const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale) {
     signature key;
-    if (!read_operands(operands, &key, at)) return NULL;
-    if (memcmp(&self->last->key, &key, sizeof key)) self->last = place_of(self, &key); /* else no need for a hash */
-    const slot *found = self->last;
-    return found->keep && !memcmp(&found->key, &key, sizeof key) ? found : NULL;
+    number scales[SCALES];
+    if (!read_given(given, &key, at, scales)) return NULL;
+    const slot *found = (const slot *)gemm_table_find(&self->slots, &key);
+    return found && round_scales(found, scales, scale) ? found : NULL;
 }
 
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at) {
@@ -148,30 +159,34 @@ PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *
     return result;
 }
 
-PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *operands) {
-    memo *self = (memo *)object;
+static void let_go(const slot *known) {
+    Py_DECREF(known->keep);
+    Py_DECREF(known->make);
+}
+
+PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *given) {
+    const memo *self = (const memo *)object;
     extent at[OPERANDS];
-    const slot *found = gemm_memo_find(self, operands, at);
+    gemm_scalar scale[SCALES];
+    const slot *found = gemm_memo_find(self, given, at, scale);
     if (!found || !found->plan) return NULL;
-    const gemm_plan *plan = found->plan;
-    const gemm_scalar alpha = found->alpha, beta = found->beta;
-    const double work = found->work;
-    PyObject *keep = found->keep; /* others may learn over the slot meanwhile */
-    Py_INCREF(keep);
-    PyObject *result = gemm_memo_output(found, operands, at);
-    if (result && compute(self, plan, &alpha, &beta, work, at) != GEMM_OK) {
+    const slot known = *found; /* others may learn meanwhile, which moves it */
+    Py_INCREF(known.keep);
+    Py_INCREF(known.make);
+    PyObject *result = gemm_memo_output(&known, given, at);
+    if (result && compute(self, &known, scale, at) != GEMM_OK) {
         Py_DECREF(result);
         result = NULL;
     }
-    Py_DECREF(keep);
+    let_go(&known);
     return result;
 }
 
-PyDoc_STRVAR(run_doc, "run(a, b, c, out, /)\n--\n\n"
+PyDoc_STRVAR(run_doc, "run(a, b, c, out, alpha, beta, /)\n--\n\n"
                       "The product, in `out` or (None) in a new array, if one like it was learned; else None.");
 
 static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    if (!counted(count, OPERANDS, "run")) return NULL;
+    if (!counted(count, GIVEN, "run")) return NULL;
     PyObject *batch = gemm_batches ? gemm_batch_pause() : NULL;
     if (!batch && PyErr_Occurred()) return NULL;
     PyObject *result = gemm_memo_repeat(object, arguments);
@@ -180,23 +195,35 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(learn_doc,
-             "learn(a, b, c, out, make, plan, alpha, beta, keep, /)\n--\n\n"
-             "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
-             "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nWith "
-             "out=None, `make` is the result's (shape, dtype). What cannot be repeated is not learned.");
+PyDoc_STRVAR(
+    learn_doc,
+    "learn(a, b, c, out, alpha, beta, make, plan, rounds, zero, keep, /)\n--\n\n"
+    "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
+    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nWith "
+    "out=None, `make` is the result's (shape, dtype). alpha and beta may be others then, but for being 0; they "
+    "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. What cannot be repeated is "
+    "not learned.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    enum { MAKE = OPERANDS, PLAN, ALPHA, BETA, KEEP, COUNT };
+    enum { MAKE = GIVEN, PLAN, ROUNDS, ZERO, KEEP, COUNT };
     memo *self = (memo *)object;
-    slot fresh;
+    slot fresh, before;
     extent at[OPERANDS];
+    number scales[SCALES], zero;
+    gemm_scalar scale[SCALES];
     if (!counted(count, COUNT, "learn")) return NULL;
-    if (!read_operands(arguments, &fresh.key, at)) Py_RETURN_NONE;
+    memset(&fresh, 0, sizeof fresh);
+    if (!read_given(arguments, &fresh.key, at, scales)) Py_RETURN_NONE;
     fresh.plan = (const gemm_plan *)PyLong_AsVoidPtr(arguments[PLAN]);
-    fresh.alpha = scalar_of(arguments[ALPHA]), fresh.beta = scalar_of(arguments[BETA]);
     if (PyErr_Occurred()) return NULL;
-    fresh.keep = arguments[KEEP], fresh.make = Py_None, fresh.axes = 0;
+    PyObject *text = PyUnicode_AsASCIIString(arguments[ROUNDS]);
+    const int typed = text && gemm_read_type(PyBytes_AsString(text), &fresh.rounds);
+    Py_XDECREF(text);
+    if (!typed) return NULL;
+    if (!gemm_read_number(arguments[ZERO], &zero) || !gemm_round_number(&zero, fresh.rounds, &fresh.alpha) ||
+        !round_scales(&fresh, scales, scale))
+        Py_RETURN_NONE;
+    fresh.keep = arguments[KEEP], fresh.make = Py_None;
     fresh.work = fresh.plan ? work_of(fresh.plan) : PyFloat_AsDouble(fresh.keep);
     if (PyErr_Occurred()) return NULL;
     if (arguments[MAKE] != Py_None) {
@@ -210,11 +237,10 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     }
     Py_INCREF(fresh.keep);
     Py_INCREF(fresh.make);
-    slot *place = place_of(self, &fresh.key);
-    const slot before = *place;
-    *place = fresh;
-    Py_XDECREF(before.keep);
-    Py_XDECREF(before.make);
+    const int put = gemm_table_put(&self->slots, &fresh, &before);
+    if (put == NO_MEMORY) let_go(&fresh);
+    if (put == REPLACED) let_go(&before);
+    if (put == NO_MEMORY) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -223,45 +249,48 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        PyObject *keep = self->slots[i].keep, *make = self->slots[i].make;
-        self->slots[i].keep = self->slots[i].make = NULL;
-        Py_XDECREF(keep);
-        Py_XDECREF(make);
-    }
+    table left = self->slots; /* letting go of these may run anything */
+    memset(&self->slots, 0, sizeof self->slots);
+    self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
+    for (uint32_t i = 0; i < left.count; i++) let_go((const slot *)left.entries + i);
+    gemm_table_free(&left);
     Py_RETURN_NONE;
 }
 
+static PyObject *memo_length(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLong(((const memo *)object)->slots.count);
+}
+
+PyDoc_STRVAR(length_doc, "known()\n--\n\nHow many kinds of products it knows.");
+
 static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *address, *options = Py_None;
-    Py_ssize_t count;
+    Py_ssize_t most;
     if (keywords && PyDict_Size(keywords)) {
         PyErr_SetString(PyExc_TypeError, "Memo takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "On|O:Memo", &address, &count, &options)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "On|O:Memo", &address, &most, &options)) return NULL;
     void *run = PyLong_AsVoidPtr(address);
-    if (!run || count < 1) {
+    if (!run || most < 1 || most > 1 << 20) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Memo needs the address of gemm_run and slots");
         return NULL;
     }
     memo *self = (memo *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
     if (!self) return NULL;
-    self->count = count;
+    self->slots.key_bytes = sizeof(signature), self->slots.entry_bytes = sizeof(slot);
+    self->slots.most = (uint32_t)most;
     memcpy(&self->run, &run, sizeof run);
     Py_INCREF(options);
     self->options = options;
-    self->slots = self->last = (slot *)PyMem_Calloc((size_t)count, sizeof(slot));
-    if (self->slots) return (PyObject *)self;
-    Py_DECREF(self);
-    return PyErr_NoMemory();
+    return (PyObject *)self;
 }
 
 static void memo_free(PyObject *object) {
     memo *self = (memo *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->slots) Py_XDECREF(memo_clear(object, NULL));
-    PyMem_Free(self->slots);
+    Py_XDECREF(memo_clear(object, NULL));
     Py_XDECREF(self->options);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -271,6 +300,7 @@ static PyMethodDef methods[] = {
     {"run", (PyCFunction)(void (*)(void))memo_run, METH_FASTCALL, run_doc},
     {"learn", (PyCFunction)(void (*)(void))memo_learn, METH_FASTCALL, learn_doc},
     {"clear", memo_clear, METH_NOARGS, clear_doc},
+    {"known", memo_length, METH_NOARGS, length_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -16,16 +16,19 @@
 
 #include <stdint.h>
 
-#include "../gemm.h" /* by its place: csrc/ has a complex.h, which NumPy must not find */
+#include "scalar.h"
+#include "table.h"
 
-enum { A, B, C, OUT, OPERANDS };
+enum { A, B, C, OUT, OPERANDS, ALPHA = OPERANDS, BETA, GIVEN }; /* what a call brings: arrays, or None; and numbers */
+enum { SCALES = 2 };
 enum { MOST_AXES = 3 }; /* operands of more axes are always unknown */
 
 static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
 
 /* What a product is known by: for each operand its axes, shape and strides, in bytes. Unused words are 0. */
 typedef struct {
-    Py_ssize_t role_of_c; /* absent, an array of its own, or `out` itself */
+    Py_ssize_t role_of_c;    /* absent, an array of its own, or `out` itself */
+    Py_ssize_t zero[SCALES]; /* alpha is 0, so that a and b are not read; beta is 0, so that c is not */
     Py_ssize_t type[OPERANDS], axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
 } signature;
 
@@ -38,10 +41,11 @@ typedef struct {
 typedef struct {
     signature key;
     const gemm_plan *plan; /* NULL: it is computed elsewhere, and known to a Batch only */
-    gemm_scalar alpha, beta;
-    PyObject *keep; /* owns the plan; NULL: the slot is free */
-    PyObject *make; /* the dtype of a new result, or None where calls bring an output */
-    int axes;       /* of a new result */
+    number_type rounds;    /* alpha and beta to this */
+    gemm_scalar alpha;     /* instead of the call's, where that is 0 */
+    PyObject *keep;        /* owns the plan */
+    PyObject *make;        /* the dtype of a new result, or None where calls bring an output */
+    int axes;              /* of a new result */
     npy_intp shape[MOST_AXES];
     double work; /* multiply-adds */
 } slot;
@@ -52,12 +56,12 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 typedef struct {
     PyObject_HEAD run_function *run;
     PyObject *options; /* of all its products, or None */
-    Py_ssize_t count;
-    slot *slots, *last; /* last: that was found */
+    table slots;
 } memo;
 
-/* What the operands' product is known by to a Memo, and where they are; NULL without an error: it is unknown. */
-const slot *gemm_memo_find(memo *self, PyObject *const *operands, extent *at);
+/* What the product of what a call brings is known by to a Memo, until that learns more, where its operands are, and its
+ * alpha and beta as they are launched; NULL without an error: it is unknown. */
+const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
 /* Whether the operands are such as `key` was read from, and their data; that out is apart is for the caller to see. */
 int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
@@ -65,15 +69,15 @@ int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data
 /* `out`, or a new array for the result of a kind; a new reference. Fills in where it is. */
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
-/* The product of the operands a, b, c and out (None: absent), by a Memo that has learned one like it; a new reference.
+/* The product of a, b, c and out (None: absent), alpha and beta, by a Memo that has learned one like it; a new reference.
  * NULL without an error where it has not. */
-PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *operands);
+PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
 /* How many Batches are there that some thread has entered: 0 for almost every call. */
 extern int gemm_batches;
 
 /* The product as gemm_memo_repeat, but asked for in a thread that may have entered a Batch, which then remembers it. */
-PyObject *gemm_batch_take(PyObject *memo, PyObject *const *operands);
+PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
 /* Delivers what this thread's Batch has pending, and takes the thread out of it until gemm_batch_resume; the Batch, a
  * new reference, or NULL: there is none, or (an error is set) it failed. */

@@ -103,12 +103,12 @@ class Replay:
         aligned = tuple(mask + 1 for mask in self._masks)
         lesson = (a, b, c, out, self._empty, self._launches.native, self.scale, self._kept, self._reads_c, aligned,
                   spans)  # fmt: skip
-        if memo is None or not memo.learn(*lesson):
+        if memo is None:
             try:
                 memo = importlib.import_module("gemm._cuda").Memo(kind, exchange, kinds)
             except ValueError:  # another version of the exchange than ours
                 return None
-            memo.learn(*lesson)
+        memo.learn(*lesson)  # or not, where it cannot read these; what it knows of others stays
         return memo
 
     def stream(self, column: Any, number: int) -> int:
