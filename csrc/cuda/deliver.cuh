@@ -214,6 +214,8 @@ INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned
 
 // Results without c, stored by TMA: the warp goes on while boxes are on their way. Of a box that lies beyond n altogether an
 // H200 wrote up to the next 16 bytes behind a row's end, so none is sent, and rows are whole 16 bytes (out_map).
+// A box's memory is the warp's own. It is filled anew after its lane has waited for the read of the box that was sent from
+// there, and the warp has met; and sent after each lane's fence, and another meeting.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
                        unsigned top, unsigned left, int z) {

@@ -27,6 +27,10 @@ template <int RUNS, int MEMBERS> struct Exchange {
 
     // By MEMBERS threads of each block, while its others meet, too; `inbox` is free then. Part p is block `rank` + p * apart
     // of the cluster; run_of(i) is this thread's run i as a float4; `parity` that of the barrier's phase.
+    //
+    // Why the inbox may be written: each thread of the cluster comes to the meeting after its last read of that memory, and
+    // after waits for all that was to be written there. It is read only after `bar` has counted all bytes of this phase,
+    // and no byte of the next phase is sent before the readers have met again.
     template <class RUN_OF>
     __device__ __forceinline__ void pass(int thread, int rank, int apart, unsigned parity, RUN_OF run_of) const {
         cluster_meet();

@@ -172,7 +172,8 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // Where block x leaves the sums of this thread, WORKERS apart.
+    // Where block x leaves the sums of this thread, WORKERS apart. They are there when its arrival is: each thread has its
+    // fence before the barrier after which one of them sets it. Who takes it has a fence, and a barrier tells the others.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }

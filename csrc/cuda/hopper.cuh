@@ -56,6 +56,10 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
 };
 
 // The stages, walked in circles by producer and consumers, each with its own copy of this.
+//
+// Why a stage may be used again: its readers arrive at `empty` after their last read of it (of wgmma: after the wait for its
+// group), in each block whose loader writes here, and the loader waits for all of them. What is then written was last
+// written by TMA, too, so that no proxy fence is due. They read what has come, for `full` counts its bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
     unsigned char *memory; // of the stages, then of their barriers and of the one at which parts exchange their sums

@@ -90,6 +90,8 @@ INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM 
             return;
         }
         unsigned *const last = (unsigned *)shared;
+        // Each thread's sums are visible everywhere before its block is counted: each has its fence, then the barrier, then
+        // one counts. Who counts last has heard of all, tells it by the barrier, and each of its threads has a fence.
         __threadfence();
         bar_sync(JOIN_BARRIER, MEMBERS);
         if (thread == 0) *last = atomicAdd(g.arrivals + tile, 1u) + 1 == (unsigned)g.parts;
