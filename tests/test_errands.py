@@ -11,7 +11,7 @@ import pytest
 from test_dispatch import run_python
 
 from gemm.catalog import BY_NAME
-from gemm.dispatch import choice, errands, late
+from gemm.dispatch import choice, errands, late, probe, trust
 from gemm.dispatch.plan import Candidate
 from gemm.problem import Device
 
@@ -256,3 +256,12 @@ def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seco
     found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
+
+
+@pytest.mark.parametrize(("name", "known", "expected"), [
+    ("sgemm_generic_naive", None, True), ("sgemm_generic_naive", probe.Facts([]), False),
+    ("sgemm_cuda_tile", probe.Facts([]), True), ("sgemm_scalar_4x4", None, False),
+])  # fmt: skip
+def test_before_the_probe_has_ended_each_row_of_a_device_is_verified_when_first_chosen(name, known, expected):
+    """As products of arrays on a device need that row alone, and do not wait for all."""
+    assert trust.unproven(BY_NAME[name], known) == expected
