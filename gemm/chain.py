@@ -16,6 +16,7 @@ from gemm.backends.cpu import CpuLaunch
 from gemm.call import normalise
 from gemm.dispatch import choose
 from gemm.engine import engine
+from gemm.errors import delivering
 
 
 def go_on(
@@ -30,7 +31,7 @@ def go_on(
 
     Raises:
         ValueError, TypeError: an argument is wrong. BackendUnavailable: there is no C extension.
-        KernelFailed: there is no memory.
+        MemoryError: there is no memory.
     """
     if not isinstance(sums, np.ndarray) or sums.dtype not in (np.float32, np.float64) or not sums.flags.c_contiguous:
         raise TypeError("sums must be a NumPy array of float32 or float64 in C's order")
@@ -41,8 +42,9 @@ def go_on(
     )  # fmt: skip
     if call.out.size and call.problem.k:
         plan = choose(call.problem, backend)
-        launch = CpuLaunch(engine(), plan.kernel, call.problem, goes_on=True)
-        launch(call.a, call.b, None, call.out, 1.0, 0.0)
+        with delivering(plan.kernel.name):
+            launch = CpuLaunch(engine(), plan.kernel, call.problem, goes_on=True)
+            launch(call.a, call.b, None, call.out, 1.0, 0.0)
 
 
 def scale(sums: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, backend: str = "cpu") -> np.ndarray:

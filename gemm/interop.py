@@ -11,6 +11,7 @@ import numpy as np
 from gemm.backends.base import Backend
 from gemm.catalog import HOLDING
 from gemm.dispatch import registry
+from gemm.errors import delivering
 from gemm.operands import extra, overlap
 from gemm.problem import EXTRA, DeviceView, Operand
 
@@ -23,7 +24,8 @@ def wrap(array: Any, name: str) -> Operand:
     if type(array) is np.ndarray or isinstance(array, DeviceView):
         return array
     for backend in _with_memory(array):
-        view = backend.view(array, name)
+        with delivering(backend.name):
+            view = backend.view(array, name)
         if view is not None:
             return view
     if isinstance(array, np.ma.MaskedArray):
@@ -82,7 +84,8 @@ def _with_memory(array: Any) -> Iterator[Backend]:
 def like(result: Operand, example: Any) -> Any:
     """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
     if isinstance(result, DeviceView):
-        return registry.backend(result.device.backend).returned(result, example)
+        with delivering(result.device.key):
+            return registry.backend(result.device.backend).returned(result, example)
     if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
         return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
     if hasattr(example, "__array_namespace__"):
@@ -96,4 +99,8 @@ def like(result: Operand, example: Any) -> Any:
 
 def conjugated(x: Operand) -> Operand:
     """A conjugated copy of an array of complex numbers. Raises TypeError for one on a device that has no way."""
-    return registry.backend(x.device.backend).conjugated(x) if isinstance(x, DeviceView) else x.conj()
+    if isinstance(x, DeviceView):
+        with delivering(x.device.key):
+            return registry.backend(x.device.backend).conjugated(x)
+    conjugate: np.ndarray = x.conj()
+    return conjugate

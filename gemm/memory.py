@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, operands
 from gemm.catalog import HOLDING
 from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.errors import BackendUnavailable, delivering
 from gemm.problem import Device, Problem
 
 _LARGE = 4096
@@ -33,6 +33,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
 
     Raises:
         ValueError, TypeError: an argument is wrong. BackendUnavailable: the device that was named is not there.
+        MemoryError: it has no room.
     """
     sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
     if any(size < 0 for size in sizes):
@@ -41,7 +42,8 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
     if not operands.is_number(kind) or not kind.isnative:
         raise TypeError(f"dtype {kind} must be boolean, integer, real or complex, in the machine's byte order")
     place = _device(device, kind)
-    found = registry.backend(place.backend).shared(sizes, kind, place)
+    with delivering(place.key):
+        found = registry.backend(place.backend).shared(sizes, kind, place)
     return operands.aligned(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes) if found is None else found
 
 

@@ -57,6 +57,8 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 def overlap(x: Operand, y: Operand) -> bool:
     """Whether the two may share an element: by the bounds of their memory, so True is not certain."""
     if isinstance(x, DeviceView) and isinstance(y, DeviceView):
+        if not x.size or not y.size:
+            return False
         (space, x_start), (other, y_start) = _place(x), _place(y)
         x_low, x_high = _extent(x)
         y_low, y_high = _extent(y)

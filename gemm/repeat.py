@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from gemm import operands
 from gemm.call import Call
 from gemm.dispatch import Plan, launcher, trust
-from gemm.errors import KernelFailed
+from gemm.errors import KernelFailed, delivering
 from gemm.problem import Device, DeviceView, Problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -83,7 +83,15 @@ class Replays(threading.local):
             return None
         more = () if bias is None else (bias,)
         replay = self._known.get(self._signature(a, b, c, out, *more))
-        return None if replay is None else replay(a, b, c, out, *more)
+        if replay is None:
+            return None
+        try:
+            return replay(a, b, c, out, *more)
+        except KernelFailed as error:
+            if not error.spoilt:
+                return None  # the long way meets the same error, and knows what to do
+            with delivering("a repeated product"):
+                raise
 
     def known(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Problem, Device] | None:
         """(its replay, problem and device) of a product of arrays like others before, or None."""
@@ -98,11 +106,13 @@ class Replays(threading.local):
             return
         made = call.out.owner
         more = () if bias is None else (bias,)
+        if len({x.__class__ for x in (a, b, None if call.c is None else c, made, *more) if x is not None}) > 1:
+            return  # which no replay can read
         try:
             replay = launch.replay(a, b, None if call.c is None else c, made, *more)
         except KernelFailed:  # this product is delivered; what is wrong shows in the next one
             return
-        if replay is None or len({x.__class__ for x in (a, b, made, *more) if x is not None}) > 1:
+        if replay is None:
             return
         self._biased |= bias is not None
         if a.__class__ is not self._array:  # a native memo is for arrays of one class

@@ -59,7 +59,8 @@ class Sharded:
         found, backend = np.empty(self.shape, self.dtype), registry.backend(_BACKEND)
         for (r0, r1), row in zip(pairwise(self.rows), self._spread.blocks, strict=True):
             for (c0, c1), view in zip(pairwise(self.columns), row, strict=True):
-                found[r0:r1, c0:c1] = backend.to_host(view)
+                with delivering(view.device.key):
+                    found[r0:r1, c0:c1] = backend.to_host(view)
         return found
 
 

@@ -57,7 +57,7 @@ class CudaBackend(Backend):
 
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
         copy = cuda_arrays.DeviceArray(array.shape, array.dtype, device)
-        copy.copy_from_host(array)
+        copy.fill(array)
         return copy.view()
 
     def to_host(self, view: DeviceView) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from gemm.backends import cuda_dlpack
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda_travel import fetch, send
-from gemm.errors import KernelFailed
+from gemm.errors import KernelFailed, delivering
 from gemm.operands import extra
 from gemm.problem import EXTRA, Device, DeviceView
 
@@ -82,7 +82,7 @@ class DeviceArray:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
         self._lent = True
-        with self.device.handle:
+        with delivering(self.device.key), self.device.handle:
             cuda_dlpack.make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
         place = self._address, self.device.handle.ordinal
         return cuda_dlpack.give(self, *place, self.shape, self.dtype.name, version=max_version)
@@ -93,6 +93,11 @@ class DeviceArray:
 
     def copy_from_host(self, array: np.ndarray) -> None:
         """Overwrite it with `array`, of the same shape and dtype."""
+        with delivering(self.device.key):
+            self.fill(array)
+
+    def fill(self, array: np.ndarray) -> None:
+        """`copy_from_host`, for those who deal with a KernelFailed."""
         block = np.ascontiguousarray(array, self.dtype)
         if block.nbytes != self.nbytes:
             raise ValueError(f"array has shape {array.shape}, must have {self.shape}")
@@ -105,7 +110,8 @@ class DeviceArray:
 
     def copy_to_host(self) -> np.ndarray:
         """A NumPy copy, after all work that was enqueued on the device before."""
-        return to_host(self.view())
+        with delivering(self.device.key):
+            return to_host(self.view())
 
 
 def view(array: Any, name: str, devices: Devices) -> DeviceView | None:

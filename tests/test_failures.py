@@ -1,0 +1,120 @@
+"""What drivers raise, KernelFailed, is the package's own: by whatever way it comes, a user meets a public error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import chain, interop, memory, repeat
+from gemm.backends import cuda_arrays
+from gemm.dispatch import registry
+from gemm.errors import KernelFailed
+from gemm.problem import Device, DeviceView
+from gemm.sharded import Sharded
+
+A = np.ones((4, 4), np.float32)
+FAILURES: dict[str, tuple[dict[str, bool], type[Exception]]] = {
+    "fails": ({}, gemm.BackendUnavailable), "lost": ({"lost": True}, gemm.BackendUnavailable),
+    "no room": ({"memory": True}, MemoryError), "spoilt": ({"spoilt": True}, RuntimeError),
+}  # fmt: skip
+
+
+@pytest.fixture(params=FAILURES)
+def failing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """A function that raises a KernelFailed; the test must end in what becomes of it."""
+    how, expected = FAILURES[request.param]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KernelFailed("the driver says no", **how)
+
+    fail.expected = expected  # type: ignore[attr-defined]
+    return fail
+
+
+def meets(failing: Any, call: Callable[[], Any]) -> None:
+    with pytest.raises(failing.expected, match="the driver says no") as caught:
+        call()
+    assert not isinstance(caught.value, KernelFailed)
+
+
+class There:
+    """An array that some device holds."""
+
+    shape, ndim, dtype = (4, 4), 2, np.dtype(np.float32)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "gemm": lambda x: gemm.gemm(x, x), "out": lambda x: gemm.gemm(A, A, out=x), "c": lambda x: gemm.gemm(A, A, x),
+    "bias": lambda x: gemm.gemm(A, A, bias=x), "matmul": lambda x: gemm.matmul(A, x), "plan": lambda x: gemm.plan(x, A),
+    "prepare": gemm.prepare, "by a prepared one": lambda x: gemm.gemm(x, gemm.prepare(A)),
+    "by a plan": lambda x: gemm.plan(A, A)(x, A), "gemm_many": lambda x: gemm.gemm_many([x], [A]),
+    "batching": lambda x: batched(x), "hybrid": lambda x: gemm.gemm(x, A, backend="hybrid"),
+    "einsum": lambda x: gemm.einsum("ij,jk", x, A), "tensordot": lambda x: gemm.tensordot(x, A, 1),
+    "array": gemm.array, "explain": lambda x: gemm.explain(x, A),
+}  # fmt: skip
+
+
+def batched(x: Any) -> None:
+    with gemm.batching():
+        gemm.gemm(x, A)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_operand_that_cannot_be_looked_at(failing: Any, monkeypatch: pytest.MonkeyPatch, way: Any) -> None:
+    backend = SimpleNamespace(name="cuda", view=failing)
+    monkeypatch.setattr(interop, "_with_memory", lambda x: [backend] if isinstance(x, There) else [])
+    meets(failing, lambda: way(There()))
+
+
+def stand() -> DeviceView:
+    device = Device("cuda", "cuda:0", "a device")
+    return DeviceView(None, 0, 0, (4, 4), (16, 4), np.dtype(np.float32), device)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("returned", lambda: interop.like(stand(), None)), ("conjugated", lambda: interop.conjugated(stand())),
+     ("to_host", lambda: Sharded(SimpleNamespace(
+         rows=(0, 4), columns=(0, 4), shape=(4, 4), blocks=((stand(),),), all=[stand()])).copy_to_host())],
+    ids=["returned", "conjugated", "a sharded one is copied"],
+)  # fmt: skip
+def test_what_is_done_with_a_device_array(failing: Any, monkeypatch: pytest.MonkeyPatch, name: str, call: Any) -> None:
+    backend = SimpleNamespace(**{name: failing})
+    monkeypatch.setattr(registry, "backend", lambda _: backend)
+    meets(failing, call)
+
+
+def test_copies_of_our_own_arrays(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = object.__new__(cuda_arrays.DeviceArray)
+    array.device = Device("cuda", "cuda:0", "a device")
+    monkeypatch.setattr(cuda_arrays, "to_host", failing)
+    monkeypatch.setattr(cuda_arrays.DeviceArray, "view", lambda _: None)
+    monkeypatch.setattr(cuda_arrays.DeviceArray, "fill", failing)
+    meets(failing, array.copy_to_host)
+    meets(failing, lambda: array.copy_from_host(A))
+
+
+def test_memory_that_devices_share(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "registry", SimpleNamespace(backend=lambda _: SimpleNamespace(shared=failing)))
+    meets(failing, lambda: memory.empty((3, 3), np.float32))
+
+
+def test_a_chain_in_pieces(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As products of dask's arrays are."""
+    monkeypatch.setattr(chain.CpuLaunch, "__call__", failing)
+    meets(failing, lambda: chain.go_on(np.zeros((4, 4), np.float32), A, A))
+
+
+def test_a_repeated_product_goes_the_long_way(failing: Any) -> None:
+    """Where the failure is met again, demotes its kernel, and another one delivers; not if an operand is spoilt."""
+    replays = repeat.Replays()
+    replays._array, replays._signature, replays._known = np.ndarray, lambda *_: "key", {"key": failing}
+    if failing.expected is RuntimeError:
+        meets(failing, lambda: replays.run(A, A, None, None))
+    else:
+        assert replays.run(A, A, None, None) is None
