@@ -163,7 +163,7 @@ def extensions() -> list[Any]:
                   include_dirs=[get_include()],
                   depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("memo", "batch", "order", "scalar", "table"))],
                   py_limited_api=True),
-        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("heads", "memo", "module", "sequence")),
+        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")),
                                  "csrc/python/order.c", "csrc/python/table.c"],
                   depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "table"))], py_limited_api=True),
     ]  # fmt: skip
