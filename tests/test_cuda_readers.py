@@ -33,7 +33,8 @@ class Array:
 
 
 READER = Reader(
-    lambda x: (x.shape, x.device), lambda x: int(x.address), lambda x: 1, lambda x: lambda: x, lambda x: lambda count: []
+    lambda x: (x.shape, x.device), lambda x: int(x.address), lambda x: 1, lambda x: lambda: x,
+    lambda x: lambda count: [],
 )  # fmt: skip
 
 

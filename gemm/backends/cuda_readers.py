@@ -12,7 +12,6 @@ from gemm.backends.cuda_api import LEGACY_STREAM
 from gemm.backends.cuda_arrays import DeviceArray
 from gemm.operands import item
 
-
 Columns = tuple[Any, Any, Any, Any]
 """Of a, b, c and out: a list or tuple of arrays, one array for all products, or None."""
 
