@@ -158,14 +158,16 @@ def extensions() -> list[Any]:
 
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
+    shared = "memo", "batch", "order", "scalar", "table"
     return [
-        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("memo", "front", "batch", "many", "order", "scalar", "table")],
+        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("front", "many", *shared)],
                   include_dirs=[get_include()],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("memo", "batch", "order", "scalar", "table"))],
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in shared)],
                   py_limited_api=True),
-        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("heads", "memo", "module", "sequence")),
+        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")),
                                  "csrc/python/order.c", "csrc/python/table.c"],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "table"))], py_limited_api=True),
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "table"))],
+                  py_limited_api=True),
     ]  # fmt: skip
 
 

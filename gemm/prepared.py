@@ -28,8 +28,6 @@ from gemm.sources import version
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
-KINDS = 16
-"""How many kinds of products are remembered for each set of options."""
 
 
 class Prepared:
@@ -140,7 +138,7 @@ class Prepared:
             return call.finish()
         if hasattr(launch, "replay"):
             self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
-        elif (memo := self._memo(known, lambda: repeat.new(KINDS))) is not None:
+        elif (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
             repeat.learn_native(memo, launch, call, a, self._repeated, c, out, *scales)
         return call.finish()
 

@@ -31,8 +31,8 @@ class Together:
     """The products of one call of gemm_many."""
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
-        """`options`: a key of repeat.memos; `scales`: alpha and beta. `results` has those of products whose out is new, and is their column
-        else."""
+        """`options`: a key of repeat.memos; `scales`: alpha and beta. `results` has those of products whose out
+        is new, and is their column else."""
         self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
         self._limit, self._from = 1 << 30, 0  # how many products to look at, and from which number on
         self._pause = _SOON

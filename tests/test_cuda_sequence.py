@@ -400,11 +400,35 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: b
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
     launched: list[tuple[int, ...]] = []
     launches: Any = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
-    reader = cuda_readers.Reader(
-        lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list, None
-    )
+    reader = cuda_readers.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
     replay = cuda_replay.Replay(launches, layout, bytes(32), 0, reader, (a, b, None, out, None))
     assert replay(a, b, None, out) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])
+
+
+def test_one_that_the_memo_cannot_read_empties_nothing() -> None:
+    """Of more kinds than a small table has, too: all are repeated."""
+    known = Lesson()
+    kind: Any = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
+    reader = cuda_readers.Reader(
+        lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list
+    )  # fmt: skip
+
+    def taught(memo: Any, a: Any, b: Any, out: Any, n: int) -> Any:
+        layout = Layout((4, n), 6, ((24, 4), (4 * n, 4), (4 * n, 4), (4 * n, 4)), (16,) * 4)
+        for x in (a, b, out):
+            x.dtype = np.dtype(np.float32)
+        launches: Any = SimpleNamespace(run=None, native=known.sequence)
+        replay = cuda_replay.Replay(launches, layout, SCALE, 0, reader, (a, b, None, out, None))
+        return replay.taught(memo, a, b, None, out, 4096)
+
+    many = [(kind(0x10000, 4, 6), kind(0x20000, 6, n), kind(0x40000, 4, n)) for n in range(1, 301)]
+    memo = None
+    for n, (a, b, out) in enumerate(many, 1):
+        memo = taught(memo, a, b, out, n)
+    negated = kind(0x10000, 4, 6)
+    negated.negated = True
+    memo = taught(memo, negated, many[0][1], many[0][2], 1)
+    assert [memo.run(a, b, None, out) is out for a, b, out in many] == [True] * 300

@@ -278,11 +278,30 @@ def test_new_scalars_run_no_python(dtype):
         np.testing.assert_array_equal(one, gemm.gemm(x, y, c, alpha=scalar, beta=scalar))
 
 
-FLOATS = [0.1, -0.0, 0.0, 1.0, -1, 2**-25, 1e-8, 6e-8, 3e-5, 65504.0, 65519.9, 65520.0, 1e-45, 1e-46, 7e-46, 1e-60, 1e38,
-          3.5e38, 1e300, 1e-310, 2049, 257, 2**53, 2**53 + 1, 2**70, True, np.inf, -np.inf, np.nan, np.float32(0.3),
-          np.float64(0.3), np.float16(0.3), np.longdouble(0.3), np.int8(-3), np.bool_(True)]  # fmt: skip
-INTEGERS = [0, 1, -1, 127, 128, -128, -129, 255, 256, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64 - 1, 2**64, 3.0,
-            0.5, -7.0, 1e10, 1e19, 1e30, True, np.uint8(200), np.int64(-5), np.nan, np.inf]  # fmt: skip
+def test_a_prepared_matrix_of_many_products(long_way, monkeypatch):
+    y = floats(3, 5)
+    prepared = gemm.prepare(y, backend="cpu")
+    asked, real = [], gemm.prepared.normalise
+    monkeypatch.setattr(
+        gemm.prepared, "normalise", lambda *given, **options: asked.append(1) or real(*given, **options)
+    )
+    many = [floats(m, 3) for m in range(1, 101)]
+    for turn in range(3):
+        for m, x in enumerate(many):
+            alpha = 1.0 + m + turn
+            np.testing.assert_array_equal(gemm.gemm(x, prepared, alpha=alpha), np.float32(alpha) * (x @ y))
+        assert len(asked) == len(many)
+
+
+FLOATS = [
+    0.1, -0.0, 0.0, 1.0, -1, 2**-25, 1e-8, 6e-8, 3e-5, 65504.0, 65519.9, 65520.0, 1e-45, 1e-46, 7e-46, 1e-60, 1e38,
+    3.5e38, 1e300, 1e-310, 2049, 257, 2**53, 2**53 + 1, 2**70, True, np.inf, -np.inf, np.nan, np.float32(0.3),
+    np.float64(0.3), np.float16(0.3), np.longdouble(0.3), np.int8(-3), np.bool_(True),
+]  # fmt: skip
+INTEGERS = [
+    0, 1, -1, 127, 128, -128, -129, 255, 256, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64 - 1, 2**64, 3.0, 0.5,
+    -7.0, 1e10, 1e19, 1e30, True, np.uint8(200), np.int64(-5), np.nan, np.inf,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i1", "u1", "i2", "i4", "i8", "u8", "?", "bfloat16"])

@@ -39,6 +39,5 @@ typedef struct {
 const exchange *gemm_exchange(PyObject *capsule);
 
 extern PyType_Spec gemm_sequence_type, gemm_memo_type;
-extern PyMethodDef gemm_heads_methods[];
 
 #endif

@@ -13,8 +13,8 @@ import numpy as np
 from gemm.backends import cuda_staging, cuda_table
 from gemm.backends.cuda_api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda_driver import Gpu
-from gemm.backends.cuda_heads import Columns
 from gemm.backends.cuda_keep import Planes
+from gemm.backends.cuda_readers import Columns
 from gemm.backends.cuda_recipe import Chip, Layout, recipe
 from gemm.backends.cuda_replay import Replay, signature
 from gemm.backends.cuda_sequence import Launches

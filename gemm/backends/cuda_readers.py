@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from gemm.backends import cuda_heads
 from gemm.backends.cuda_api import LEGACY_STREAM
 from gemm.backends.cuda_arrays import DeviceArray
-from gemm.backends.cuda_heads import Columns, Read
 from gemm.operands import item
+
+Columns = tuple[Any, Any, Any, Any]
+"""Of a, b, c and out: a list or tuple of arrays, one array for all products, or None."""
 
 
 class Reader(NamedTuple):
@@ -20,7 +22,7 @@ class Reader(NamedTuple):
     Attributes:
         facts: what decides a product's launches but for addresses. address: of the first element.
         stream: the one that work on an array belongs on. empty(array)(): a new array like it; several(array)(count): so
-            many, which may be slices of one. read: of many arrays at once; None: there is no way.
+            many, which may be slices of one.
     """
 
     facts: Callable[[Any], Any]
@@ -28,7 +30,41 @@ class Reader(NamedTuple):
     stream: Callable[[Any], int]
     empty: Callable[[Any], Callable[[], Any]]
     several: Callable[[Any], Callable[[int], Any]]
-    read: Read | None
+
+    def read(self, columns: Columns, start: int, count: int, place: int) -> tuple[int, tuple[int, ...]]:
+        """How many products from number `start` on, at most `count`, have operands like the first, and the bits that
+        the addresses of their a, b, c and out have. The addresses go to `place`, a struct gemm_place a product."""
+        given = [(operand, column) for operand, column in enumerate(columns) if column is not None]
+        to = (ctypes.c_uint64 * (4 * count)).from_address(place)
+        before: list[Any] = [None] * 4
+        first: list[Any] = [None] * 4
+        at, bits, done = [0] * 4, [0] * 4, 0
+        kind = in_place = None
+        try:
+            for done in range(count):
+                found = [(operand, item(column, start + done)) for operand, column in given]
+                role = columns[2] is not None and columns[3] is not None and found[-1][1] is found[-2][1]
+                if kind is None:
+                    kind, in_place = found[0][1].__class__, role
+                if role != in_place:
+                    return done, tuple(bits)
+                for operand, x in found:
+                    if x is before[operand]:
+                        continue
+                    if x.__class__ is not kind:
+                        return done, tuple(bits)
+                    facts = self.facts(x)
+                    if first[operand] is None:
+                        first[operand] = facts
+                    elif facts != first[operand]:
+                        return done, tuple(bits)
+                    before[operand], at[operand] = x, self.address(x)
+                for operand, _ in given:
+                    to[4 * done + operand] = at[operand]
+                    bits[operand] |= at[operand]
+        except Exception:  # of an array that is none: the long way tells what it is
+            return done, tuple(bits)
+        return count, tuple(bits)
 
 
 def _torch() -> Reader:
@@ -53,7 +89,7 @@ def _torch() -> Reader:
         return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # to autograd arrays of their own
 
     used = slow_stream if current is None else stream
-    return Reader(facts, torch.Tensor.data_ptr, used, empty, several, cuda_heads.tensors())
+    return Reader(facts, torch.Tensor.data_ptr, used, empty, several)
 
 
 def _cupy() -> Reader:
@@ -81,21 +117,7 @@ def _cupy() -> Reader:
         x_device, shape, dtype = x.device.id, x.shape, x.dtype
         return made
 
-    return Reader(facts, lambda x: int(x.data.ptr), stream, empty, several, _cupy_heads())
-
-
-def _cupy_heads() -> Read | None:
-    facts = "shape", "dtype", "data.device_id"
-    dense, strided = (cuda_heads.arrays((*facts, more), "data.ptr") for more in ("_c_contiguous", "strides"))
-    if dense is None or strided is None:
-        return None
-
-    def read(columns: Columns, start: int, count: int, address: int) -> tuple[int, tuple[int, ...]]:
-        first = [item(x, start) for x in columns if x is not None]
-        whole = all(getattr(x, "_c_contiguous", False) for x in first)  # which is told sooner than strides
-        return (dense if whole else strided)(columns, start, count, address)
-
-    return read
+    return Reader(facts, lambda x: int(x.data.ptr), stream, empty, several)
 
 
 def _own() -> Reader:
@@ -108,7 +130,6 @@ def _own() -> Reader:
 
     return Reader(
         lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address), lambda x: LEGACY_STREAM, empty, several,
-        cuda_heads.arrays(("shape", "dtype", "device.key"), "_address"),
     )  # fmt: skip
 
 

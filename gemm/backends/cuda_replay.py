@@ -7,15 +7,18 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
-from gemm.backends import cuda_heads, cuda_readers
-from gemm.backends.cuda_heads import Columns
-from gemm.backends.cuda_readers import Reader
+from gemm import engine
+from gemm.backends import cuda_readers
+from gemm.backends.cuda_readers import Columns, Reader
 from gemm.backends.cuda_recipe import Layout
 from gemm.backends.cuda_sequence import Launches
 from gemm.backends.cuda_table import LEAST, MOST
-from gemm.errors import KernelFailed
+from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.operands import item
 
 
@@ -120,10 +123,10 @@ class Replay:
         writes what another writes; None: they are too few.
 
         Args:
-            start: the number of the first of them. room: as for `cuda_heads.independent`.
+            start: the number of the first of them. room: as for `_independent`.
         """
         read, (*_, c, out), made = self._reader.read, columns, None
-        if read is None:
+        if _native() is None:
             return None
         count, bits = read(columns, start, min(count, MOST), address)
         in_place = c is not None and out is not None and item(c, start) is item(out, start)
@@ -133,7 +136,7 @@ class Replay:
             count, bits = min(count, read_again), (*bits[:3], own)
         own_c = self._reads_c and not in_place
         while made is None and count >= LEAST:
-            if cuda_heads.independent(address, count, self._spans[:4], own_c, room):
+            if _independent(address, count, self._spans[:4], own_c, room):
                 break
             count //= 2
         return Ready(count, bits, in_place, made) if count >= LEAST else None
@@ -164,6 +167,35 @@ class Replay:
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out
+
+
+@cache
+def _native() -> Any:
+    """gemm._cuda, or None where it was not built."""
+    try:
+        return importlib.import_module("gemm._cuda")
+    except ImportError:
+        return None
+
+
+@cache
+def _share() -> int:
+    """Where the engine's gemm_share is; 0: there is none, and nobody shares."""
+    with suppress(BackendUnavailable):
+        module = engine.engine()
+        return int(module.ffi.cast("uintptr_t", module.ffi.addressof(module.lib, "gemm_share")))
+    return 0
+
+
+def _independent(address: int, count: int, spans: Sequence[tuple[int, int]], reads_c: bool, room: int) -> bool:
+    """Whether so many products may be computed in any order, whose places are at `address`.
+
+    Args:
+        spans: bytes before and after the first element that a, b, c and out lie at. reads_c: c, where it is not out.
+        room: the address of 32 bytes a product to write to.
+    """
+    low, high = zip(*spans, strict=True)
+    return bool(_native().independent(address, count, low, high, reads_c, room, _share()))
 
 
 def _itemsize(x: Any) -> int:
