@@ -266,7 +266,8 @@ def test_the_soonest_is_never_later_than_what_is_predicted(name):
         soonest = cost.Soonest(row, device, measured, moved=host)
         sizes = [int(10 ** rng.uniform(0, 4)) for _ in "mnk"]
         problem = Problem(row.dtype, *sizes, int(rng.choice([1, 1, 7, 300])), beta=str(rng.choice(["0", "x"])),
-                          layout="".join(rng.choice(list("NTS"), 3)), device="host" if host else device.key)  # fmt: skip
+                          layout="".join(rng.choice(list("NTS"), 3)),
+                          device="host" if host else device.key)  # fmt: skip
         bound = soonest.seconds(problem, problem.flops, problem.moved)
         for rates in measured:
             assert bound <= cost.predict(row, device, problem, rates).seconds * (1 + 1e-9), (problem, measured)
