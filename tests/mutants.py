@@ -118,11 +118,13 @@ class Copy:
             assert row, f"{mutant.test}: the test of a fault in a header names a kernel"
             sources = [str(p.relative_to(self.root)) for p in (self.root / "csrc").glob(f"*/{row[1]}.c")]
         compiler = sysconfig.get_config_var("CC").split()[0]
-        includes = ["-Icsrc", f"-I{sysconfig.get_path('include')}"]
+        includes = [f"-I{sysconfig.get_path('include')}"]
         if python:
             import numpy
 
             includes.append(f"-I{numpy.get_include()}")
+        else:  # csrc/ has a complex.h, which NumPy must not find
+            includes.append("-Icsrc")
         flags = ["-fPIC", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
         fresh = {source: str(self.root / f"mutant{i}.o") for i, source in enumerate(sources)}
         for source, to in fresh.items():
