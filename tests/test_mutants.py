@@ -1,13 +1,16 @@
 """The suite is worth what it catches: plant a fault beneath the public face, and see the named checks fail.
 
-Each fault wraps the launches of a sound CPU kernel, so that everything above them is the real package.
+Each fault wraps the launches of a sound CPU kernel, so that everything above them is the real package. Faults in the
+sources themselves are data in mutants.py, which plants them, too; here it is seen that each still can be.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partialmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from conformance import ALL_CHECKS
 from conformance.faults import FAULTS, OF_TYPES, Array, Fault, Launch
 from conformance.narrowed import narrowed
 from conformance.subject import ONLY, THIN, Subject
+from mutants import MUTANTS, Mutant
 
 import gemm
 from gemm import dispatch, operands
@@ -23,6 +27,7 @@ from gemm.catalog import BY_NAME, Kernel
 from gemm.dispatch import registry
 from gemm.problem import Device, Problem
 
+ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ("sgemm_scalar_4x4", "dgemm_scalar_4x4")
 PLANTED = [(name, check) for name, (_, catches) in FAULTS.items() for check in catches]
 PLANTED_OF_TYPES = [(name, check) for name, (_, _, catches) in OF_TYPES.items() for check in catches]
@@ -97,3 +102,22 @@ def test_overlap_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_check_catches_something() -> None:
     used = {check for *_, catches in (*FAULTS.values(), *OF_TYPES.values()) for check in catches} | {"in_place"}
     assert ALL_CHECKS.keys() - used == set(), "no planted fault shows what these checks are for"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.file}:{MUTANTS.index(m)}")
+def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant: Mutant) -> None:
+    sound = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert mutant.planted(sound) != sound
+    path, _, function = mutant.test.partition("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    name, _, case = function.partition("[")
+    assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
+    if case:
+        row, *rest = case.removesuffix("]").split("-")
+        assert row in BY_NAME
+        assert rest[-1] in ALL_CHECKS
+        assert rest[:-1] in ([], ["prepared"], ["pending"], ["pyopencl"])
+
+
+def test_no_fault_is_there_twice() -> None:
+    assert len({mutant[1:4] for mutant in MUTANTS}) == len(MUTANTS)
