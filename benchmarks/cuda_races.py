@@ -1,0 +1,256 @@
+"""Whether products that overlap on one GPU are right each time: shapes whose persistent blocks walk several tiles.
+
+    python benchmarks/cuda_races.py [--device cuda:0] [--only REGEX] [--rounds 8] [--single 40] [--json FILE]
+    python benchmarks/cuda_races.py --like FILE          # the same kernels as in that document
+
+Needs PyTorch with CUDA. Of each product, `gemm.gemm(a, b, out=out)`, whose kernel dispatch chooses (or --like
+names): --rounds times 8 launches in a row into 8 poisoned outputs, without a wait between; then --single
+launches, each waited for. A result is wrong if an element is outside the error bound of the contract (integers: is not
+the exact one), by float64 on the GPU, or is not a number. It differs if its bits are not those of the first right one.
+Then the product is timed: the median of samples of launches in a row between two CUDA events. Exits 1 if one is wrong.
+
+The JSON document ("gemm-cuda-races/1", seconds):
+
+    date, command, commit, versions, machine, environment, device, torch, rounds, single
+    results     [{product, dtype, out, precision, m, n, k, trans_b, kernel, error ("" or why there is no result),
+                in_a_row {results, wrong, differing}, single {results, wrong, differing}, worst (the largest error as a
+                share of what is allowed, null where not finite), seconds, tflops}]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gemm
+from gemm import phrases, report, verify
+from gemm.catalog import BY_NAME
+from gemm.cli import text
+from gemm.cli.arguments import positive, save_json
+from gemm.dispatch import registry
+from gemm.errors import BackendUnavailable
+
+IN_A_ROW = 8
+"""Launches that nothing waits between."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product: PyTorch's names of the types; trans_b: b is given as its transpose, contiguous along k."""
+
+    dtype: str
+    out: str
+    precision: str
+    m: int
+    n: int
+    k: int
+    trans_b: bool = False
+
+    def __str__(self) -> str:
+        types = self.dtype if self.dtype == self.out else f"{self.dtype}→{self.out}"
+        return f"{types} {self.precision} {self.m}×{self.n}×{self.k}{' NT' * self.trans_b}"
+
+
+FP8 = "float8_e4m3fn"
+PRODUCTS = (
+    Product("float32", "float32", "high", 896, 2112, 2240),
+    Product(FP8, "bfloat16", "highest", 512, 4096, 14336, trans_b=True),
+    Product("bfloat16", "bfloat16", "highest", 1408, 8640, 12160),
+    Product("bfloat16", "bfloat16", "highest", 5120, 1280, 28672),
+    Product("bfloat16", "bfloat16", "highest", 1024, 5120, 28672),
+    Product("float16", "float16", "highest", 5120, 1280, 28672),
+    Product("int8", "int32", "highest", 512, 4096, 14336, trans_b=True),
+    Product("int8", "int32", "highest", 4096, 512, 32768, trans_b=True),
+    Product("float32", "float32", "medium", 512, 5120, 14336),
+    Product(FP8, "bfloat16", "medium", 512, 4096, 14336, trans_b=True),
+    Product(FP8, "bfloat16", "medium", 4096, 512, 32768, trans_b=True),
+)
+"""Of each k is cut into parts and tiles are more than the clusters that run at once, on an H200."""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="products to do, such as bfloat16")
+    parser.add_argument("--rounds", type=positive, default=8, help=f"of {IN_A_ROW} launches in a row")
+    parser.add_argument("--single", type=positive, default=40, help="launches that are waited for, each")
+    parser.add_argument("--samples", type=positive, default=15, help="of the time")
+    parser.add_argument("--like", type=Path, metavar="FILE", help="what --json wrote: take the kernels named there")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+class Judge:
+    """Says of results of one product whether they are right."""
+
+    def __init__(self, torch: Any, product: Product, a: Any, b: Any, unit: float) -> None:
+        self.torch, self.first, self.worst = torch, None, 0.0
+        x, y = a.double(), b.double()
+        y = y.T if product.trans_b else y
+        self.exact = x @ y
+        if product.out == "int32":
+            self.allowed = torch.full_like(self.exact, 0.5)
+        else:
+            self.allowed = unit * (x.abs() @ y.abs())
+            rounded = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(product.out)
+            if rounded:  # sums of float32, rounded once
+                self.allowed += rounded * (self.exact.abs() + self.allowed) + 2.0**-25
+
+    def of(self, outs: list[Any]) -> dict[str, int]:
+        """{results, wrong, differing} of so many results."""
+        wrong = differing = 0
+        for out in outs:
+            share = ((out.double() - self.exact).abs() / self.allowed).nan_to_num(math.inf).max().item()
+            right = share <= 1
+            self.worst = max(self.worst, share)
+            wrong += not right
+            bits = out.view(self.torch.uint8)
+            if self.first is None and right:
+                self.first = bits.clone()
+            differing += self.first is None or not self.torch.equal(bits, self.first)
+        return {"results": len(outs), "wrong": wrong, "differing": differing}
+
+
+def operands(torch: Any, product: Product, place: str) -> tuple[Any, Any]:
+    """Random a and b."""
+    random = torch.Generator(device=place).manual_seed(product.m * product.n + product.k)
+    kind = getattr(torch, product.dtype)
+    found = []
+    for shape in ((product.m, product.k), (product.n, product.k) if product.trans_b else (product.k, product.n)):
+        if product.dtype == "int8":
+            found.append(torch.randint(-127, 128, shape, generator=random, device=place, dtype=kind))
+        else:
+            found.append(torch.randn(shape, generator=random, device=place).to(kind))
+    return found[0], found[1]
+
+
+def measure(torch: Any, product: Product, options: argparse.Namespace, kernel: str | None) -> dict[str, Any]:
+    """One entry of `results`."""
+    place = options.device
+    a, b = operands(torch, product, place)
+    outs = [torch.empty((product.m, product.n), device=place, dtype=getattr(torch, product.out))
+            for _ in range(IN_A_ROW)]  # fmt: skip
+    chosen = {"backend": options.device, "precision": product.precision, "trans_b": product.trans_b, "kernel": kernel}
+    if product.out == "int32":
+        chosen["dtype"] = "int32"
+
+    def multiply(out: Any) -> None:
+        gemm.gemm(a, b, out=out, **chosen)
+
+    def poison() -> None:
+        for out in outs:
+            out.view(torch.uint8).fill_(0xFF)  # no number where out is of floats
+
+    multiply(outs[0])  # what is found out once, is
+    name = gemm.plan(a, b, **chosen).kernel
+    judge = Judge(torch, product, a, b, verify.unit(BY_NAME[name], np.dtype(np.float32), product.k))
+    torch.cuda.synchronize(place)
+    found = {"in_a_row": [], "single": []}
+    for _ in range(options.rounds):
+        poison()
+        for out in outs:
+            multiply(out)
+        torch.cuda.synchronize(place)
+        found["in_a_row"].append(judge.of(outs))
+    for _ in range(options.single):
+        poison()
+        torch.cuda.synchronize(place)
+        multiply(outs[0])
+        torch.cuda.synchronize(place)
+        found["single"].append(judge.of(outs[:1]))
+    seconds = timed(torch, lambda: multiply(outs[0]), options.samples)
+    return {
+        "kernel": name, "error": "", **{kind: _sum(each) for kind, each in found.items()},
+        "worst": judge.worst if math.isfinite(judge.worst) else None, "seconds": seconds,
+        "tflops": 2e-12 * product.m * product.n * product.k / seconds,
+    }  # fmt: skip
+
+
+def _sum(counts: list[dict[str, int]]) -> dict[str, int]:
+    return {key: sum(each[key] for each in counts) for key in counts[0]}
+
+
+def timed(torch: Any, run: Any, samples: int) -> float:
+    """Seconds of a product: the median of samples of 10 in a row."""
+    count, found = 10, []
+    for _ in range(samples + 2):  # two that warm up
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            run()
+        end.record()
+        end.synchronize()
+        found.append(1e-3 * start.elapsed_time(end) / count)
+    return statistics.median(found[2:])
+
+
+def main() -> int:
+    """Multiply and judge; 1 if a result is wrong or missing."""
+    options = arguments().parse_args()
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"PyTorch is not here: {error}")
+    try:
+        device = next(d for d in registry.backend("cuda").devices() if d.key == options.device)
+    except (BackendUnavailable, StopIteration) as error:
+        sys.exit(f"{options.device} is not here: {error}")
+    kernels = {}
+    if options.like:
+        kernels = {row["product"]: row["kernel"] for row in json.loads(options.like.read_text("utf-8"))["results"]}
+    document: dict[str, Any] = {
+        "schema": "gemm-cuda-races/1", **report.head(), "device": report.device_facts(device),
+        "torch": torch.__version__, "rounds": options.rounds, "single": options.single, "results": [],
+    }  # fmt: skip
+    for product in PRODUCTS:
+        if not re.search(options.only, str(product)):
+            continue
+        row = {"product": str(product), **asdict(product)}
+        try:
+            row |= measure(torch, product, options, kernels.get(str(product)) or None)
+        except (ArithmeticError, ImportError, RuntimeError, TypeError, ValueError) as error:
+            row |= {"kernel": "", "error": str(error).splitlines()[0]}
+        document["results"].append(row)
+        said = row["error"] or f"{row['in_a_row']['wrong']} and {row['single']['wrong']} wrong"
+        print(f"{product}: {said}", flush=True)
+        if options.json:
+            save_json(options.json, document)  # a run that is ended early leaves what it has
+    show(document["results"])
+    results = document["results"]
+    return 1 if not results or any(row["error"] or _wrong(row) for row in results) else 0
+
+
+def _wrong(row: dict[str, Any]) -> int:
+    return sum(row[kind]["wrong"] + row[kind]["differing"] for kind in ("in_a_row", "single"))
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    lines = []
+    for row in results:
+        if row["error"]:
+            lines.append((row["product"], row["error"], *[""] * 6))
+            continue
+        counts = [f"{row[kind][what]}/{row[kind]['results']}" for kind in ("in_a_row", "single")
+                  for what in ("wrong", "differing")]  # fmt: skip
+        lines.append((row["product"], row["kernel"], *counts, phrases.seconds(row["seconds"]),
+                      phrases.number(row["tflops"])))  # fmt: skip
+    head = ("product", "kernel", "wrong in a row", "differing", "wrong alone", "differing", "time", "TFLOP/s")
+    if lines:
+        text.table(head, lines, numbers=range(2, len(head)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
