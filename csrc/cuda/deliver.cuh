@@ -10,6 +10,7 @@
 
 #include "exchange.cuh"
 #include "gemm.cuh"
+#include "hopper.cuh"
 #include "ptx.cuh"
 
 // Boxes of 16 rows and 128 bytes that a warp may have on their way to out by TMA; 0: none goes so.
@@ -319,10 +320,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         finish<STAGED>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
     }
-    if (g.parts > 1) {
-        fence_async();               // TMA writes next to what was read here
-        bar_arrive(1, MEMBERS + 32); // the warp that loads waits there
-    }
+    if (g.parts > 1) return_ring<SHARING>();
 }
 
 #endif

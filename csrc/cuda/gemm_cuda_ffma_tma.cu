@@ -242,10 +242,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
         }
         if (walk.piece == Pieces::ENDED) walk.add_left(acc);
         finish<false>(g, walk.z, walk.rest, walk.part, threadIdx.x, acc, ring.memory, turn);
-        if (g.parts > 1) {
-            fence_async();               // TMA writes next to what was read here
-            bar_arrive(1, WORKERS + 32); // the warp that loads waits there
-        }
+        if (g.parts > 1) return_ring<1>();
     }
 }
 

@@ -179,6 +179,26 @@ template <int GROUPS, int BLOCKS> struct Registers {
     };
 };
 
+// With parts of k, the sums of a tile are exchanged through the memory of the ring. A thread that has read all it needs of
+// them calls return_ring; the loading warpgroup calls await_ring before it loads the next tile.
+//
+// Why that is safe: the fence orders the reads before what TMA writes afterwards, and the barrier orders it in time. Where
+// blocks share b, a loader writes into the ring of the other block, too, so that it must wait for the readers of both:
+// all threads of the cluster meet. Where they do not, it writes into its own ring only, and waits for its own block.
+template <int SHARING> INLINE void return_ring() {
+    fence_async();
+    if (SHARING > 1)
+        cluster_meet();
+    else
+        bar_arrive(1, THREADS - 96);
+}
+template <int SHARING> INLINE void await_ring() {
+    if (SHARING > 1)
+        cluster_meet();
+    else if (threadIdx.x % 128 < 32) // the warp that loads
+        bar_sync(1, THREADS - 96);
+}
+
 // The loading warpgroup: fills stages with the tiles of a and b of this block, PER_STAGE of each one after the other.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
@@ -210,7 +230,7 @@ INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const
         __syncwarp();
         if (g.parts > 1) { // the others exchange their sums in `deliver`: the ring is theirs until then
             cluster_meet();
-            if (threadIdx.x % 128 < 32) bar_sync(1, THREADS - 96);
+            await_ring<SHARING>();
         }
     }
     if (SHARING > 1 && threadIdx.x % 128 == 0) ring.drain();
