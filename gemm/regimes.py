@@ -112,9 +112,10 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
 
 
 def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
-    """How much of its regime a product lacks: half a wave of tiles, or a second one; stages that are used again."""
+    """How much of its regime a product lacks: half a wave of tiles, or a second one; stages that a part uses again."""
     few = way.tiles < 2 * way.at_once if way.tiles > way.at_once else 2 * way.tiles < way.at_once
-    return few + (problem.k <= kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1))
+    ring = kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1)
+    return few + (problem.k < (ring + kernel.params.get("BK", 1)) * way.parts)
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
