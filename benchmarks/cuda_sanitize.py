@@ -2,9 +2,9 @@
 
     python benchmarks/cuda_sanitize.py [FILE] [--kernels REGEX] [--tools memcheck,racecheck]
 
-What runs are the short cases of `gemm verify` and a product of more tiles than one, whose results are checked: each
-kernel in a process of its own. Prints a line a tool, and what it says of kernels that it found something in (and
-writes that to FILE); exits 1 if there are any. Needs a GPU and compute-sanitizer.
+What runs are the checks of `gemm verify --quick`, each kernel in a process of its own. Prints a line a tool, and what
+it says of kernels that it found something in (and writes that to FILE); exits 1 if there are any. Needs a
+GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def watched(name: str) -> None:
     """What the tools watch."""
     backend = registry.backend("cuda")
     row = next(kernel.row for kernel in kernels() if kernel.name == name)
-    for _ in verify.checks(backend, row, backend.devices()[0], verify.QUICK + verify.beyond(row)):
+    for _ in verify.checks(backend, row, backend.devices()[0], full=False):
         pass
 
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gemm import operands
 from gemm.backends.base import Backend
-from gemm.catalog import Kernel
+from gemm.catalog import KERNELS, Kernel
 from gemm.plain import matmul
-from gemm.problem import FP8, NARROW, Device, Problem
+from gemm.problem import FP8, NARROW, Device, DeviceView, Problem
+from gemm.regimes import BATCHED, name_of, regimes
 
 
 class Mismatch(ArithmeticError):
@@ -64,7 +67,7 @@ APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batc
 
 def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
     """Raise Mismatch (or KernelFailed) unless `kernel` passes the short cases and its ordered bits are right."""
-    for _ in checks(backend, kernel, device, QUICK + beyond(kernel)):
+    for _ in checks(backend, kernel, device, full=False):
         pass
 
 
@@ -79,15 +82,52 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
     return tiles + (APART if kernel.apart else ())
 
 
-def checks(backend: Backend, kernel: Kernel, device: Device, cases: tuple[Case, ...] = FULL) -> Iterator[str]:
+def checks(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> Iterator[str]:
     """Check case after case, yielding each one's name when it has passed; raises Mismatch at the first that has not."""
-    for case in cases:
-        _check(backend, kernel, device, case)
-        yield str(case)
+    for name, check in planned(backend, kernel, device, full=full):
+        check()
+        yield name
+
+
+def planned(
+    backend: Backend, kernel: Kernel, device: Device, *, full: bool = True
+) -> list[tuple[str, Callable[[], object]]]:
+    """What `checks` does, in order: names, and what raises Mismatch.
+
+    Where a device tells of its units: single products, which the error bound judges; a product of each regime of the
+    kernel's launches (gemm.regimes), several times in a row; a chain of products, which the next launch may overlap.
+    Unless it is to be quick, regimes of batches, too, chains of the costliest regime and across kernels, and one whose
+    c reaches beyond 2**31 elements, if there is four times the memory for it.
+    """
+    cases = (FULL if full else QUICK) + beyond(kernel)
+    found: list[tuple[str, Callable[[], object]]] = [
+        (str(case), partial(_check, backend, kernel, device, case)) for case in cases
+    ]
+    ways = regimes(kernel, device)
+    times = IN_A_ROW if full or kernel.late else 2
+    for name, problem in ways.items():
+        if not full and name.endswith(BATCHED):
+            continue
+        found.append((name, partial(in_a_row, backend, device, [(kernel, problem)], (1,), times=times)))
+    single = {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
+    if single:
+        several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
+        easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
+        found.append(("a chain", partial(chain, backend, device, kernel, hardest if full else easiest, (2,))))
+        if full:
+            plain = plain_row(kernel.backend, kernel.dtype)
+            across = partial(chain, backend, device, kernel, hardest, (3,), second=plain)
+            found.append(("a chain with the simplest kernel", across))
+        if full and far_bytes(kernel, device):
+            found.append(("beyond 2**31 elements", partial(chain, backend, device, kernel, hardest, (4,), far=True)))
     if has_bits(kernel, device):
-        if ordered_hash(backend, kernel, device) != ORDERED[kernel.dtype]:
-            raise Mismatch(f"{kernel.name} on {device.name}: its ordered bits differ from the contract's")
-        yield "ordered bits"
+        found.append(("ordered bits", partial(_check_bits, backend, kernel, device)))
+    return found
+
+
+def _check_bits(backend: Backend, kernel: Kernel, device: Device) -> None:
+    if ordered_hash(backend, kernel, device) != ORDERED[kernel.dtype]:
+        raise Mismatch(f"{kernel.name} on {device.name}: its ordered bits differ from the contract's")
 
 
 def has_bits(kernel: Kernel, device: Device) -> bool:
@@ -125,6 +165,266 @@ def _check(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None
     out.view(np.uint8)[...] = 0xA5
     if not np.all(frame == 0xA5):
         raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
+
+
+IN_A_ROW = 8
+"""Launches that nothing waits between, each into an output of its own."""
+_SPARSE = 96
+"""Numbers other than 0 in a row of a: what fits into int8, and every sum of so many ones is exact in every type."""
+_FAR = 1 << 31
+_NARROW = 64
+"""Columns, or rows, of what a chain's second products give."""
+
+
+class _Sent:
+    """Operands of one product in device memory: a of few ones to a row, b of ones, c of -8 … 8; every sum is exact."""
+
+    def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
+                 dice: np.random.Generator) -> None:  # fmt: skip
+        self.backend, self.kernel, self.device, self.problem = backend, kernel, device, problem
+        self.dtype, self.types = types_of(kernel)
+        self.lead = (problem.batch,) if problem.batch > 1 else ()
+        shape = (*self.lead, problem.m, problem.n)
+        self.a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
+        self.b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n))
+        self.c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape).astype(self.dtype)
+        # A sum of each row by random weights tells of any element that is wrong: numbers of so few bits add up exactly.
+        self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
+        self.right = matmul(_wide(self.a), matmul(_wide(self.b), self.weights))
+        self.right_c = self.right - 2 * matmul(_wide(self.c), self.weights)
+        self.sent_a, self.sent_b = (_lying(backend, device, x, letter)
+                                    for x, letter in zip((self.a, self.b), problem.layout, strict=False))  # fmt: skip
+        self.sent_c = backend.to_device(self.c, device)
+        self.outs: list[tuple[DeviceView, bool]] = []
+
+    def prepare(self, count: int) -> None:
+        """Make so many outputs: windows of poisoned frames, where rows begin at multiples of 16 bytes."""
+        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # no number where there is such a thing
+        side, (*lead, m, n) = self._side, self.c.shape
+        self.frame = np.full((*lead, m + 2, (n + 2 * side) * self.dtype.itemsize), poison).view(self.dtype)
+        self.outs = [(self.backend.to_device(self.frame, self.device), index % 4 == 3) for index in range(count)]
+        plain = replace(self.problem, device=self.device.key)
+        self.launches = [self.backend.launcher(self.kernel, self.device, x)
+                         for x in (plain, replace(plain, alpha="x", beta="x"))]  # fmt: skip
+
+    @property
+    def _side(self) -> int:
+        return 16 // min(16, self.dtype.itemsize)
+
+    def window(self, frame: DeviceView) -> DeviceView:
+        """What is to be written of a frame."""
+        offset = frame.offset + frame.strides[-2] + self._side * frame.strides[-1]
+        return replace(frame, offset=offset, shape=self.c.shape)
+
+    def enqueue(self, index: int) -> None:
+        """Launch for output number `index`, waiting for nothing; every fourth adds a c."""
+        out, adds = self.outs[index]
+        c, beta = (self.sent_c, -2) if adds else (None, 0)
+        self.launches[adds](self.sent_a, self.sent_b, c, self.window(out), 1, beta)
+
+    def check(self, what: str) -> None:
+        """Raise Mismatch unless every output is right, and nothing but them was written."""
+        where = np.s_[..., 1:-1, self._side : -self._side]
+        for index, (out, adds) in enumerate(self.outs):
+            frame = self.backend.to_host(out)
+            result = frame[where]
+            told = f"{self.kernel.label} on {self.device.name}: {what}, {_brief(self.problem)}, launch {index + 1}"
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = matmul(_wide(result), self.weights)
+            if not np.array_equal(sums, self.right_c if adds else self.right):
+                raise Mismatch(f"{told} of {len(self.outs)} in a row is wrong")
+            result[...] = self.frame[where]
+            if not np.array_equal(frame.view(np.uint8), self.frame.view(np.uint8)):
+                raise Mismatch(f"{told} of {len(self.outs)} in a row wrote outside its output")
+
+
+def _brief(problem: Problem) -> str:
+    batch = f"{problem.batch}x " if problem.batch > 1 else ""
+    return f"{batch}{problem.m}x{problem.n}x{problem.k} {problem.layout[:2]}"
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _lying(backend: Backend, device: Device, x: np.ndarray, letter: str) -> DeviceView:
+    """`x` in device memory, contiguous along its last axis; along the other one for the letter T."""
+    return backend.to_device(np.swapaxes(x, -1, -2), device).mT if letter == "T" else backend.to_device(x, device)
+
+
+def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """1 and -1, or 0 where there is no such number; both parts of complex ones."""
+
+    def real() -> np.ndarray:
+        drawn = dice.integers(0, 2, shape, np.int8)
+        return drawn if dtype.kind == "u" else 2 * drawn - 1
+
+    return (real() + 1j * real()).astype(dtype) if dtype.kind == "c" else real().astype(dtype)
+
+
+def few_ones(
+    dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], most: int = _SPARSE
+) -> np.ndarray:
+    """The same in at most so many places of a row, and 0 elsewhere."""
+    found = np.zeros(shape, dtype)
+    some = (*shape[:-1], min(most, shape[-1]))
+    np.put_along_axis(found, dice.integers(0, shape[-1], some), ones(dice, dtype, some), -1)
+    return found
+
+
+def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Problem]], seed: Sequence[int], *,
+             times: int = IN_A_ROW) -> None:  # fmt: skip
+    """Launch each of `jobs` so many times, in turns and without a wait, each time into an output of its own; then
+    compare all. Raises Mismatch, KernelFailed, MemoryError."""
+    dice = np.random.default_rng(list(seed))
+    sent = [_Sent(backend, kernel, device, problem, dice) for kernel, problem in jobs]
+    for each in sent:
+        each.prepare(times)
+    backend.synchronize(device)
+    for index in range(times):
+        for each in sent:
+            each.enqueue(index)
+    for each in sent:
+        each.check(name_of(each.kernel, device, each.problem))
+
+
+def plain_row(backend: str, dtype: str) -> Kernel | None:
+    """The simplest kernel of a type, the last one; None where there is none."""
+    rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, ())]
+    return rows[-1] if rows else None
+
+
+def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, seed: Sequence[int], *,
+          second: Kernel | None = None, far: bool = False) -> bool:  # fmt: skip
+    """Enqueue products that depend on each other, twice over and without a wait; then compare all.
+
+        x = u·v, c = x·b, d = c·e, f = g·c
+
+    The second time u is another one, and x and c are overwritten, which the first time's products may still read.
+    `kernel` computes c; d and f are computed by `second`, or by `kernel` if it takes its own results, or else by the
+    simplest kernel of their type; x by the simplest of its own (if there is none, it lies there twice). Each column of
+    e, and row of g, has a single one, so that c's elements are seen as they are.
+
+    Args:
+        far: the rows of c are so far apart that its last one begins beyond 2**31 elements.
+
+    Returns:
+        Whether there was a kernel for each. Raises Mismatch, KernelFailed, MemoryError.
+    """
+    dice = np.random.default_rng(list(seed))
+    dtype, types = types_of(kernel)
+    m, n, k = problem.m, problem.n, problem.k
+    own = dtype == types[0] == types[1] and not kernel.inputs
+    second = second or (kernel if own else plain_row(kernel.backend, kernel.dtype))
+    first = plain_row(kernel.backend, types[0].name)
+    if second is None or unable(second, device) or problem.batch > 1:
+        return False
+    if first is not None and unable(first, device):
+        first = None
+    flat = ones if dtype.kind != "c" else few_ones
+
+    def sent(x: np.ndarray, letter: str = "N") -> DeviceView:
+        return _lying(backend, device, x, letter)
+
+    def multiplied(row: Kernel, left: DeviceView, right: DeviceView, out: DeviceView) -> None:
+        names = tuple(types_of(row)[1][at].name for at in (0, 1)) if row.inputs else ()
+        shape = out.shape[-2], out.shape[-1], left.shape[-1]
+        letters = "".join("N" if x.strides[-1] <= x.strides[-2] else "T" for x in (left, right, out))
+        asked = Problem(row.dtype, *shape, layout=letters, precision=row.precision, inputs=names, device=device.key)
+        backend.launcher(row, device, asked)(left, right, None, out, 1, 0)
+
+    # v has at most _SPARSE columns with a one, so that no sum of c is larger.
+    v = np.zeros((8, k), types[0])
+    places = dice.permutation(k)[:_SPARSE]
+    v[dice.integers(0, 8, len(places)), places] = 1
+    us = [flat(dice, types[0], (m, 8)) for _ in range(2)]
+    b = ones(dice, types[1], (k, n))
+    e, g = few_ones(dice, dtype, (_NARROW, n), 1).T, few_ones(dice, dtype, (_NARROW, m), 1)
+    xs = [matmul(_wide(u), _wide(v)) for u in us]
+    poison = np.uint8(0xA5 if dtype.kind in "iu" else 0xFF)
+
+    def empty(rows: int, columns: int) -> DeviceView:
+        return backend.to_device(np.full((rows, columns * dtype.itemsize), poison).view(dtype), device)
+
+    there = [sent(u) for u in us], sent(v), sent(b, problem.layout[1]), sent(e), sent(g)
+    u_there, v_there, b_there, e_there, g_there = there
+    x_there = [sent(x.astype(types[0]), problem.layout[0]) for x in xs[: 1 + (first is None)]]
+    c = _far(backend, device, dtype, m, n) if far else empty(m, n)
+    ds, fs = [empty(m, _NARROW) for _ in us], [empty(_NARROW, n) for _ in us]
+    backend.synchronize(device)
+    for turn, (u, d, f) in enumerate(zip(u_there, ds, fs, strict=True)):
+        x = x_there[turn % len(x_there)]
+        if first is not None:
+            multiplied(first, u, v_there, x)
+        multiplied(kernel, x, b_there, c)
+        multiplied(second, c, e_there, d)
+        multiplied(second, g_there, c, f)
+    wide_b, wide_e, wide_g = _wide(b), _wide(e), _wide(g)
+    for turn, (d, f) in enumerate(zip(ds, fs, strict=True)):
+        right_d, right_f = matmul(xs[turn], matmul(wide_b, wide_e)), matmul(matmul(wide_g, xs[turn]), wide_b)
+        for name, view, right in (("d = c·e", d, right_d), ("f = g·c", f, right_f)):
+            if not np.array_equal(_wide(backend.to_host(view)), right):
+                raise Mismatch(
+                    f"{kernel.label} on {device.name}: a chain with {second.label}, c of {_brief(problem)}"
+                    f"{' far apart' * far}: {name} is wrong the {('first', 'second')[turn]} time"
+                )
+    return True
+
+
+def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int) -> DeviceView:
+    """Room for an m by n matrix whose last row begins beyond 2**31 elements."""
+    row = max(n, -(-_FAR // (m - 1)) // 16 * 16 + 16)
+    like = backend.to_device(np.zeros(16, np.uint8), device)
+    memory = backend.empty((((m - 1) * row + n) * dtype.itemsize,), like)
+    return replace(memory, shape=(m, n), strides=(row * dtype.itemsize, dtype.itemsize), dtype=dtype)
+
+
+def far_bytes(kernel: Kernel, device: Device) -> int:
+    """Memory that a chain takes whose c lies far apart; 0 where a device has no four times that, or does not say."""
+    needed = int(1.1 * _FAR) * types_of(kernel)[0].itemsize
+    return needed if 4 * needed <= device.limits.get("memory_bytes", 0) else 0
+
+
+def unable(kernel: Kernel, device: Device) -> bool:
+    """Whether `device` lacks a feature that `kernel` needs."""
+    return bool(set(kernel.needs) - device.features)
+
+
+def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds: float, seed: int) -> Iterator[str]:
+    """Random regimes of random kernels for so long, several in turns, in a row and in chains; yields what has passed.
+
+    What number `i` does follows from `seed` and i alone. Raises Mismatch, KernelFailed.
+    """
+    able = [kernel for kernel in kernels if not unable(kernel, device) and regimes(kernel, device)]
+    until, number = time.monotonic() + seconds, 0
+    while able and time.monotonic() < until:
+        dice = np.random.default_rng([seed, number])
+        some = [able[dice.integers(len(able))] for _ in range(dice.integers(1, 4))]
+        jobs = [(kernel, _varied(kernel, device, dice)) for kernel in some]
+        if dice.integers(3):
+            in_a_row(backend, device, jobs, (seed, number), times=IN_A_ROW)
+            told = "in a row: " + ", ".join(f"{kernel.label} {_brief(problem)}" for kernel, problem in jobs)
+        else:
+            kernel, problem = jobs[0]
+            seconds_of = [x for x in able if (x.dtype, x.inputs) == (kernel.dtype, ())]
+            second = seconds_of[dice.integers(len(seconds_of))] if seconds_of else None
+            if not chain(backend, device, kernel, problem, (seed, number), second=second):
+                number += 1
+                continue
+            told = f"chain: {kernel.label} {_brief(problem)}" + (f", {second.label}" if second else "")
+        yield told
+        number += 1
+
+
+def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
+    """A product of one of the regimes, or one near to it."""
+    found = list(regimes(kernel, device).values())
+    problem = found[dice.integers(len(found))]
+    if dice.integers(2):
+        return problem
+    m, n, k = (max(8, int(size * dice.uniform(0.5, 1.5)) // 8 * 8) if size > 8 else size
+               for size in (problem.m, problem.n, problem.k))  # fmt: skip
+    return replace(problem, m=m, n=n, k=k)
 
 
 def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from gemm import verify as suite
 from gemm.backends.base import Backend
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
-from gemm.cli.arguments import add_selection, check_kernels, save_json, select, writable
+from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
 from gemm.errors import KernelFailed
 from gemm.problem import Device
 
@@ -21,6 +22,7 @@ EXAMPLES = """examples:
   gemm verify                          every kernel that can run here
   gemm verify --backends cpu --quick   what a kernel must pass before "auto" chooses it
   gemm verify --hashes                 the bits of reproducible=True: the same on all devices
+  gemm verify --stress 300             random products that overlap, for five minutes a GPU
   gemm verify --kernel sgemm_adreno_image_8x4 --json verified.json
 
 The exit status is 1 when a check failed or nothing could be checked.
@@ -53,6 +55,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--quick", action="store_true", help="only the short cases")
     parser.add_argument("--hashes", action="store_true", help="only the reproducible results: print their hashes")
+    parser.add_argument("--stress", type=positive, nargs="?", const=60, metavar="SECONDS",
+                        help="random products in a row and in chains, so long on each device; default 60")  # fmt: skip
+    parser.add_argument("--seed", type=int, metavar="N", help="of --stress, as an earlier run printed it")
     parser.add_argument("--json", type=writable, metavar="FILE", help="write the outcomes, too")
 
 
@@ -72,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
             else:
                 jobs.append((backend, device, row))
     skipped += [f"{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items()]
+    if args.stress:
+        return _stress(jobs, args.stress, args.seed)
     outcomes = []
     with text.Progress(len(jobs)) as progress:
         for backend, device, row in jobs:
@@ -97,14 +104,37 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures or differing else 0
 
 
+def _stress(jobs: list[tuple[Backend, Device, Kernel]], seconds: int, seed: int | None) -> int:
+    """Random products on each device; 1 if one of them was wrong, or none was made."""
+    seed = secrets.randbits(32) if seed is None else seed
+    print(f"--seed {seed}")
+    made, failed = 0, False
+    for device in dict.fromkeys(device for _, device, _ in jobs):
+        backend = next(backend for backend, each, _ in jobs if each == device)
+        rows, count = [row for _, each, row in jobs if each == device], 0
+        try:
+            for _ in suite.stress(backend, device, rows, seconds, seed):
+                count += 1
+        except (suite.Mismatch, KernelFailed) as failure:
+            failed = True
+            print(f"FAILED after {count} on {device.key}, --seed {seed}: {failure}")
+        else:
+            print(f"{device.key}: {phrases.counted(count, 'trial', 'trials')}, all right")
+        made += count
+    if not made:
+        print("Nothing was checked: --stress is for GPUs, and for OpenCL's devices.")
+    return 1 if failed or not made else 0
+
+
 def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
-    cases = (suite.QUICK if quick else suite.FULL) + suite.beyond(row)
     offers = suite.has_bits(row, device)
-    total = len(cases) + offers
+    planned = suite.planned(backend, row, device, full=not quick)
+    total = len(planned)
     passed, error = 0, ""
     start = time.perf_counter()
     try:
-        for _ in suite.checks(backend, row, device, cases):
+        for _, check in planned:
+            check()
             passed += 1
     except (suite.Mismatch, KernelFailed) as failure:
         error = str(failure)

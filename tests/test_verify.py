@@ -1,0 +1,97 @@
+"""What `gemm verify` finds: faults of kernels that only show where launches overlap or blocks walk several tiles.
+
+Each runs on an emulated GPU of few multiprocessors, whose waves are cheap, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import cuda_machine
+import pytest
+
+pytest.importorskip("ml_dtypes")
+
+ROW = "sgemm_cuda_emulated_fp16x3_128x192"
+PLANT = """
+import sys
+from gemm import sources, verify
+from gemm.backends import cuda_launch
+from gemm.catalog import BY_NAME
+from gemm.dispatch import registry
+
+name, fault, only = sys.argv[1:]
+plain = sources.read
+def read(source):
+    text = plain(source)
+    if fault == "ring" and str(source).endswith("hopper.cuh"):  # blocks that share b no longer wait for each other
+        for waits in ("void return_ring() {", "void await_ring() {"):
+            head, rest = text.split(waits)
+            text = head + waits + rest.replace("if (SHARING > 1)", "if (false)", 1)
+    if fault == "walk" and str(source).endswith("hopper.cuh"):  # the second tile of a cluster is another one
+        assert "z += leap, rest += step;" in text
+        text = text.replace("z += leap, rest += step;", "z += leap, rest += step + (g.parts > 1);")
+    return text
+sources.read = read
+ways = []
+made = cuda_launch.recipe
+def recipe(kernel, chip, layout):
+    plan = made(kernel, chip, layout)
+    ways.extend((kernel.name, step.grid[0] // step.cluster, step.cluster) for step in plan.steps if step.scaled)
+    return plan
+cuda_launch.recipe = recipe
+backend = registry.backend("cuda")
+device, row = backend.devices()[0], BY_NAME[name]
+try:
+    for told, check in verify.planned(backend, row, device, full=False):
+        if only == "all" or "alpha=" in told:
+            check()
+except verify.Mismatch as error:
+    print("Mismatch:", error)
+else:
+    print("passed")
+print("clusters", sorted({way[1:] for way in ways if way[0] == name}))
+"""
+
+
+def planted(fault: str, only: str = "all", name: str = ROW) -> str:
+    """What the quick verification says of a row with a fault; `only`: "all" of it, or "single" products."""
+    try:
+        gpu = cuda_machine.environment("9.0", sms=2)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    command = [sys.executable, "-c", PLANT, name, fault, only]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | gpu)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("fault", ["ring", "walk"])
+def test_a_fault_of_walking_clusters_is_found(fault: str) -> None:
+    """One that k must be cut for, and tiles be more than clusters: the short cases do not show it."""
+    assert "passed" in planted(fault, "single")
+    said = planted(fault)
+    assert "Mismatch" in said
+    assert "k in parts, whole waves" in said
+    assert "in a row is wrong" in said
+
+
+def test_a_right_kernel_passes_in_every_regime() -> None:
+    said = planted("")
+    assert "passed" in said
+    assert "(1, 8)" in said  # a single cluster, of four parts for each of two blocks, for all tiles
+
+
+def test_stress_passes_and_repeats_by_its_seed() -> None:
+    try:
+        gpu = cuda_machine.environment("9.0", sms=2)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+    command = [sys.executable, "-m", "gemm", "verify", "--backends", "cuda", "--kernel", "sgemm_cuda_ffma_64x64",
+               "--stress", "3", "--seed", "5"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | gpu)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--seed 5" in done.stdout
+    assert "all right" in done.stdout
