@@ -138,7 +138,7 @@ class Prepared:
             return call.finish()
         if hasattr(launch, "replay"):
             self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
-        elif (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
+        elif native and (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
             repeat.learn_native(memo, launch, call, a, self._repeated, c, out, *scales)
         return call.finish()
 
