@@ -603,6 +603,27 @@ np.testing.assert_allclose(
     process(code)
 
 
+REPEATED = """
+sys.path.insert(0, "tests")
+import repeated
+there = registry.backend("cuda")
+array = lambda x: there.to_device(np.ascontiguousarray(x), there.devices()[0]).owner
+values = lambda x: x.copy_to_host()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a_thousand_shapes(array, values, biased=True, kernel='sgemm_cuda_tile')",
+        "scalars(array, values, kernel='sgemm_cuda_tile')",
+        "plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), kernel='sgemm_cuda_tile')",
+    ],
+)
+def test_repeated_products_are_counted(process: Any, what: str) -> None:
+    process(REPEATED + f"repeated.{what}")
+
+
 def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Device) -> None:
     """A repeated launch is given only addresses that are multiples of what the first ones were."""
     run = launch(backend, device)

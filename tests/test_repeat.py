@@ -13,6 +13,7 @@ import pytest
 
 import gemm
 from gemm import repeat
+from gemm.backends.base import Converting
 from gemm.dispatch import trust
 
 pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
@@ -565,16 +566,24 @@ def test_products_with_a_bias_are_complete_in_their_turn(long_way):
     assert len(long_way) >= 2
 
 
-def test_converted_operands_are_repeated(long_way):
-    """Of types that are multiplied as wider ones, also as a Batch."""
-    x, y = floats(4, 4, dtype=np.int8), floats(4, 4, dtype=np.int8)
-    right = x.astype(int) @ y.astype(int)
-    for wide in ("i4", "f4", "f8"):
-        long_way.clear()
-        for _ in range(3):
-            np.testing.assert_array_equal(gemm.gemm(x, y, dtype=wide, backend="cpu"), right)
-        for found in gemm.gemm_many([x] * 5, [y] * 5, dtype=wide, backend="cpu"):
-            np.testing.assert_array_equal(found, right)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_converted_operands_are_repeated(long_way, dtype):
+    """Of types that are multiplied as wider ones: by themselves, with a bias, and as a Batch."""
+    x, y, c = floats(4, 6, dtype=named(dtype)), floats(6, 4, dtype=named(dtype)), floats(4, 4)
+    wide = {"dtype": np.float32, "backend": "cpu"}
+    assert isinstance(gemm.plan(x, y, **wide)._launch, Converting)
+    right = x.astype("f4") @ y.astype("f4")
+    long_way.clear()
+    for number in range(5):
+        np.testing.assert_array_equal(gemm.gemm(x, y, c, beta=number + 1, **wide), right + (number + 1) * c)
+        np.testing.assert_array_equal(gemm.gemm(x, y, bias=c[number % 4], **wide), right + c[number % 4])
+        np.testing.assert_array_equal(gemm.gemm(y, x, trans_a=True, trans_b=True, **wide), right.T)
+    assert len(long_way) == 3
+    gemm.gemm(x, y, **wide)
+    for found in gemm.gemm_many([x] * 50, [y] * 50, **wide):
+        np.testing.assert_array_equal(found, right)
+    for found in gemm.gemm_many([x] * 50, [y] * 50, activation="relu", backend="cpu"):
+        np.testing.assert_array_equal(found, np.maximum(right, 0))
 
 
 def ending(monkeypatch, where, name):
