@@ -223,6 +223,25 @@ def test_reference_counts_stay():
     assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_reference_counts_stay_with_a_bias(dtype):
+    x, y, z = (floats(4, 4, dtype=dtype) for _ in range(3))
+    out, wide, activation = np.empty_like(x), np.dtype(np.float32), "relu"
+
+    def products():
+        gemm.gemm(x, y, bias=z[0], out=out, activation=activation, backend="cpu")
+        gemm.gemm(x, y, z, beta=1, bias=z[:1], backend="cpu")
+
+    products()
+    gc.collect()
+    before = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    for _ in range(1000):
+        products()
+    gc.collect()
+    after = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
+
+
 def test_threads_learn_and_repeat_at_once():
     arrays = [(floats(n, n), floats(n, n)) for n in (3, 4, 90, 100)]
     wrong = []
