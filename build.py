@@ -165,8 +165,8 @@ def extensions() -> list[Any]:
                   depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in shared)],
                   py_limited_api=True),
         Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")),
-                                 "csrc/python/order.c", "csrc/python/table.c"],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "table"))],
+                                 *(f"csrc/python/{part}.c" for part in ("order", "scalar", "table"))],
+                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "scalar", "table"))],
                   py_limited_api=True),
     ]  # fmt: skip
 

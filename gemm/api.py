@@ -78,7 +78,7 @@ def gemm(
     )  # fmt: skip
     since = repeat.since()
     repeat.settle()
-    if repeat.replays and (result := repeat.again(options, a, b, c, out, alpha, beta, bias)) is not None:
+    if repeat.replays and (result := repeat.again(options, a, b, c, out, bias, alpha, beta)) is not None:
         return result
     if b.__class__ is Prepared:
         return b.product(a, c, out, {
@@ -111,7 +111,7 @@ def gemm(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
     if chosen is not None:
-        repeat.remember(since, options, chosen, call, a, b, c, out, alpha, beta, bias)
+        repeat.remember(since, options, chosen, call, a, b, c, out, bias, alpha, beta)
     return call.finish()
 
 
@@ -168,10 +168,12 @@ class GemmPlan:
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
-        result = None if self._memo is None or bias is not None else self._memo.run(a, b, c, out, *self._scales)
+        given = a, b, c, out, bias, *self._scales
+        since = repeat.since()
+        result = None if self._memo is None else self._memo.run(*given)
         if result is None:
             repeat.settle()
-            result = self._replays.run(a, b, c, out, bias)
+            result = self._replays.run(*given)
         if result is not None:
             return result
         call = normalise(a, b, c, out=out, bias=bias, **self._options)
@@ -187,9 +189,9 @@ class GemmPlan:
             with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
                 self._take(delivered, call)
         if hasattr(self._launch, "replay"):
-            self._replays.learn(self._launch, call, a, b, c, out, bias)
-        elif self._memo is not None and bias is None:
-            repeat.learn(self._memo, self._plan, call, a, b, c, out, *self._scales)
+            self._replays.learn(since, self._launch, call, *given)
+        elif self._memo is not None:
+            repeat.learn(since, self._memo, self._plan, call, *given)
         return call.finish()
 
     def _repr_html_(self) -> str:

@@ -69,7 +69,7 @@ def normalise(
         if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
     types = [operands.named(name, name) for name in inputs] or [kind, kind]
-    alpha_, beta_ = _scalar("alpha", alpha, kind), _scalar("beta", beta, kind)
+    alpha_, beta_ = scalar("alpha", alpha, kind), scalar("beta", beta, kind)
     applied = _activation(activation, kind, reproducible)
     if z is None and beta_ != 0:
         raise ValueError(f"beta = {beta} scales c, but c is None; pass c (c=out to update out in place)")
@@ -200,7 +200,7 @@ def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: st
     return pair if known else ()
 
 
-def _scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
+def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
     """alpha or beta rounded to `kind`, as a NumPy scalar."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]

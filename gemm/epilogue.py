@@ -17,21 +17,37 @@ _BLOCK = 1 << 13
 """Elements that an activation is applied to at a time, so that what it computes meanwhile stays in the cache."""
 
 
-def finishing(launch: Launch, problem: Problem) -> Launch:
-    """The launch of `problem`, whose last argument is the bias, by a `launch` of what `problem.unfused` is."""
+class Finishing:
+    """The launch of `problem`, whose last argument is the bias, by a `launch` of what `problem.unfused` is.
 
-    def finished(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any) -> None:
-        wide = out
-        if problem.dtype in NARROW:
-            wide = np.empty(out.shape, np.float32)
+    Attributes:
+        native: that of `launch`, for gemm.repeat; None where it has none.
+        wide: what a and b are converted to, and c, where the result is narrower; or None.
+    """
+
+    def __init__(self, launch: Launch, problem: Problem) -> None:
+        self._launch, self.activation = launch, problem.activation
+        self.native = getattr(launch, "native", None)
+        self.wide, self._narrow = getattr(launch, "wide", None), problem.dtype in NARROW
+
+    def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any) -> None:
+        sums = out
+        if self._narrow:
+            sums = np.empty(out.shape, np.float32)
             c = None if c is None else c.astype(np.float32)
-        launch(a, b, c, wide, alpha, beta)
-        with np.errstate(all="ignore"):  # NaN and Inf are results, not events
-            apply(wide, bias, problem.activation)
-            if wide is not out:
-                out[...] = wide
+        self._launch(a, b, c, sums, alpha, beta)
+        finish(self.activation, False, sums, out, bias)
 
-    return finished
+
+def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias: np.ndarray | None) -> None:
+    """out = activation(sums + bias), `sums` being out itself or an array of its own.
+
+    flat: out lacks an axis of the product, which has one row or one column: so the bias is one of the other's length.
+    """
+    with np.errstate(all="ignore"):  # NaN and Inf are results, not events
+        apply(sums, bias.reshape(-1) if flat and bias is not None else bias, activation)
+        if sums is not out:
+            out[...] = sums
 
 
 def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:

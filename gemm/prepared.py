@@ -21,7 +21,7 @@ from gemm.call import Call, normalise
 from gemm.catalog import BY_NAME
 from gemm.dispatch import registry, trust
 from gemm.dispatch.plan import ALL, HYBRID
-from gemm.epilogue import finishing
+from gemm.epilogue import Finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
 from gemm.sources import version
@@ -99,21 +99,17 @@ class Prepared:
         if options["dtype"] is None:
             options["dtype"] = self.dtype
         bias = options.pop("bias")
-        native = row.backend == "cpu"  # whose alpha and beta may be others each time
-        scales = (options["alpha"], options["beta"]) if native else ()
+        since = repeat.since()
+        given = a, self._repeated, c, out, bias, options["alpha"], options["beta"]
         known: object = tuple(
-            (key, value, value.__class__)
-            for key, value in options.items()
-            if not native or key not in ("alpha", "beta")
+            (key, value, value.__class__) for key, value in options.items() if key not in ("alpha", "beta")
         )
-        if bias is not None:  # repeated the long way
-            known = None
         try:
-            memo = None if known is None else self._memos.get(known)
+            memo = self._memos.get(known)
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
-            result = memo.run(a, self._repeated, c, out, *scales)
+            result = memo.run(*given)
             if result is not None:
                 return result
         there = isinstance(interop.wrap(a, "a"), DeviceView)
@@ -134,12 +130,12 @@ class Prepared:
             return call.finish()
         call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
         launch = self._launched(call)
-        if known is None or call.problem.fused:
+        if known is None:
             return call.finish()
         if hasattr(launch, "replay"):
-            self._memo(known, repeat.Replays).learn(launch, call, a, None, c, out)
-        elif native and (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
-            repeat.learn_native(memo, launch, call, a, self._repeated, c, out, *scales)
+            self._memo(known, repeat.Replays).learn(since, launch, call, *given)
+        elif row.backend == "cpu" and (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
+            repeat.learn_native(since, memo, launch, call, *given)
         return call.finish()
 
     def _launched(self, call: Call) -> Launch:
@@ -153,11 +149,10 @@ class Prepared:
         problem = replace(call.problem.unfused, reproducible=ordered or call.problem.reproducible)
         with self._demoting():
             launch = dispatch.launcher(replace(made, problem=problem))
+            more: tuple[Any, ...] = ()
             if call.problem.fused:
-                finished = finishing(launch, call.problem)
-                finished(call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias)
-            else:
-                launch(call.a, call.b, call.c, call.out, call.alpha, call.beta)
+                launch, more = Finishing(launch, call.problem), (call.bias,)
+            launch(call.a, call.b, call.c, call.out, call.alpha, call.beta, *more)
         return launch
 
     @contextmanager

@@ -5,20 +5,28 @@ csrc/python/memo.c). It knows the signatures of operands (dtype, shapes, strides
 `gemm.dispatch` ended in a native CPU plan, and runs them again by itself; `gemm.gemm` is a function in C that asks it
 (front.c). What it does not know, or must not repeat (overlapping operands, subclasses, read-only outputs, other
 dtypes), takes the long way, whose result is the same. Products of device arrays have Replays, which know launches whose
-commands only need other buffers.
+commands only need other buffers. To both, alpha, beta and the bias are arguments; only whether alpha and beta are 0 is
+part of a kind.
+
+What is known is of an era (`since`), which ends when a kernel or device fails, say. Nobody repeats a product that was
+chosen in an era that has ended, or learns it, for it may have been at work meanwhile.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import numbers
 import threading
 from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar, cast
 
-from gemm import operands
-from gemm.call import Call
+import numpy as np
+
+from gemm import epilogue, operands
+from gemm.call import Call, scalar
 from gemm.dispatch import Plan, launcher, trust
 from gemm.errors import KernelFailed, delivering
 from gemm.problem import Device, DeviceView, Problem
@@ -32,26 +40,41 @@ memos: dict[object, Any] = {}
 """{options: Memo}, for `gemm.gemm`."""
 
 
-_era: object = object()
-
-
-def since() -> object:
-    """What `remember` is to be given of when a product was chosen for."""
-    return _era
-
-
 def forget() -> None:
     """Let no product be repeated that was learned before, or that is being computed."""
-    global _era
-    _era = object()
+    _end()
     replays.clear()
-    for memo in list(memos.values()):
-        if memo is not None:
-            memo.clear()  # calls in C may have it at hand
     memos.clear()
 
 
 trust.repeating.append(forget)
+
+
+class Known(NamedTuple):
+    """A product of device arrays that can be repeated.
+
+    Attributes:
+        replay: a launch (see gemm.backends.base.Launch) of the caller's arrays; it returns `out`, or for None a new
+            array, or None where the long way it is.
+        dtype: of the product. alpha: what is launched where the caller's is 0.
+        problem, device: what it computed, and where.
+    """
+
+    replay: Callable[..., Any]
+    dtype: Any
+    alpha: Any
+    problem: Problem
+    device: Device
+
+    def scales(self, alpha: Any, beta: Any) -> tuple[Any, Any] | None:
+        """alpha and beta as they are launched; None: the long way tells what is wrong with them, or what they do."""
+        try:
+            found = tuple(scalar(*given, self.dtype) for given in (("alpha", alpha), ("beta", beta)))
+        except (TypeError, ValueError):
+            return None
+        if any((x == 0) != (given == 0) for x, given in zip(found, (alpha, beta), strict=True)):
+            return None  # too small a number became 0
+        return self.alpha if alpha == 0 else found[0].item(), found[1].item()
 
 
 class Replays(threading.local):
@@ -60,93 +83,94 @@ class Replays(threading.local):
     def __init__(self) -> None:
         self._array: Any = None  # the class of the arrays
         self._signature: Any = None
-        self._known: dict[object, Any] = {}
-        self._calls: dict[object, tuple[Problem, Device]] = {}  # what those of `_known` computed, and where
+        self._known: dict[object, Known] = {}
         self._memo: Any = None  # a native one, for libraries that it can read
-        self._biased = False  # some had a bias
+        self._era: Any = None
 
-    def run(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Any:
+    def run(self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
-        if bias is not None:
-            if not self._biased or bias.__class__ is not self._array:
-                return None
-        elif self._memo is not None:
-            result = self._memo.run(a, b, c, out)
+        if bias is None and self._memo is not None and self._era is since():
+            result = self._memo.run(a, b, c, out, alpha, beta)
             if result is not None:
                 return result
-        kind = self._array
-        if a.__class__ is not kind or (b is not None and b.__class__ is not kind):
-            return None
-        if out is not None and out.__class__ is not kind:
-            return None
-        if c is not None and c.__class__ is not kind:
-            return None
-        more = () if bias is None else (bias,)
-        replay = self._known.get(self._signature(a, b, c, out, *more))
-        if replay is None:
+        known, scales = self.known(a, b, c, out, bias, alpha, beta)
+        if known is None:
             return None
         try:
-            return replay(a, b, c, out, *more)
+            return known.replay(a, b, c, out, *scales, *(() if bias is None else (bias,)))
         except KernelFailed as error:
             if not error.spoilt:
                 return None  # the long way meets the same error, and knows what to do
             with delivering("a repeated product"):
                 raise
 
-    def known(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Problem, Device] | None:
-        """(its replay, problem and device) of a product of arrays like others before, or None."""
-        if any(x is not None and x.__class__ is not self._array for x in (a, b, c, out)):
-            return None
-        key = self._signature(a, b, c, out)
-        return (self._known[key], *self._calls[key]) if key in self._calls else None
+    def known(
+        self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
+    ) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
+        """What is known of a product of arrays like others before, with its alpha and beta as they are launched."""
+        found = None
+        if self._era is since() and all(x is None or x.__class__ is self._array for x in (a, b, c, out, bias)):
+            found = self._known.get(self._key(a, b, c, out, bias, alpha, beta))
+        scales = None if found is None else found.scales(alpha, beta)
+        return (None, ()) if found is None or scales is None else (found, scales)
 
-    def learn(self, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> None:
-        """Know again what `launch` has just done for the caller's a, b, c, out and bias, if it can be repeated."""
+    def _key(self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> object:
+        """What a product is known by; None: it cannot be."""
+        scales: tuple[Any, Any] = alpha, beta
+        if not all(isinstance(x, numbers.Number) for x in scales):
+            return None
+        signature = self._signature(a, b, c, out, *(() if bias is None else (bias,)))
+        return None if signature is None else (signature, *(bool(x == 0) for x in scales))
+
+    def learn(
+        self, began: object, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
+    ) -> None:
+        """Know again what `launch` has just done for the caller's arrays, if it can be repeated.
+
+        began: `since()` before it was chosen.
+        """
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
             return
-        made = call.out.owner
+        made, read = call.out.owner, None if call.c is None else c
         more = () if bias is None else (bias,)
-        if len({x.__class__ for x in (a, b, None if call.c is None else c, made, *more) if x is not None}) > 1:
+        if len({x.__class__ for x in (a, b, read, made, *more) if x is not None}) > 1:
             return  # which no replay can read
         try:
-            replay = launch.replay(a, b, None if call.c is None else c, made, *more)
+            replay = launch.replay(a, b, read, made, *more)
         except KernelFailed:  # this product is delivered; what is wrong shows in the next one
             return
         if replay is None:
             return
-        self._biased |= bias is not None
+        if self._era is not began:
+            self._known.clear()
+            self._array, self._memo, self._era = None, None, began
         if a.__class__ is not self._array:  # a native memo is for arrays of one class
             self._array, self._memo = a.__class__, None
-        if hasattr(replay, "taught") and bias is None:
-            self._memo = replay.taught(self._memo, a, b, c, out, KINDS)
         self._signature = launch.signature
-        key = self._signature(a, b, c, out, *more)
-        if key is not None:
-            if len(self._known) >= KINDS and key not in self._known:
-                oldest = next(iter(self._known))
-                del self._known[oldest]
-                self._calls.pop(oldest, None)
-            self._known[key] = replay
-            if bias is None:
-                self._calls[key] = call.problem, call.out.device
+        key = self._key(a, b, c, out, bias, alpha, beta)
+        if key is None:
+            return
+        known = Known(replay, call.out.dtype, call.alpha, call.problem, call.out.device)
+        if known.scales(alpha, beta) is None:
+            return
+        if hasattr(replay, "taught") and bias is None:
+            self._memo = replay.taught(self._memo, a, b, c, out, alpha, beta, call.alpha, _rounds(call), KINDS)
+        if len(self._known) >= KINDS and key not in self._known:
+            del self._known[next(iter(self._known))]
+        self._known[key] = known
 
 
 replays: dict[object, Replays] = {}
-"""{`scaled` options: Replays}, for `gemm.gemm`."""
+"""{options: Replays}, for `gemm.gemm`."""
 
 
-def scaled(options: Any, alpha: Any, beta: Any) -> tuple[Any, ...]:
-    """A set of options with alpha and beta, which a Replays' launches have as they are."""
-    return (alpha, beta, options, alpha.__class__, beta.__class__)  # 1 is not 1+0j, nor True
-
-
-def again(options: object, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
+def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> Any:
     """The product of device arrays like others before, or None."""
     try:
-        known = replays.get(scaled(options, alpha, beta))
+        known = replays.get(options)
     except TypeError:  # an option without a hash
         return None
-    return None if known is None else known.run(a, b, c, out, bias)
+    return None if known is None else known.run(a, b, c, out, bias, alpha, beta)
 
 
 @cache
@@ -161,6 +185,25 @@ def _native() -> tuple[Any, int, int, int] | None:
         for name in ("gemm_run", "gemm_run_many", "gemm_share")
     )
     return memo, run, many, share
+
+
+class _Era:
+    """What ends when it is forgotten: as gemm._memo has it, where that was not built."""
+
+    def __init__(self) -> None:
+        self._now: object = object()
+
+    def since(self) -> object:
+        return self._now
+
+    def forget(self) -> None:
+        self._now = object()
+
+
+_kept: Any = _Era() if _native() is None else _native()[0]  # type: ignore[index]
+since: Callable[[], object] = _kept.since
+"""The era; `learn` is to be given the one that a product was chosen in."""
+_end: Callable[[], None] = _kept.forget
 
 
 _at_once: dict[Any, Any] = {}
@@ -224,75 +267,104 @@ def settle() -> None:
         batch.deliver()
 
 
-def learn(memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
-    """Let `memo` repeat what `plan` has just done for the caller's a, b, c and out, if that may be repeated."""
+_SEEN: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x, lambda x: x.swapaxes(-1, -2), lambda x: x[..., None, :], lambda x: x[..., None],
+)  # fmt: skip
+"""What a Call may make of an operand, before it is broadcast."""
+
+
+def _widened(given: tuple[Any, Any, Any], call: Call, wide: np.dtype[Any]) -> tuple[Any, Any, Any, Any] | None:
+    """The call's a, b, c and out as memo.c has them, which converts the caller's arrays `given` to `wide`, and makes
+    one for the sums where the result is narrower; None where they are no arrays that it converts."""
+
+    def converted(x: Any, view: Any) -> Any:
+        made = np.empty_like(x, wide) if type(x) is np.ndarray else None
+        for seen in () if made is None else _SEEN:
+            with suppress(ValueError):
+                if operands.identical(np.broadcast_to(seen(x), view.shape), view):
+                    return np.broadcast_to(seen(made), view.shape)
+        return None
+
+    if call.problem.k:
+        a, b = (converted(*each) for each in zip(given, (call.a, call.b), strict=False))
+    else:  # which are not read
+        a, b = (np.empty(x.shape, wide) for x in (call.a, call.b))
+    c, out = call.c, call.out
+    if out.dtype.itemsize < wide.itemsize:
+        c, out = None if c is None else converted(given[2], c), np.empty(out.shape, wide)
+    known = a is not None and b is not None and (c is None) == (call.c is None)
+    return (a, b, c, out) if known else None
+
+
+def _rounds(call: Call) -> str:
+    """What alpha and beta are rounded to, as a text."""
+    return f"{call.out.dtype.kind}{call.out.dtype.itemsize}"
+
+
+def learn(
+    began: object, memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
+) -> None:
+    """Let `memo` repeat what `plan` has just done for the caller's arrays, if that may be repeated.
+
+    began: `since()` before it was chosen.
+    """
     if getattr(b, "dtype", None) == call.b.dtype:
-        merged = plan.kernel.backend != "numpy"  # whose bits are not a stack's
-        learn_native(memo, launcher(plan), call, a, b, c, out, alpha, beta, merged=merged)
+        merged = plan.kernel.backend != "numpy" and bias is None  # numpy's bits are not a stack's
+        learn_native(began, memo, launcher(plan), call, a, b, c, out, bias, alpha, beta, merged=merged)
 
 
 def learn_native(
-    memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, *,
-    merged: bool = False,
+    began: object, memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any,
+    beta: Any, *, merged: bool = False,
 ) -> None:  # fmt: skip
     """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by.
 
     merged: others are known to a Batch, at least, which computes them as a stack.
     """
     native = getattr(launch, "native", None)
-    used = zip((a, c, out), (call.a, call.c, call.out), strict=True)
+    used = zip((a, c, out, bias), (call.a, call.c, call.out, call.bias), strict=True)
     converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
-    if (native is None and not merged) or not call.direct or converted:
+    if (native is None and not merged) or not call.direct or not call.shape or converted:
         return
-    if call.problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
+    problem = call.problem
+    views: tuple[Any, Any, Any, Any] | None = (call.a, call.b, call.c, call.out)
+    if problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
         own = operands.bfloat16("repeated")
-        if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out)):
+        if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
             return
+    finish = wide = None
     if native is None:
-        problem = call.problem
-        ready = 0, float(problem.m * problem.n * problem.k * problem.batch)
+        ready: Any = 0, float(problem.m * problem.n * problem.k * problem.batch)
     else:
-        ready = native(call.a, call.b, call.c, call.out)
-    if ready is not None and call.shape:
+        if problem.fused:
+            finish = partial(epilogue.finish, launch.activation, len(call.shape) < call.out.ndim)
+        if getattr(launch, "wide", None) is not None:
+            wide = np.dtype(launch.wide)
+            views = _widened((a, b, c), call, wide)
+        ready = None if views is None else native(*views)
+    if ready is not None:
         make = (call.shape, call.out.dtype) if out is None else None
-        rounds = f"{call.out.dtype.kind}{call.out.dtype.itemsize}"
-        memo.learn(a, b, c, out, alpha, beta, make, ready[0], rounds, call.alpha, ready[1])
+        given = a, b, c, out, bias, alpha, beta
+        memo.learn(*given, began, make, ready[0], _rounds(call), call.alpha, ready[1], finish, wide)
 
 
 def remember(
-    began: object, options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any,
-    bias: Any = None,
+    began: object, options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any,
+    beta: Any,
 ) -> None:  # fmt: skip
-    """`learn` for `gemm.gemm` called with `options`; products of host arrays that have a bias are not repeated.
-
-    What another thread forgets meanwhile is not learned: its choice was made before. `began`: `since()` before it.
-    """
+    """`learn` for `gemm.gemm` called with `options`."""
     try:
         memo = memos.get(options)
     except TypeError:  # an option without a hash
         return
     if isinstance(call.out, DeviceView) and hasattr(launch := launcher(plan), "replay"):
-        if len(replays) >= OPTIONS:
+        if len(replays) >= OPTIONS and options not in replays:
             replays.clear()
-        key = scaled(options, alpha, beta)
-        replays.setdefault(key, Replays()).learn(launch, call, a, b, c, out, bias)
-        if began is not _era:
-            replays.pop(key, None)
-        return
-    if bias is not None:
+        replays.setdefault(options, Replays()).learn(began, launch, call, a, b, c, out, bias, alpha, beta)
         return
     if memo is None:
         if len(memos) >= OPTIONS:
-            began = _forgotten(began)
+            memos.clear()
         memo = memos[options] = new(KINDS, options)
     if memo is not None:
-        learn(memo, plan, call, a, b, c, out, alpha, beta)
-        if began is not _era:  # calls in C may have it at hand
-            memo.clear()
-
-
-def _forgotten(began: object) -> object:
-    """`forget`, which makes what began then stale only if it was so before."""
-    stale = began is not _era
-    forget()
-    return began if stale else _era
+        learn(began, memo, plan, call, a, b, c, out, bias, alpha, beta)

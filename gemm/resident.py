@@ -40,15 +40,14 @@ class Together:
     def launch(self, number: int) -> int:
         """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
         left = len(self._results) - number
-        known = (
-            repeat.replays.get(repeat.scaled(self._options, *self._scales))
-            if left >= LEAST and number >= self._from
-            else None
-        )
-        found = None if known is None else known.known(*(item(column, number) for column in self._columns))
+        known = repeat.replays.get(self._options) if left >= LEAST and number >= self._from else None
+        if known is None:
+            return 0
+        a, b, c, out = (item(column, number) for column in self._columns)
+        found, scales = known.known(a, b, c, out, None, *self._scales)
         if found is None:
             return 0
-        count = self._delivered(number, min(left, self._limit), *found)
+        count = self._delivered(number, min(left, self._limit), found, scales)
         if count < LEAST:
             self._from, self._limit = number + self._pause, _LATE
             self._pause = min(_LATE, 2 * self._pause)
@@ -56,14 +55,17 @@ class Together:
             self._limit, self._pause = max(2 * self._limit, 4 * count), _SOON
         return count
 
-    def _delivered(self, number: int, count: int, replay: Any, problem: Problem, device: Device) -> int:
+    def _delivered(self, number: int, count: int, found: repeat.Known, scales: tuple[Any, ...]) -> int:
         asked, done = repeat.named(self._options, *self._scales), 0
-        where = asked["backend"], asked["kernel"], device
+        where = asked["backend"], asked["kernel"], found.device
+        problem = found.problem
 
         def attempt(plan: Plan) -> None:
             nonlocal done
             together = getattr(dispatch.launcher(plan), "together", None)
-            done, made = (0, None) if together is None else together(replay, self._columns, number, count)
+            done, made = (
+                (0, None) if together is None else together(found.replay, self._columns, number, count, *scales)
+            )
             if made is not None:
                 self._results[number : number + done] = made[:done]
 

@@ -570,12 +570,12 @@ def test_repeated_products(backend: CudaBackend, device: Device) -> None:
     assert replay is not None
     other = rand((9, 8), seed=5)
     there, goal = backend.to_device(other, device).owner, cuda_arrays.DeviceArray((9, 12), "float32", device)
-    assert replay(there, b_, None, goal) is goal
+    assert replay(there, b_, None, goal, 1.0, 0.0) is goal
     check_same_bits(goal.copy_to_host(), ordered(other, b))
-    made = replay(a_, b_, None, None)
+    made = replay(a_, b_, None, None, 1.0, 0.0)
     check_same_bits(made.copy_to_host(), ordered(a, b))
-    assert replay(a_, b_, None, goal) is goal
-    assert replay(a_, a_, None, a_) is None, "out overlaps an operand"
+    assert replay(a_, b_, None, goal, 1.0, 0.0) is goal
+    assert replay(a_, a_, None, a_, 1.0, 0.0) is None, "out overlaps an operand"
     assert run.signature(a_, b_, None, None) != run.signature(a_, b_, None, goal)
     assert run.signature(a_, b_, goal, goal) != run.signature(a_, b_, goal, out)
 
@@ -591,16 +591,37 @@ from gemm import repeat
 first = gemm.gemm(x, y, bias=bias, activation="relu", kernel="sgemm_cuda_tile")
 (known,) = repeat.replays.values()
 other = view(b[1])
-assert known.run(x, y, None, first, bias) is None, "another signature: out was new"
-second = known.run(x, y, None, None, other)
+assert known.run(x, y, None, first, bias, 1.0, 0.0) is None, "another signature: out was new"
+second = known.run(x, y, None, None, other, 1.0, 0.0)
 expected = np.maximum(product() + b[1], 0)
 np.testing.assert_allclose(second.copy_to_host(), expected, rtol=1e-5, atol=1e-5)
-assert known.run(x, y, None, None) is None
+assert known.run(x, y, None, None, None, 1.0, 0.0) is None
 np.testing.assert_allclose(
     gemm.gemm(x, y, bias=other, activation="relu", kernel="sgemm_cuda_tile").copy_to_host(), expected, 1e-5, 1e-5)
 """
     )
     process(code)
+
+
+REPEATED = """
+sys.path.insert(0, "tests")
+import repeated
+there = registry.backend("cuda")
+array = lambda x: there.to_device(np.ascontiguousarray(x), there.devices()[0]).owner
+values = lambda x: x.copy_to_host()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a_thousand_shapes(array, values, biased=True, kernel='sgemm_cuda_tile')",
+        "scalars(array, values, kernel='sgemm_cuda_tile')",
+        "plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), kernel='sgemm_cuda_tile')",
+    ],
+)
+def test_repeated_products_are_counted(process: Any, what: str) -> None:
+    process(REPEATED + f"repeated.{what}")
 
 
 def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Device) -> None:
@@ -612,7 +633,7 @@ def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Devic
     assert replay is not None
     moved = cuda_arrays.DeviceArray((4, 4), "float32", device)
     moved._address, kept = moved._address + 4, moved._address
-    assert replay(moved, b_, None, out) is None
+    assert replay(moved, b_, None, out, 1.0, 0.0) is None
     moved._address = kept
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
+import struct
 from collections.abc import Iterator
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
@@ -12,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_readers, cuda_replay, cuda_sequence
+from gemm.backends import cuda_launch, cuda_readers, cuda_replay, cuda_sequence
 from gemm.backends.cuda_api import Driver
 from gemm.backends.cuda_driver import Function
 from gemm.backends.cuda_operand import Map, Step
 from gemm.backends.cuda_recipe import Layout
+from gemm.call import scalar
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 
@@ -306,13 +309,20 @@ def capsule(exchange: Exchange = EXCHANGE) -> Any:
     return new(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
 
 
+def scale(alpha: Any, beta: Any) -> bytes:
+    return struct.pack("f12xf12x", alpha, beta)
+
+
 SPANS = (0, 96, 0, 96, 0, 96, 0, 96)
 
 
 class Lesson:
     """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
 
-    def __init__(self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False) -> None:
+    def __init__(
+        self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False, rounds: str = "f4",
+        form: str = "f", alpha: Any = 1,
+    ) -> None:  # fmt: skip
         made = cuda_sequence._native()
         if made is None:
             pytest.skip("gemm._cuda was not built")
@@ -323,45 +333,90 @@ class Lesson:
         self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))
         lesson = self.a, None if kept else self.b, with_c, None if new else self.out
         assert self.memo.learn(
-            *lesson, lambda: Tensor(0x9000, 4, 6), self.sequence, SCALE, kept, reads_c, (16, 16, 16, 4), SPANS
+            *lesson,
+            alpha,
+            int(reads_c),
+            lambda: Tensor(0x9000, 4, 6),
+            self.sequence,
+            rounds,
+            form,
+            7,
+            kept,
+            reads_c,
+            (16, 16, 16, 4),
+            SPANS,
         )
 
     def addresses(self) -> list[int]:
         """Those of the last launch."""
         given = self.fake.said[-1][-1][0]
-        assert given[48:] == SCALE
         return [int.from_bytes(given[at : at + 8], "little") for at in (0, 8, 16, 24)]
 
 
 def test_memo_repeats_what_it_has_learned() -> None:
     known = Lesson()
     a, b, out = (Tensor(at, 4, 6) for at in (0x11000, 0x12000, 0x14004))
-    assert known.memo.run(a, b, None, out) is out
+    assert known.memo.run(a, b, None, out, 1.0, 0.0) is out
     assert known.addresses() == [0x11000, 0x12000, 0, 0x14004]
     assert known.fake.said[-1][9] == STREAM
     Tensor.stream = 0
-    assert known.memo.run(a, b, None, out) is out
+    assert known.memo.run(a, b, None, out, 1.0, 0.0) is out
     assert known.fake.said[-1][9] == 1, "the default stream by its explicit handle"
     Tensor.stream = STREAM
 
 
 def test_memo_makes_results_and_keeps_prepared_matrices() -> None:
     known = Lesson(kept=0x7000, new=True)
-    made = known.memo.run(known.a, None, None, None)
+    made = known.memo.run(known.a, None, None, None, 1.0, 0.0)
     assert made.address == 0x9000
     assert known.addresses() == [0x1000, 0x7000, 0, 0x9000]
-    assert known.memo.run(known.a, known.b, None, None) is None
+    assert known.memo.run(known.a, known.b, None, None, 1.0, 0.0) is None
 
 
 @pytest.mark.parametrize("reads_c", [False, True])
 def test_memo_tells_what_c_is(reads_c: bool) -> None:
     c = Tensor(0x6000, 4, 6)
     known = Lesson(reads_c=reads_c, with_c=c)
-    assert known.memo.run(known.a, known.b, c, known.out) is known.out
+    beta = float(reads_c)
+    assert known.memo.run(known.a, known.b, c, known.out, 1.0, beta) is known.out
     assert known.addresses() == [0x1000, 0x2000, 0x6000 * reads_c, 0x4000]
-    assert known.memo.run(known.a, known.b, known.out, known.out) is None, "c is out: another product"
+    assert known.memo.run(known.a, known.b, known.out, known.out, 1.0, beta) is None, "c is out: another product"
     near = Tensor(0x4000 + 16, 4, 6)
-    assert (known.memo.run(known.a, known.b, near, known.out) is None) == reads_c, "overlapping out"
+    assert (known.memo.run(known.a, known.b, near, known.out, 1.0, beta) is None) == reads_c, "overlapping out"
+
+
+SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, math.inf, 1 + 2j, 0j]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [("f4", "f"), ("f2", "f"), ("bfloat16", "f"), ("f8", "d"), ("c8", "ff"), ("c16", "dd"), ("i4", "I"), ("i8", "Q")],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) -> None:
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    launcher = SimpleNamespace(_scale=form)
+    launcher._parts = lambda x: cuda_launch.Launcher._parts(launcher, x)  # type: ignore[arg-type]
+    known = {zero: Lesson(rounds=f"{kind.kind}{kind.itemsize}", form=form, alpha=1 - zero) for zero in (0, 1)}
+    repeated = 0
+    for alpha in SCALARS:
+        lesson = known[int(alpha == 0)]
+        try:
+            rounded = scalar("alpha", alpha, kind)
+        except (TypeError, ValueError):
+            rounded = None
+        found = lesson.memo.run(lesson.a, lesson.b, None, lesson.out, alpha, 0.0)
+        if rounded is None or (rounded == 0) != (alpha == 0):
+            assert found is None, alpha
+            continue
+        if found is None:
+            assert alpha == 2**40, "only what is too large takes the long way"
+            continue
+        repeated += 1
+        launched = (7 if alpha == 0 else rounded.item()), 0
+        expected = cuda_launch.Launcher.scale(launcher, *launched)  # type: ignore[arg-type]
+        assert lesson.fake.said[-1][-1][0][48:] == expected, alpha
+    assert repeated >= 4
 
 
 def test_memo_leaves_the_rest_to_the_long_way() -> None:
@@ -376,11 +431,13 @@ def test_memo_leaves_the_rest_to_the_long_way() -> None:
         (Tensor(0x1000, 1, 1, 1, 4, 6), b, out), (a, b, None),
     ]  # fmt: skip
     for x, y, goal in strangers:
-        assert known.memo.run(x, y, None, goal) is None
+        assert known.memo.run(x, y, None, goal, 1.0, 0.0) is None
     assert not known.fake.said
     known.fake.failing["cuLaunchKernel"] = 700
-    assert known.memo.run(a, b, None, out) is None
-    assert not known.memo.learn(unlike, b, None, out, list, known.sequence, SCALE, 0, False, (1, 1, 1, 1), SPANS)
+    assert known.memo.run(a, b, None, out, 1.0, 0.0) is None
+    assert not known.memo.learn(
+        unlike, b, None, out, 1.0, 0.0, list, known.sequence, "f4", "f", 1.0, 0, False, (1, 1, 1, 1), SPANS
+    )
 
 
 def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
@@ -403,8 +460,8 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: b
     reader = cuda_readers.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
-    replay = cuda_replay.Replay(launches, layout, bytes(32), 0, reader, (a, b, None, out, None))
-    assert replay(a, b, None, out) is (out if repeats else None)
+    replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
+    assert replay(a, b, None, out, 1.0, 0.0) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])
 
 
@@ -421,8 +478,8 @@ def test_one_that_the_memo_cannot_read_empties_nothing() -> None:
         for x in (a, b, out):
             x.dtype = np.dtype(np.float32)
         launches: Any = SimpleNamespace(run=None, native=known.sequence)
-        replay = cuda_replay.Replay(launches, layout, SCALE, 0, reader, (a, b, None, out, None))
-        return replay.taught(memo, a, b, None, out, 4096)
+        replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
+        return replay.taught(memo, a, b, None, out, 1.0, 0.0, 1.0, "f4", 4096)
 
     many = [(kind(0x10000, 4, 6), kind(0x20000, 6, n), kind(0x40000, 4, n)) for n in range(1, 301)]
     memo = None
@@ -431,4 +488,4 @@ def test_one_that_the_memo_cannot_read_empties_nothing() -> None:
     negated = kind(0x10000, 4, 6)
     negated.negated = True
     memo = taught(memo, negated, many[0][1], many[0][2], 1)
-    assert [memo.run(a, b, None, out) is out for a, b, out in many] == [True] * 300
+    assert [memo.run(a, b, None, out, 1.0, 0.0) is out for a, b, out in many] == [True] * 300

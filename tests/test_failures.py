@@ -14,7 +14,7 @@ from gemm import chain, interop, memory, repeat
 from gemm.backends import cuda_arrays
 from gemm.dispatch import registry
 from gemm.errors import KernelFailed
-from gemm.problem import Device, DeviceView
+from gemm.problem import Device, DeviceView, Problem
 from gemm.sharded import Sharded
 
 A = np.ones((4, 4), np.float32)
@@ -113,8 +113,10 @@ def test_a_chain_in_pieces(failing: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_repeated_product_goes_the_long_way(failing: Any) -> None:
     """Where the failure is met again, demotes its kernel, and another one delivers; not if an operand is spoilt."""
     replays = repeat.Replays()
-    replays._array, replays._signature, replays._known = np.ndarray, lambda *_: "key", {"key": failing}
+    known = repeat.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))
+    replays._array, replays._signature, replays._era = np.ndarray, lambda *_: "key", repeat.since()
+    replays._known = {("key", False, True): known}
     if failing.expected is RuntimeError:
-        meets(failing, lambda: replays.run(A, A, None, None))
+        meets(failing, lambda: replays.run(A, A, None, None, None, 1.0, 0.0))
     else:
-        assert replays.run(A, A, None, None) is None
+        assert replays.run(A, A, None, None, None, 1.0, 0.0) is None

@@ -13,6 +13,7 @@ import pytest
 
 import gemm
 from gemm import repeat
+from gemm.backends.base import Converting
 from gemm.dispatch import trust
 
 pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
@@ -41,6 +42,13 @@ def long_way(monkeypatch):
 
     monkeypatch.setattr(sys.modules["gemm.api"], "normalise", counted)
     return calls
+
+
+NARROW = ["f2", "bfloat16"]
+
+
+def named(dtype):
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
 
 
 def floats(*shape, dtype=np.float32):
@@ -215,6 +223,25 @@ def test_reference_counts_stay():
     assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_reference_counts_stay_with_a_bias(dtype):
+    x, y, z = (floats(4, 4, dtype=dtype) for _ in range(3))
+    out, wide, activation = np.empty_like(x), np.dtype(np.float32), "relu"
+
+    def products():
+        gemm.gemm(x, y, bias=z[0], out=out, activation=activation, backend="cpu")
+        gemm.gemm(x, y, z, beta=1, bias=z[:1], backend="cpu")
+
+    products()
+    gc.collect()
+    before = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    for _ in range(1000):
+        products()
+    gc.collect()
+    after = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
+
+
 def test_threads_learn_and_repeat_at_once():
     arrays = [(floats(n, n), floats(n, n)) for n in (3, 4, 90, 100)]
     wrong = []
@@ -330,6 +357,20 @@ def test_scalars_are_rounded_and_refused_as_on_the_long_way(dtype, other):
             assert outcome(*pair) == right, pair
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "bfloat16"])
+def test_a_scalar_that_becomes_nothing_reads_nothing(long_way, dtype):
+    dtype = named(dtype)
+    x, y = np.full((3, 3), np.nan, dtype), floats(3, 3, dtype=dtype)
+    tiny = 1e-320 if dtype.itemsize // (1 + (dtype.kind == "c")) == 8 else 1e-60
+    for _ in range(2):
+        assert np.isnan(gemm.gemm(x, y, backend="cpu")).all()
+        found = gemm.gemm(x, y, alpha=tiny, backend="cpu")
+        np.testing.assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
+        found = gemm.gemm(y, y, x, beta=tiny, backend="cpu")
+        np.testing.assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
+        gemm.gemm(y, y, x, beta=1, backend="cpu")
+
+
 def test_more_kinds_than_are_remembered():
     """Some give way, and none is taken for another."""
     memo = repeat.new(50)
@@ -341,10 +382,12 @@ def test_more_kinds_than_are_remembered():
         plan = gemm.plan(a, b, out=out, backend="cpu")
         ready = plan._launch.native(a, b, None, out)
         plans[m, n] = ready
-        memo.learn(a, b, None, None, 1.0, 0.0, ((m, n), np.dtype("f4")), ready[0], "f4", 1.0, ready[1])
+        made = (m, n), np.dtype("f4")
+        given = a, b, None, None, None, 1.0, 0.0
+        memo.learn(*given, repeat.since(), made, ready[0], "f4", 1.0, ready[1], None, None)
 
     def known(m, n):
-        found = memo.run(x[:m, :3], x[:3, :n], None, None, 2.0, 0.0)
+        found = memo.run(x[:m, :3], x[:3, :n], None, None, None, 2.0, 0.0)
         if found is not None:
             np.testing.assert_array_equal(found, 2 * (x[:m, :3] @ x[:3, :n]))
         return found is not None
@@ -386,6 +429,222 @@ def test_what_another_thread_forgets_meanwhile_is_not_learned(long_way, monkeypa
     monkeypatch.undo()
     kept = [memo.known() for memo in repeat.memos.values() if memo is not None]
     assert not any(kept), "what was chosen before is repeated"
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "i2", "i4", "i8", *NARROW])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("a", "b", "bias"),
+    [((6, 5), (5, 7), (7,)), ((6, 5), (5, 7), (1, 7)), ((6, 5), (5, 7), (6, 1)), ((3, 6, 5), (5, 7), (6, 1)),
+     ((3, 6, 5), (3, 5, 6), (6,)), ((5,), (5, 7), (7,)), ((5,), (5, 7), (1, 7)), ((5,), (5, 7), (1, 1)),
+     ((6, 5), (5,), (6,)), ((6, 5), (5,), (6, 1)), ((6, 6, 5), (5,), (6, 1)), ((6, 6, 5), (5,), (6,)),
+     ((7, 5), (7, 5, 7), (7, 1)), ((5,), (3, 5, 7), (1, 7)), ((1, 5), (5, 1), (1, 1))],
+)  # fmt: skip
+def test_a_bias_is_an_argument(long_way, dtype, activation, a, b, bias):
+    """Each call has another view; out is new, given, or c itself."""
+    dtype = named(dtype)
+    if activation and dtype.kind in "ci":
+        pytest.skip("activations are of real numbers")
+    x, y = floats(*a, dtype=dtype), floats(*b, dtype=dtype)
+    many = floats(9, *bias, dtype=dtype)
+    c = floats(*np.matmul(np.ones(a), np.ones(b)).shape, dtype=dtype)
+
+    options = {"activation": activation, "backend": "cpu"}
+
+    def products(view):
+        own = c.copy()
+        return [
+            gemm.gemm(x, y, bias=view, **options),
+            gemm.gemm(x, y, bias=view, out=np.full(c.shape, 9, dtype), **options),
+            gemm.gemm(x, y, c, alpha=2, beta=-1, bias=view, **options),
+            gemm.gemm(x, y, own, beta=1, bias=view, out=own, **options),
+        ]  # fmt: skip
+
+    repeated = [products(view) for view in many]
+    assert len(long_way) == 4
+    for view, found in zip(many, repeated, strict=True):
+        repeat.forget()
+        for one, right in zip(found, products(view), strict=True):
+            np.testing.assert_array_equal(one, right)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", *NARROW])
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (False, True)])
+def test_a_bias_and_operands_that_lie_otherwise(long_way, dtype, turned):
+    dtype = named(dtype)
+    big = [floats(24, 24, dtype=dtype) for _ in range(3)]
+    cut = {
+        "c": np.s_[:8, :8], "f": np.s_[:8, :8], "steps": np.s_[::3, ::3], "back": np.s_[23:15:-1, :8],
+        "wide": np.s_[:8, ::3],
+    }  # fmt: skip
+    for name, where in cut.items():
+        x, y, c = (each[where].T if name == "f" else each[where] for each in big)
+        for stack in (False, True):
+            left = np.broadcast_to(x, (3, 8, 8)) if stack else x
+            repeat.forget()
+            long_way.clear()
+            options = {"trans_a": turned[0], "trans_b": turned[1], "beta": 2, "backend": "cpu"}
+            found = [gemm.gemm(left, y, c, bias=row, **options) for row in big[2][:3, :8]]
+            assert len(long_way) == 1
+            for row, one in zip(big[2][:3, :8], found, strict=True):
+                repeat.forget()
+                np.testing.assert_array_equal(one, gemm.gemm(left, y, c, bias=row, **options))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.filterwarnings("error")
+def test_a_bias_with_alpha_and_beta_of_nothing(dtype):
+    x, y, c = (np.full((4, 4), np.nan, dtype) for _ in range(3))
+    z, infinite = floats(4, dtype=dtype), np.full((1, 4), np.inf, dtype)
+    for _ in range(3):
+        np.testing.assert_array_equal(gemm.gemm(x, y, c, alpha=0, bias=z, backend="cpu"), np.broadcast_to(z, (4, 4)))
+        ones = np.ones((4, 4), dtype)
+        np.testing.assert_array_equal(gemm.gemm(ones, ones, c, bias=z, backend="cpu"), 4 + np.broadcast_to(z, (4, 4)))
+        assert np.isnan(gemm.gemm(ones, ones, c, beta=1, bias=z, backend="cpu")).all()
+        assert np.isnan(gemm.gemm(ones, ones, alpha=np.nan, bias=z, backend="cpu")).all()
+        assert np.isnan(gemm.gemm(ones, ones, alpha=-np.inf, bias=infinite, backend="cpu")).all(), "without a warning"
+        assert (gemm.gemm(ones, ones, bias=infinite, activation="relu", backend="cpu") == np.inf).all()
+
+
+def test_a_bias_that_may_not_be_repeated(long_way):
+    x, y = floats(4, 4), floats(4, 4)
+    z, out = floats(4), np.empty((4, 4), np.float32)
+    right = x @ y
+    gemm.gemm(x, y, bias=z, out=out, backend="cpu")
+    gemm.gemm(x, y, bias=z, out=out, backend="cpu")
+    assert len(long_way) == 1
+    for bias in (z.astype("f8"), z.astype(z.dtype.newbyteorder()), np.repeat(z, 2)[::2], [*z.tolist()]):
+        np.testing.assert_array_equal(gemm.gemm(x, y, bias=bias, out=out, backend="cpu"), right + z)
+    unaligned = np.zeros(17, np.uint8)[1:].view(np.float32)
+    unaligned[...] = z
+    np.testing.assert_array_equal(gemm.gemm(x, y, bias=unaligned, out=out, backend="cpu"), right + z)
+    for row in (out[1], out[:, 2:3], out[::-1][0]):
+        for _ in range(2):
+            out[...] = floats(4, 4)
+            kept = row.copy()
+            gemm.gemm(x, y, bias=row, out=out, backend="cpu")
+            np.testing.assert_array_equal(out, right + kept)
+    both = floats(9, 4)  # out and bias share a row, or touch
+    for first in range(6):
+        kept = both[first].copy()
+        gemm.gemm(x, y, bias=both[first], out=both[1:5], backend="cpu")
+        np.testing.assert_array_equal(both[1:5], right + kept)
+    for wrong in (floats(5), floats(3, 1), floats(4, 4), floats(1, 1, 4), np.float32(1)):
+        with pytest.raises(ValueError, match="bias"):
+            gemm.gemm(x, y, bias=wrong, out=out, backend="cpu")
+    with pytest.raises(TypeError, match="bias"):
+        gemm.gemm(x, y, bias=z + 1j, out=out, backend="cpu")
+    np.testing.assert_array_equal(gemm.gemm(x, y, out=out, backend="cpu"), right)
+
+
+def test_new_biases_scalars_and_shapes_in_rotation(long_way):
+    """1,000 kinds, each with another bias, alpha and beta at every turn."""
+    arrays = [(floats(m, 3), floats(3, n), floats(m, n)) for m in range(1, 41) for n in range(1, 26)]
+    row = floats(80)
+    for turn in range(3):
+        long_way.clear()
+        for number, (x, y, c) in enumerate(arrays):
+            alpha, beta, bias = 1.0 + number + turn, 2.0 + turn, row[turn : turn + y.shape[1]]
+            found = gemm.gemm(x, y, c, alpha=alpha, beta=beta, bias=bias, backend="cpu")
+            np.testing.assert_array_equal(found, alpha * (x @ y) + beta * c + bias)
+        assert len(long_way) == (0 if turn else 1000)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_a_plan_and_a_prepared_matrix_with_new_biases(long_way, monkeypatch, activation):
+    x, y, rows = floats(7, 5), floats(5, 6), floats(30, 6)
+    plan = gemm.plan(x, y, bias=rows[0], activation=activation, backend="cpu")
+    prepared, real = gemm.prepare(y, backend="cpu"), gemm.prepared.normalise
+    monkeypatch.setattr(
+        gemm.prepared, "normalise", lambda *given, **options: long_way.append(given) or real(*given, **options)
+    )
+    ways = (
+        lambda bias: plan(x, y, bias=bias),
+        lambda bias: gemm.gemm(x, prepared, bias=bias, activation=activation, backend="cpu"),
+    )
+    for way in ways:
+        long_way.clear()
+        for row in rows:
+            right = x @ y + row
+            np.testing.assert_array_equal(way(row), np.maximum(right, 0) if activation else right)
+        assert len(long_way) == 1
+
+
+def test_products_with_a_bias_are_complete_in_their_turn(long_way):
+    """What waits in a Batch is computed before one that has a bias, which may read it."""
+    x, y = floats(4, 4), floats(4, 4)
+    for _ in range(3):
+        first, row = np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
+        with gemm.batching():
+            gemm.gemm(x, y, out=row, backend="cpu")
+            gemm.gemm(x, y, bias=row[1], out=first, backend="cpu")
+            np.testing.assert_array_equal(first, x @ y + (x @ y)[1])
+            gemm.gemm(x, first, out=row, backend="cpu", activation="relu")
+            gemm.gemm(x, first, out=row, backend="cpu", activation="relu")
+        np.testing.assert_array_equal(row, np.maximum(x @ first, 0))
+    assert len(long_way) >= 2
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_converted_operands_are_repeated(long_way, dtype):
+    """Of types that are multiplied as wider ones: by themselves, with a bias, and as a Batch."""
+    x, y, c = floats(4, 6, dtype=named(dtype)), floats(6, 4, dtype=named(dtype)), floats(4, 4)
+    wide = {"dtype": np.float32, "backend": "cpu"}
+    assert isinstance(gemm.plan(x, y, **wide)._launch, Converting)
+    right = x.astype("f4") @ y.astype("f4")
+    long_way.clear()
+    for number in range(5):
+        np.testing.assert_array_equal(gemm.gemm(x, y, c, beta=number + 1, **wide), right + (number + 1) * c)
+        np.testing.assert_array_equal(gemm.gemm(x, y, bias=c[number % 4], **wide), right + c[number % 4])
+        np.testing.assert_array_equal(gemm.gemm(y, x, trans_a=True, trans_b=True, **wide), right.T)
+    assert len(long_way) == 3
+    gemm.gemm(x, y, **wide)
+    for found in gemm.gemm_many([x] * 50, [y] * 50, **wide):
+        np.testing.assert_array_equal(found, right)
+    for found in gemm.gemm_many([x] * 50, [y] * 50, activation="relu", backend="cpu"):
+        np.testing.assert_array_equal(found, np.maximum(right, 0))
+
+
+def ending(monkeypatch, where, name):
+    """Makes `name` of `where` forget all that is repeated when it has returned, as when a kernel fails elsewhere."""
+    real = getattr(where, name)
+
+    def run(*given, **options):
+        found = real(*given, **options)
+        worker = threading.Thread(target=trust.forget_choices)
+        worker.start(), worker.join()
+        return found
+
+    monkeypatch.setattr(where, name, run)
+
+
+@pytest.mark.parametrize("way", ["gemm", "plan", "prepared"])
+def test_a_product_in_flight_is_not_learned_once_its_kernel_failed(long_way, monkeypatch, way):
+    """By no memo there is: the call after it takes the long way, and the one after that does not."""
+    x, y = floats(4, 3), floats(3, 5)
+    plan, prepared = gemm.plan(x, y, backend="cpu"), gemm.prepare(y, backend="cpu")
+    call = {
+        "gemm": lambda: gemm.gemm(x, y, backend="cpu"), "plan": lambda: plan(x, y),
+        "prepared": lambda: gemm.gemm(x, prepared),
+    }[way]  # fmt: skip
+    with monkeypatch.context() as patch:
+        if way == "prepared":
+            ending(patch, gemm.prepared.Prepared, "_launched")
+        else:
+            ending(patch, sys.modules["gemm.api"].dispatch, "run")
+        call()
+    module = gemm.prepared if way == "prepared" else sys.modules["gemm.api"]
+    real = module.normalise
+    monkeypatch.setattr(module, "normalise", lambda *given, **more: long_way.append(given) or real(*given, **more))
+    long_way.clear()
+    np.testing.assert_array_equal(call(), x @ y)
+    assert long_way, "what was chosen before is repeated"
+    long_way.clear()
+    np.testing.assert_array_equal(call(), x @ y)
+    assert not long_way
+    trust.forget_choices()
+    call()
+    assert long_way, "what was learned before is repeated"
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import repeated
 
 import gemm
 from gemm import repeat
@@ -224,3 +225,29 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
         assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
     assert len(enqueued) == 9
     assert handle.held == 0
+
+
+def test_a_thousand_shapes_in_rotation(queue, enqueued):
+    repeated.a_thousand_shapes(lambda x: cla.to_device(queue, x), lambda x: x.get(), biased=False, kernel=KERNEL)
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, SPLIT])
+def test_scalars_are_arguments(queue, enqueued, kernel):
+    repeated.scalars(lambda x: cla.to_device(queue, x), lambda x: x.get(), kernel=kernel)
+
+
+def test_scalars_of_sums_in_parts(queue, enqueued):
+    """Two kernels take them: of the parts, and of their sum."""
+    a, b, c = arrays(queue, (3, 8000), (8000, 16), (3, 16))
+    for number in range(5):
+        found = gemm.gemm(a, b, c, alpha=1 + number, beta=2 - number, kernel=SPLIT)
+        assert np.array_equal(found.get(), (1 + number) * (a.get() @ b.get()) + (2 - number) * c.get())
+    assert len(enqueued) == 2  # beta is 0, and is not
+
+
+def test_plans_and_prepared_matrices_forget(queue, enqueued):
+    key = registry.backend("opencl").devices()[0].key
+    repeated.plans_and_prepared(
+        lambda x: cla.to_device(queue, x), lambda x: x.get(),
+        lambda x: gemm.prepare(x, kernel=KERNEL, backend=key), kernel=KERNEL,
+    )  # fmt: skip

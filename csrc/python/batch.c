@@ -60,13 +60,14 @@ void gemm_batch_resume(PyObject *self) {
 int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
                      const gemm_scalar *scale) {
     for (int i = all->kind_count; i-- > 0;)
-        if (all->kinds[i].by == by && all->kinds[i].what.plan == found->plan &&
+        if (all->kinds[i].by == by && all->kinds[i].what.plan == gemm_memo_plan(found) &&
             !memcmp(all->kinds[i].scale, scale, sizeof all->kinds[i].scale) &&
             !memcmp(&all->kinds[i].what.key, &found->key, sizeof found->key))
             return i;
     if (all->kind_count == MOST_KINDS) return -1;
     kind *fresh = &all->kinds[all->kind_count];
-    fresh->what = *found, fresh->by = by, fresh->bytes = 0, fresh->at.reads_c = found->key.role_of_c == 1;
+    fresh->what = *found, fresh->what.plan = gemm_memo_plan(found), fresh->by = by, fresh->bytes = 0,
+    fresh->at.reads_c = found->key.role_of_c == 1;
     for (int i = 0; i < OPERANDS; i++) {
         fresh->at.low[i] = (ptrdiff_t)(at[i].low - (uintptr_t)at[i].data);
         fresh->at.high[i] = (ptrdiff_t)(at[i].high - (uintptr_t)at[i].data);
@@ -135,16 +136,18 @@ static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObj
 
 /* Remembers a product, and gives its result, a new reference. */
 static int add(batch *self, memo *by, PyObject *const *given, PyObject **result) {
-    extent at[OPERANDS];
+    extent at[ARRAYS];
     gemm_scalar scale[SCALES];
+    if (given[BIAS] != Py_None) return LARGE; /* which cannot wait */
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
     const int columns = self->now.count && !self->now.entries; /* that an exception left */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
+    if (!gemm_memo_holds(by)) return UNKNOWN;
     const int alike = add_alike(&self->now, by, given, result);
     if (alike) return alike;
     const slot *found = gemm_memo_find(by, given, at, scale);
     if (!found) return UNKNOWN;
-    if (found->work > (found->plan ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
+    if (found->work > (gemm_memo_plan(found) ? MOST_WORK : MOST_WORK_ELSEWHERE)) return LARGE;
     pending *all = &self->now;
     if (!make_room(all)) return FAILED;
     const int number = gemm_kind_number(all, by, found, given, at, scale);
@@ -419,7 +422,7 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
             if (read < FEW) single = i + MOST_NATIVE;
             continue;
         }
-        PyObject *given[GIVEN] = {[ALPHA] = scales[0], [BETA] = scales[1]}, *result;
+        PyObject *given[GIVEN] = {[BIAS] = Py_None, [ALPHA] = scales[0], [BETA] = scales[1]}, *result;
         for (int operand = 0; operand < OPERANDS; operand++) {
             given[operand] = gemm_column_ahead(columns[operand], i, count);
             if (!given[operand]) return NULL;

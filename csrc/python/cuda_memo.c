@@ -5,22 +5,27 @@
  * repeated (out overlaps an operand, another alignment), takes the long way, whose result is the same.
  */
 #include "cuda.h"
+#include "scalar.h"
 #include "table.h"
 
 enum { OPERANDS = 4, MOST_AXES = 4, ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1 };
+enum { ALPHA = OPERANDS, BETA, GIVEN, SCALES = 2, EACH = SCALE_BYTES / SCALES }; /* what a call brings */
 
 /* What a product is known by: operands' axes, types, shapes and strides in elements. Unused words are 0. */
 typedef struct {
     int64_t role_of_c, device; /* c: absent, an array of its own, or `out` itself */
+    int64_t zero[SCALES];      /* alpha is 0; beta is */
     int64_t type[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
 } signature;
 
 typedef struct {
     signature key;
     PyObject *sequence;
-    PyObject *make; /* makes a result, where calls bring no output */
-    char scale[SCALE_BYTES];
-    uint64_t kept; /* b's address, where it is prepared */
+    PyObject *make;     /* makes a result, where calls bring no output */
+    number_type rounds; /* alpha and beta to this, which a launch takes as `form`, the letters of Python's struct */
+    char form[3];
+    gemm_scalar alpha; /* instead of the call's, where that is 0 */
+    uint64_t kept;     /* b's address, where it is prepared */
     int reads_c;
     uint64_t low_bits[OPERANDS]; /* that addresses must not have */
     int64_t span[OPERANDS][2];   /* bytes before and after the first element that an operand may lie at */
@@ -95,18 +100,54 @@ static int fitting(const slot *known, const uint64_t *at, int role_of_c) {
     return 1;
 }
 
+/* alpha and beta as a call brings them; 0: they are no numbers that are read at once. */
+static int read_scales(PyObject *const *given, signature *key, number *scales) {
+    for (int i = 0; i < SCALES; i++) {
+        if (!gemm_read_number(given[ALPHA + i], &scales[i])) return 0;
+        key->zero[i] = gemm_is_zero(&scales[i].value);
+    }
+    return 1;
+}
+
+/* Writes a number, of one part or two, as `form` says. */
+static void pack(const char *form, const gemm_scalar *x, char *to) {
+    const double parts[] = {x->re, x->im};
+    const uint32_t word = (uint32_t)(uint64_t)x->integer;
+    for (int i = 0; form[i]; i++) {
+        const float narrow = (float)parts[i];
+        if (form[i] == 'f') memcpy(to + i * (int)sizeof narrow, &narrow, sizeof narrow);
+        if (form[i] == 'd') memcpy(to + i * (int)sizeof parts[i], &parts[i], sizeof parts[i]);
+        if (form[i] == 'I') memcpy(to, &word, sizeof word);
+        if (form[i] == 'Q') memcpy(to, &x->integer, sizeof x->integer);
+    }
+}
+
+/* Rounds alpha and beta for a launch; 0: it would not be the product that `known` is, or there is none. */
+static int round_scales(const slot *known, const number *from, char *scale) {
+    memset(scale, 0, SCALE_BYTES);
+    for (int i = 0; i < SCALES; i++) {
+        gemm_scalar rounded;
+        if (!gemm_round_number(&from[i], known->rounds, &rounded) || gemm_is_zero(&rounded) != known->key.zero[i])
+            return 0;
+        pack(known->form, i == 0 && known->key.zero[0] ? &known->alpha : &rounded, scale + i * EACH);
+    }
+    return 1;
+}
+
 PyDoc_STRVAR(repeat_doc,
-             "run(a, b, c, out, /)\n--\n\n"
+             "run(a, b, c, out, alpha, beta, /)\n--\n\n"
              "Enqueue the product, into `out` or (None) a new array, if one like it was learned; else None.");
 
 static PyObject *memo_run(PyObject *object, PyObject *const *arrays, Py_ssize_t count) {
     const memo *self = (memo *)object;
     signature key, ignored;
     uint64_t at[SLOTS] = {0};
-    if (count != OPERANDS) return PyErr_Format(PyExc_TypeError, "run takes 4 arguments, got %zd", count);
-    if (!read_operands(self, arrays, &key, at)) Py_RETURN_NONE;
+    number scales[SCALES];
+    char scale[SCALE_BYTES];
+    if (count != GIVEN) return PyErr_Format(PyExc_TypeError, "run takes %d arguments, got %zd", GIVEN, count);
+    if (!read_operands(self, arrays, &key, at) || !read_scales(arrays, &key, scales)) Py_RETURN_NONE;
     const slot *found = (const slot *)gemm_table_find(&self->slots, &key);
-    if (!found) Py_RETURN_NONE;
+    if (!found || !round_scales(found, scales, scale)) Py_RETURN_NONE;
     const slot known = *found; /* others may learn meanwhile, which moves it */
     Py_INCREF(known.sequence);
     Py_INCREF(known.make);
@@ -127,7 +168,7 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arrays, Py_ssize_t 
     if (good) {
         if (!stream) stream = (void *)(uintptr_t)LEGACY_STREAM;
         PyThreadState *state = PyEval_SaveThread();
-        good = !gemm_sequence_launch(known.sequence, at, stream, known.scale, &which);
+        good = !gemm_sequence_launch(known.sequence, at, stream, scale, &which);
         PyEval_RestoreThread(state);
     }
     Py_DECREF(known.sequence);
@@ -138,30 +179,40 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arrays, Py_ssize_t 
     Py_RETURN_NONE; /* the long way meets the same error, and knows what to do */
 }
 
-PyDoc_STRVAR(learn_doc, "learn(a, b, c, out, make, sequence, scale, kept, reads_c, aligned, spans, /)\n--\n\n"
-                        "Remember that operands like these are multiplied by `sequence`.");
+PyDoc_STRVAR(learn_doc,
+             "learn(a, b, c, out, alpha, beta, make, sequence, rounds, form, zero, kept, reads_c, aligned, spans, /)\n"
+             "--\n\n"
+             "Remember that operands like these are multiplied by `sequence`.\n\n"
+             "alpha and beta may be others then, but for being 0; they are rounded to a type such as \"f4\", and a "
+             "launch takes them as struct packs `form`. `zero` is launched for an alpha of 0.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *arguments) {
     memo *self = (memo *)object;
     slot fresh;
     memset(&fresh, 0, sizeof fresh);
-    PyObject *arrays[OPERANDS], *kind;
+    PyObject *arrays[GIVEN], *zero, *kind;
     uint64_t at[SLOTS] = {0};
-    const char *scale;
-    Py_ssize_t size;
+    number scales[SCALES], instead;
+    const char *rounds, *form;
+    char scale[SCALE_BYTES];
     unsigned long long kept, aligned[OPERANDS];
     long long spans[2 * OPERANDS];
-    if (!PyArg_ParseTuple(arguments, "OOOOOOy#Kp(KKKK)(LLLLLLLL):learn", &arrays[A], &arrays[B], &arrays[C],
-                          &arrays[OUT], &fresh.make, &fresh.sequence, &scale, &size, &kept, &fresh.reads_c, &aligned[0],
-                          &aligned[1], &aligned[2], &aligned[3], &spans[0], &spans[1], &spans[2], &spans[3], &spans[4],
-                          &spans[5], &spans[6], &spans[7]))
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOOssOKp(KKKK)(LLLLLLLL):learn", &arrays[A], &arrays[B], &arrays[C],
+                          &arrays[OUT], &arrays[ALPHA], &arrays[BETA], &fresh.make, &fresh.sequence, &rounds, &form,
+                          &zero, &kept, &fresh.reads_c, &aligned[0], &aligned[1], &aligned[2], &aligned[3], &spans[0],
+                          &spans[1], &spans[2], &spans[3], &spans[4], &spans[5], &spans[6], &spans[7]))
         return NULL;
     kind = PyObject_GetAttrString(object, "sequence_type");
     const int ours = kind && PyObject_IsInstance(fresh.sequence, kind) == 1;
     Py_XDECREF(kind);
-    if (!ours || size != SCALE_BYTES) return PyErr_Format(PyExc_TypeError, "learn wants a Sequence and 32 bytes");
-    if (!read_operands(self, arrays, &fresh.key, at)) Py_RETURN_FALSE;
-    memcpy(fresh.scale, scale, SCALE_BYTES);
+    if (!ours || strlen(form) >= sizeof fresh.form)
+        return PyErr_Format(PyExc_TypeError, "learn wants a Sequence, and a form of one or two letters");
+    if (!gemm_read_type(rounds, &fresh.rounds)) return NULL;
+    memcpy(fresh.form, form, strlen(form));
+    if (!read_operands(self, arrays, &fresh.key, at) || !read_scales(arrays, &fresh.key, scales)) Py_RETURN_FALSE;
+    if (!gemm_read_number(zero, &instead) || !gemm_round_number(&instead, fresh.rounds, &fresh.alpha) ||
+        !round_scales(&fresh, scales, scale))
+        Py_RETURN_FALSE;
     fresh.kept = kept;
     for (int i = 0; i < OPERANDS; i++) {
         fresh.low_bits[i] = aligned[i] - 1;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, LINES = 64 };
-enum { OPTION = GIVEN, BIAS }; /* what a keyword is, besides C, OUT, ALPHA and BETA */
+enum { OPTION = GIVEN }; /* what a keyword is, besides C, OUT, BIAS, ALPHA and BETA */
 
 /* A line of code that has called before. */
 typedef struct {
@@ -36,7 +36,7 @@ static void put(line *place, const line *fresh) {
     for (int i = 0; i < KEYWORDS; i++) Py_XDECREF(before.value[i]);
 }
 
-/* Whether this is a call from `from`; fills in c, out, alpha and beta. */
+/* Whether this is a call from `from`; fills in c, out, bias, alpha and beta. */
 static int comes_from(const line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
                       Py_ssize_t count, PyObject **given) {
     if (!from->memo || from->keywords != keywords || from->positional != positional) return 0;
@@ -59,7 +59,8 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* The Memo for a call's options, a new reference, and c, out, alpha and beta; fills in `from`. NULL without an error: there is none. */
+/* The Memo for a call's options, a new reference, and c, out, bias, alpha and beta; fills in `from`. NULL without an
+ * error: there is none. */
 static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
                          Py_ssize_t count, PyObject **given) {
     PyObject *option[OPTIONS];
@@ -75,7 +76,6 @@ static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t posi
                   : number == FIXED     ? C
                   : number == FIXED + 1 ? OUT
                                         : BIAS;
-        if (role[i] == BIAS && value != Py_None) return NULL;
         if (role[i] == C && positional > C) return NULL; /* given twice */
         if (role[i] == OPTION)
             option[number - SCALES] = value;
@@ -128,8 +128,9 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
     (void)module;
     const Py_ssize_t count = keywords ? PyTuple_Size(keywords) : 0;
     if (positional == C || positional == OUT) { /* a and b, or these and c */
-        PyObject *const bare[GIVEN] = {arguments[A], arguments[B],      positional > C ? arguments[C] : Py_None,
-                                       Py_None,      front.defaults[0], front.defaults[1]};
+        PyObject *const bare[GIVEN] = {arguments[A],     arguments[B], positional > C ? arguments[C] : Py_None,
+                                       Py_None,          Py_None,      front.defaults[0],
+                                       front.defaults[1]};
         PyObject *given[GIVEN];
         memcpy(given, bare, sizeof given);
         line *from = &front.lines[((uintptr_t)keywords / sizeof(void *) + (uintptr_t)positional) % LINES];

@@ -123,15 +123,15 @@ static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_
 
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work) {
-    PyObject *given[GIVEN] = {[ALPHA] = scales[0], [BETA] = scales[1]};
-    extent at[OPERANDS];
+    PyObject *given[GIVEN] = {[BIAS] = Py_None, [ALPHA] = scales[0], [BETA] = scales[1]};
+    extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
     if (now->kind_count || now->entries) return 0; /* a product failed before it was pending */
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;
     const slot *found = gemm_memo_find(by, given, at, scale);
-    if (!found || !found->plan || found->work > MOST_WORK) return 0;
+    if (!found || !gemm_memo_plan(found) || found->work > MOST_WORK) return 0;
     if (found->work * (double)(count - start) >= most_work) return 0;
     const kind *what = &now->kinds[gemm_kind_number(now, by, found, given, at, scale)];
     PyObject *first = gemm_memo_output(&what->what, given, at);

@@ -65,22 +65,32 @@ int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data
     return operands[OUT] == Py_None || array_alike(key, OUT, operands[OUT], &data[OUT]);
 }
 
+/* What was chosen in an era that has ended may have failed since. */
+static PyObject *era;
+
+int gemm_memo_holds(const memo *self) {
+    return self->era == era;
+}
+
 static int apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
 
-/* The signature and extents of a, b, c and out (None: absent); 0 if their product cannot be repeated from here. */
+/* The signature and extents of a, b, c, out and bias (None: absent); 0 if their product cannot be repeated from here. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
-    memset(where, 0, OPERANDS * sizeof *where);
+    memset(where, 0, ARRAYS * sizeof *where);
     if (!read_array(arrays[A], A, key, &where[A]) || !read_array(arrays[B], B, key, &where[B])) return 0;
     if (arrays[C] != Py_None) {
         key->role_of_c = arrays[C] == arrays[OUT] ? 2 : 1;
         if (!read_array(arrays[C], C, key, &where[C])) return 0;
     }
+    const int biased = arrays[BIAS] != Py_None;
+    if (biased && !read_array(arrays[BIAS], BIAS, key, &where[BIAS])) return 0;
     if (arrays[OUT] == Py_None) return 1;
     return read_array(arrays[OUT], OUT, key, &where[OUT]) && apart(&where[A], &where[OUT]) &&
-           apart(&where[B], &where[OUT]) && (key->role_of_c != 1 || apart(&where[C], &where[OUT]));
+           apart(&where[B], &where[OUT]) && (key->role_of_c != 1 || apart(&where[C], &where[OUT])) &&
+           (!biased || apart(&where[BIAS], &where[OUT]));
 }
 
 static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
@@ -138,7 +148,7 @@ static int compute(const memo *self, const slot *known, const gemm_scalar *scale
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale) {
     signature key;
     number scales[SCALES];
-    if (!read_given(given, &key, at, scales)) return NULL;
+    if (!gemm_memo_holds(self) || !read_given(given, &key, at, scales)) return NULL;
     const slot *found = (const slot *)gemm_table_find(&self->slots, &key);
     return found && round_scales(found, scales, scale) ? found : NULL;
 }
@@ -159,30 +169,85 @@ PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *
     return result;
 }
 
+static void hold(const slot *known) {
+    Py_INCREF(known->keep);
+    Py_INCREF(known->make);
+    Py_XINCREF(known->finish);
+    Py_XINCREF(known->wide);
+}
+
 static void let_go(const slot *known) {
     Py_DECREF(known->keep);
     Py_DECREF(known->make);
+    Py_XDECREF(known->finish);
+    Py_XDECREF(known->wide);
+}
+
+/* `array` as one of another dtype, ordered as it is, and where that lies; NULL: an error is set. */
+static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
+    Py_INCREF(wide);
+    PyObject *made = PyArray_NewLikeArray((PyArrayObject *)array, NPY_KEEPORDER, (PyArray_Descr *)wide, 0);
+    if (made && PyArray_CopyInto((PyArrayObject *)made, (PyArrayObject *)array)) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    if (made) at->data = PyArray_BYTES((PyArrayObject *)made);
+    return made;
+}
+
+/* A new array for the sums of `result`, whose dtype is narrower than `wide`. */
+static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
+    PyArrayObject *like = (PyArrayObject *)result;
+    Py_INCREF(wide);
+    PyObject *made = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)wide, PyArray_NDIM(like), PyArray_DIMS(like),
+                                          NULL, NULL, 0, NULL);
+    if (made) at->data = PyArray_BYTES((PyArrayObject *)made);
+    return made;
+}
+
+/* The product, into `result`, of operands that are converted first, or that has a bias or an activation; 0: it failed,
+ * with an error set or not. */
+static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
+                          extent *at, PyObject *result) {
+    PyObject *own[OPERANDS] = {NULL}, *done = NULL;
+    const int narrow =
+        known->wide && PyArray_ITEMSIZE((PyArrayObject *)result) < PyDataType_ELSIZE((PyArray_Descr *)known->wide);
+    int good = 1;
+    if (known->wide && !known->key.zero[0])
+        for (int i = A; i <= B && good; i++) good = (own[i] = widened(given[i], known->wide, &at[i])) != NULL;
+    if (good && narrow && !known->key.zero[1]) good = (own[C] = widened(given[C], known->wide, &at[C])) != NULL;
+    if (good && narrow) good = (own[OUT] = sums_of(result, known->wide, &at[OUT])) != NULL;
+    good = good && compute(self, known, scale, at) == GEMM_OK;
+    if (good && known->finish) {
+        PyObject *sums = own[OUT] ? own[OUT] : result;
+        done = PyObject_CallFunctionObjArgs(known->finish, sums, result, given[BIAS], NULL);
+        good = done != NULL;
+        Py_XDECREF(done);
+    }
+    for (int i = 0; i < OPERANDS; i++) Py_XDECREF(own[i]);
+    return good;
 }
 
 PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *given) {
     const memo *self = (const memo *)object;
-    extent at[OPERANDS];
+    extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     const slot *found = gemm_memo_find(self, given, at, scale);
     if (!found || !found->plan) return NULL;
     const slot known = *found; /* others may learn meanwhile, which moves it */
-    Py_INCREF(known.keep);
-    Py_INCREF(known.make);
+    hold(&known);
     PyObject *result = gemm_memo_output(&known, given, at);
-    if (result && compute(self, &known, scale, at) != GEMM_OK) {
-        Py_DECREF(result);
+    const int done = result && (known.finish || known.wide ? compute_around(self, &known, scale, given, at, result)
+                                                           : compute(self, &known, scale, at) == GEMM_OK);
+    if (!done) {
+        Py_XDECREF(result);
         result = NULL;
     }
     let_go(&known);
     return result;
 }
 
-PyDoc_STRVAR(run_doc, "run(a, b, c, out, alpha, beta, /)\n--\n\n"
+PyDoc_STRVAR(run_doc, "run(a, b, c, out, bias, alpha, beta, /)\n--\n\n"
                       "The product, in `out` or (None) in a new array, if one like it was learned; else None.");
 
 static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
@@ -195,20 +260,35 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
+
+static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    memo *self = (memo *)object;
+    table left = self->slots; /* letting go of these may run anything */
+    memset(&self->slots, 0, sizeof self->slots);
+    self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
+    for (uint32_t i = 0; i < left.count; i++) let_go((const slot *)left.entries + i);
+    gemm_table_free(&left);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(
     learn_doc,
-    "learn(a, b, c, out, alpha, beta, make, plan, rounds, zero, keep, /)\n--\n\n"
+    "learn(a, b, c, out, bias, alpha, beta, began, make, plan, rounds, zero, keep, finish, wide, /)\n--\n\n"
     "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
     "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nWith "
     "out=None, `make` is the result's (shape, dtype). alpha and beta may be others then, but for being 0; they "
-    "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. What cannot be repeated is "
-    "not learned.");
+    "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. finish(sums, out, bias), or None, "
+    "is called after the plan has run, whose result is `sums`: out itself, but a new array where `wide` is wider. The "
+    "plan is of a and b that are converted to that dtype (unless None), and so is c where sums are. What cannot be "
+    "repeated is not learned, nor what was chosen in an era `began` that has ended.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    enum { MAKE = GIVEN, PLAN, ROUNDS, ZERO, KEEP, COUNT };
+    enum { BEGAN = GIVEN, MAKE, PLAN, ROUNDS, ZERO, KEEP, FINISH, WIDE, COUNT };
     memo *self = (memo *)object;
     slot fresh, before;
-    extent at[OPERANDS];
+    extent at[ARRAYS];
     number scales[SCALES], zero;
     gemm_scalar scale[SCALES];
     if (!counted(count, COUNT, "learn")) return NULL;
@@ -235,8 +315,19 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
         for (int i = 0; i < fresh.axes; i++) fresh.shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
         if (PyErr_Occurred()) return NULL;
     }
-    Py_INCREF(fresh.keep);
-    Py_INCREF(fresh.make);
+    if (arguments[FINISH] != Py_None) fresh.finish = arguments[FINISH];
+    if (arguments[WIDE] != Py_None) fresh.wide = arguments[WIDE];
+    if (fresh.wide && !PyObject_TypeCheck(fresh.wide, &PyArrayDescr_Type))
+        return PyErr_Format(PyExc_TypeError, "`wide` is a dtype, or None");
+    if (self->era != arguments[BEGAN]) { /* others may learn meanwhile, or forget */
+        Py_XDECREF(memo_clear(object, NULL));
+        PyObject *ended = self->era;
+        Py_INCREF(arguments[BEGAN]);
+        self->era = arguments[BEGAN];
+        Py_XDECREF(ended);
+    }
+    if (era != arguments[BEGAN]) Py_RETURN_NONE;
+    hold(&fresh);
     const int put = gemm_table_put(&self->slots, &fresh, &before);
     if (put == NO_MEMORY) let_go(&fresh);
     if (put == REPLACED) let_go(&before);
@@ -244,22 +335,10 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
-
-static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
-    (void)ignored;
-    memo *self = (memo *)object;
-    table left = self->slots; /* letting go of these may run anything */
-    memset(&self->slots, 0, sizeof self->slots);
-    self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
-    for (uint32_t i = 0; i < left.count; i++) let_go((const slot *)left.entries + i);
-    gemm_table_free(&left);
-    Py_RETURN_NONE;
-}
-
 static PyObject *memo_length(PyObject *object, PyObject *ignored) {
     (void)ignored;
-    return PyLong_FromUnsignedLong(((const memo *)object)->slots.count);
+    const memo *self = (const memo *)object;
+    return PyLong_FromUnsignedLong(gemm_memo_holds(self) ? self->slots.count : 0);
 }
 
 PyDoc_STRVAR(length_doc, "known()\n--\n\nHow many kinds of products it knows.");
@@ -292,6 +371,7 @@ static void memo_free(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(memo_clear(object, NULL));
     Py_XDECREF(self->options);
+    Py_XDECREF(self->era);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -316,6 +396,32 @@ static PyType_Slot type_slots[] = {
 
 PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT, type_slots};
 
+PyDoc_STRVAR(since_doc, "since()\n--\n\nThe era, which ends when what was chosen before is not to be repeated.");
+
+static PyObject *since(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    Py_INCREF(era);
+    return era;
+}
+
+PyDoc_STRVAR(forget_doc, "forget()\n--\n\nEnd the era: no product is repeated that was chosen before.");
+
+static PyObject *forget(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    static unsigned long long number;
+    PyObject *ended = era, *fresh = PyLong_FromUnsignedLongLong(++number);
+    if (!fresh) return NULL;
+    era = fresh;
+    Py_XDECREF(ended);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"since", since, METH_NOARGS, since_doc},
+    {"forget", forget, METH_NOARGS, forget_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_memo", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
 static int add_type(PyObject *to, PyType_Spec *spec, const char *name) {
@@ -327,9 +433,11 @@ static int add_type(PyObject *to, PyType_Spec *spec, const char *name) {
 
 PyMODINIT_FUNC PyInit__memo(void) {
     import_array(); /* returns NULL itself where it fails */
-    PyObject *made = PyModule_Create(&module);
-    if (made && add_type(made, &gemm_memo_type, "Memo") && add_type(made, &gemm_batch_type, "Batch") &&
-        !PyModule_AddFunctions(made, gemm_front_methods) && !PyModule_AddFunctions(made, gemm_batch_methods))
+    PyObject *begun = forget(NULL, NULL), *made = begun ? PyModule_Create(&module) : NULL;
+    Py_XDECREF(begun);
+    if (made && !PyModule_AddFunctions(made, functions) && add_type(made, &gemm_memo_type, "Memo") &&
+        add_type(made, &gemm_batch_type, "Batch") && !PyModule_AddFunctions(made, gemm_front_methods) &&
+        !PyModule_AddFunctions(made, gemm_batch_methods))
         return made;
     Py_XDECREF(made);
     return NULL;

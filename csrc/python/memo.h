@@ -19,17 +19,18 @@
 #include "scalar.h"
 #include "table.h"
 
-enum { A, B, C, OUT, OPERANDS, ALPHA = OPERANDS, BETA, GIVEN }; /* what a call brings: arrays, or None; and numbers */
+/* What a call brings: arrays, or None; and numbers. */
+enum { A, B, C, OUT, OPERANDS, BIAS = OPERANDS, ARRAYS, ALPHA = ARRAYS, BETA, GIVEN };
 enum { SCALES = 2 };
 enum { MOST_AXES = 3 }; /* operands of more axes are always unknown */
 
 static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
 
-/* What a product is known by: for each operand its axes, shape and strides, in bytes. Unused words are 0. */
+/* What a product is known by: for each array its axes, shape and strides, in bytes. Unused words are 0. */
 typedef struct {
     Py_ssize_t role_of_c;    /* absent, an array of its own, or `out` itself */
     Py_ssize_t zero[SCALES]; /* alpha is 0, so that a and b are not read; beta is 0, so that c is not */
-    Py_ssize_t type[OPERANDS], axes[OPERANDS], shape[OPERANDS][MOST_AXES], strides[OPERANDS][MOST_AXES];
+    Py_ssize_t type[ARRAYS], axes[ARRAYS], shape[ARRAYS][MOST_AXES], strides[ARRAYS][MOST_AXES];
 } signature;
 
 typedef struct {
@@ -45,6 +46,8 @@ typedef struct {
     gemm_scalar alpha;     /* instead of the call's, where that is 0 */
     PyObject *keep;        /* owns the plan */
     PyObject *make;        /* the dtype of a new result, or None where calls bring an output */
+    PyObject *finish;      /* adds the bias and applies the activation; NULL: there is neither */
+    PyObject *wide;        /* the dtype that a and b are converted to, and sums, if the result is narrower; or NULL */
     int axes;              /* of a new result */
     npy_intp shape[MOST_AXES];
     double work; /* multiply-adds */
@@ -56,6 +59,7 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 typedef struct {
     PyObject_HEAD run_function *run;
     PyObject *options; /* of all its products, or None */
+    PyObject *era;     /* in which its products were chosen; it knows none in another one */
     table slots;
 } memo;
 
@@ -63,13 +67,22 @@ typedef struct {
  * alpha and beta as they are launched; NULL without an error: it is unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
-/* Whether the operands are such as `key` was read from, and their data; that out is apart is for the caller to see. */
+/* The plan by which products of a kind may wait; NULL: others than the engine compute those that have waited. */
+static inline const gemm_plan *gemm_memo_plan(const slot *known) {
+    return known->finish || known->wide ? NULL : known->plan;
+}
+
+/* Whether a Memo's products may be repeated: nothing has been forgotten since they were chosen. */
+int gemm_memo_holds(const memo *self);
+
+/* Whether the operands are such as `key`, which has no bias, was read from, and their data; that out is apart is for the
+ * caller to see. */
 int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
 
 /* `out`, or a new array for the result of a kind; a new reference. Fills in where it is. */
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
-/* The product of a, b, c and out (None: absent), alpha and beta, by a Memo that has learned one like it; a new reference.
+/* The product of a, b, c, out and bias (None: absent), alpha and beta, by a Memo that has learned one like it; a new reference.
  * NULL without an error where it has not. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 

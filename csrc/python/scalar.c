@@ -41,6 +41,12 @@ static double narrow(double x, int bits, int least, double largest) {
     return fabs(rounded) > largest ? copysign(INFINITY, rounded) : rounded;
 }
 
+/* Volatile: GCC 12 drops the rounding of two doubles at once. */
+static double single(double x) {
+    volatile float rounded = (float)x;
+    return rounded;
+}
+
 static int round_integer(const number *from, number_type to, gemm_scalar *rounded) {
     static const double TOO_LARGE = 9223372036854775808.; /* 2^63 */
     int64_t x = from->value.integer;
@@ -63,13 +69,13 @@ int gemm_round_number(const number *from, number_type to, gemm_scalar *rounded) 
     rounded->re = re, rounded->im = im, rounded->integer = 0;
     switch (to.kind == 'V' ? 0 : to.kind == 'c' ? to.bytes / 2 : to.bytes) {
     case 0: /* bfloat16, by way of float32 */
-        rounded->re = narrow((double)(float)re, 8, -126, 3.3895313892515355e38);
+        rounded->re = narrow(single(re), 8, -126, 3.3895313892515355e38);
         return to.bytes == 2;
     case 2:
         rounded->re = narrow(re, 11, -14, 65504);
         return 1;
     case 4:
-        rounded->re = (double)(float)re, rounded->im = (double)(float)im;
+        rounded->re = single(re), rounded->im = single(im);
         return 1;
     case 8:
         return 1;

@@ -33,13 +33,19 @@ activation(alpha·a·b + beta·c + bias), each step rounded as gemm.epilogue say
 """
 
 
-def converting(launch: Launch, dtype: str) -> Launch:
-    """`launch` for a and b of narrower types than its `dtype`."""
+class Converting:
+    """`launch` for a and b of narrower types than its `dtype`.
 
-    def converted(a: Any, b: Any, *rest: Any) -> None:
-        launch(converted_once(a, dtype), converted_once(b, dtype), *rest)
+    Attributes:
+        native: that of `launch`, for gemm.repeat; None where it has none. wide: what a and b are converted to.
+    """
 
-    return converted
+    def __init__(self, launch: Launch, dtype: str) -> None:
+        self._launch, self.wide = launch, dtype
+        self.native = getattr(launch, "native", None)
+
+    def __call__(self, a: Any, b: Any, *rest: Any) -> None:
+        self._launch(converted_once(a, self.wide), converted_once(b, self.wide), *rest)
 
 
 def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -91,7 +91,7 @@ class Launcher:
             # Of several launches some may have gone, and have overwritten what no other kernel can read then.
             error.spoilt = not error.memory and z == goal and sum(step.scaled for step in launches.recipe.steps) > 1
             raise
-        self._last.given = launches, layout, scale, (x, y, z, goal, w)
+        self._last.given = launches, layout, (x, y, z, goal, w)
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
         """Launch for stacks as if each of their products lay by itself."""
@@ -106,7 +106,9 @@ class Launcher:
                 if first + some < count:
                     cuda().cuEventSynchronize(slot.event)
 
-    def together(self, replay: Replay, columns: Columns, start: int, count: int) -> tuple[int, Any]:
+    def together(
+        self, replay: Replay, columns: Columns, start: int, count: int, alpha: Any, beta: Any
+    ) -> tuple[int, Any]:
         """Launch as one those of `count` products from number `start` on that are like the one of `replay`.
 
         Returns:
@@ -120,8 +122,8 @@ class Launcher:
                 ready = replay.places(columns, start, count, slot.address, cuda_table.room(slot))
                 if ready is None:
                     return 0, None
-                cuda_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits, replay.scale,
-                                  stream, in_place=ready.in_place)  # fmt: skip
+                cuda_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits,
+                                  self.scale(alpha, beta), stream, in_place=ready.in_place)  # fmt: skip
         return ready.many, ready.made
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
@@ -146,7 +148,7 @@ class Launcher:
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Replay | None:
         """This thread's last launch, of these device arrays (c: None if unused), to repeat; None if it cannot be."""
         given, self._last.given = getattr(self._last, "given", None), None
-        return None if given is None else Replay.of(given, (a, b, c, out, bias))
+        return None if given is None else Replay.of(given, self.scale, self._scale, (a, b, c, out, bias))
 
 
 def layout_of(

@@ -7,7 +7,7 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -55,13 +55,14 @@ class Replay:
     """A product of device arrays, repeatable for arrays like them in any thread.
 
     Attributes:
-        layout, scale: what was launched, and its alpha and beta.
+        layout: what was launched.
     """
 
     def __init__(
-        self, launches: Launches, layout: Layout, scale: bytes, kept: int, reader: Reader, arrays: tuple[Any, ...]
-    ) -> None:
-        self._launches, self._run, self.scale = launches, launches.run, scale
+        self, launches: Launches, layout: Layout, scale: Callable[[Any, Any], bytes], form: str, kept: int,
+        reader: Reader, arrays: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        self._launches, self._run, self._scale, self._form = launches, launches.run, scale, form
         self.layout = layout
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
         self._empty, self._several = reader.empty(arrays[3]), reader.several(arrays[3])
@@ -79,24 +80,31 @@ class Replay:
             self._spans.append(_span((m, n), tuple(size * step for step in layout.bias), size))
 
     @classmethod
-    def of(cls, given: tuple[Launches, Layout, bytes, tuple[int, ...]], arrays: tuple[Any, ...]) -> Replay | None:
+    def of(
+        cls, given: tuple[Launches, Layout, tuple[int, ...]], scale: Callable[[Any, Any], bytes], form: str,
+        arrays: tuple[Any, ...],
+    ) -> Replay | None:  # fmt: skip
         """A replay, if the arrays' library can be read quickly and they are what was launched, not copied before.
 
         Args:
             given: what was launched, and the addresses of a, b, c, out and bias. arrays: these.
+            scale: alpha and beta as they are launched, which struct has as `form` each.
         """
-        launches, layout, scale, addresses = given
+        launches, layout, addresses = given
         reader = cuda_readers.reader(arrays[0].__class__)
         if reader is None or any(
             x is not None and reader.address(x) != address for x, address in zip(arrays, addresses, strict=True)
         ):
             return None
-        return cls(launches, layout, scale, addresses[1], reader, arrays)
+        return cls(launches, layout, scale, form, addresses[1], reader, arrays)
 
-    def taught(self, memo: Any, a: Any, b: Any, c: Any, out: Any, kinds: int) -> Any:
+    def taught(
+        self, memo: Any, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, zero: Any, rounds: str, kinds: int
+    ) -> Any:
         """`memo`, or a new gemm._cuda.Memo, that repeats this product without Python; None for other libraries.
 
-        The arrays are the caller's: b is None where it is a prepared one, out where a new array is wanted.
+        The arrays are the caller's: b is None where it is a prepared one, out where a new array is wanted. So are alpha
+        and beta. zero: what is launched for an alpha of 0. rounds: the type of both, such as "f4".
         """
         kind = a.__class__
         exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
@@ -104,8 +112,8 @@ class Replay:
             return None
         spans = tuple(limit for span in self._spans for limit in span)
         aligned = tuple(mask + 1 for mask in self._masks)
-        lesson = (a, b, c, out, self._empty, self._launches.native, self.scale, self._kept, self._reads_c, aligned,
-                  spans)  # fmt: skip
+        lesson = (a, b, c, out, alpha, beta, self._empty, self._launches.native, rounds, self._form, zero, self._kept,
+                  self._reads_c, aligned, spans)  # fmt: skip
         if memo is None:
             try:
                 memo = importlib.import_module("gemm._cuda").Memo(kind, exchange, kinds)
@@ -141,7 +149,7 @@ class Replay:
             count //= 2
         return Ready(count, bits, in_place, made) if count >= LEAST else None
 
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, bias: Any = None) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
         """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
         address, masks = self._address, self._masks
         x, y = address(a), self._kept if b is None else address(b)
@@ -163,7 +171,7 @@ class Replay:
             if w and w + spans[4][0] < high and low < w + spans[4][1]:
                 return None
         try:
-            self._run(self._stream(out), x, y, z, goal, w, self.scale)
+            self._run(self._stream(out), x, y, z, goal, w, self._scale(alpha, beta))
         except KernelFailed:
             return None  # the long way meets the same error, and knows what to do
         return out

@@ -86,7 +86,7 @@ class Launcher:
         if traffic is None or out.queue is None:
             return None
         with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
-            return Replay.of(self.handle, traffic, (a, b, c, out))
+            return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         # What is kept lies as a kernel reads its right operand.
@@ -169,6 +169,10 @@ class Launcher:
             out.owner.add_event(traffic.after[-1])
             queue.flush()
 
+    def scale(self, alpha: Any, beta: Any) -> np.ndarray:
+        """alpha and beta as kernels take them."""
+        return np.array((alpha, beta), self.dtype).astype(self.sums)
+
     def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
         (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
         kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
@@ -208,7 +212,7 @@ class Launcher:
             addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
         width, height = cols.stop - cols.start, rows.stop - rows.start
         extent, group = self._extent(width, height)
-        scale = np.array(scalars, self.dtype).astype(self.sums)
+        scale = self.scale(*scalars)
         variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
         groups = prod(extent) // prod(group) * goal.shape[0]
         share = k if self.ordered else self.kernel.share(k, groups, self.device.limits["compute_units"])
@@ -226,16 +230,16 @@ class Launcher:
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
             stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
             size = np.array((height, width, steps, stage), np.int32)
-            args = (*left.args, *right.args, *addend.args, *target.args, size, scale, *raw)
+            first = (*left.args, *right.args, *addend.args, *target.args, size)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
-            traffic.run(Command(self._program(variant), *where, args))
+            traffic.run(Command(self._program(variant), *where, (*first, scale, *raw), scale=len(first)))
             traffic.wrote |= isinstance(goal, DeviceView)
         if parts > 1:
-            args = (*raw, np.int32(parts), *addend.args, *target.args, size, scale)
+            first = (*raw, np.int32(parts), *addend.args, *target.args, size)
             lanes = min(128, self.limit)
             where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
             adder = sources.read("kernels/opencl/pack/sum_parts.cl")
-            traffic.run(Command((adder, self.options, "sum_parts"), *where, args))
+            traffic.run(Command((adder, self.options, "sum_parts"), *where, (*first, scale), scale=len(first)))
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 

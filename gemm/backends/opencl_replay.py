@@ -7,10 +7,15 @@ same ones, with other buffers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gemm.backends.opencl_context import Handle
 from gemm.backends.opencl_staging import Traffic
+
+Scale = Callable[[Any, Any], np.ndarray]
 
 MOST = 5
 """Commands of a product that may be repeated: three that pack, a kernel, a sum of parts."""
@@ -28,10 +33,10 @@ class Replay:
 
     Args:
         traffic: the product's commands. arrays: its a, b, c and out; c is None where it is not read, b where it is a
-            prepared one, which stays.
+            prepared one, which stays. scale: alpha and beta as kernels take them.
     """
 
-    def __init__(self, handle: Handle, traffic: Traffic, arrays: tuple[Any, Any, Any, Any]) -> None:
+    def __init__(self, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> None:
         import pyopencl as cl
 
         out = arrays[-1]
@@ -39,6 +44,8 @@ class Replay:
         self._buffers = [None if array is None else array.base_data for array in arrays]
         self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]  # (kernel, argument) of each array's buffer
         self._commands = []
+        self._scale, self._scales = scale, []  # (kernel, argument) of alpha and beta
+        self._scaled = b""  # these arguments' bytes, as they were set last
         self._last: Any = None  # the last command given
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._handle = handle
@@ -55,15 +62,17 @@ class Replay:
                 )
                 if which is not None:
                     self._sets[which].append((kernel, at))
+            if command.scale is not None:
+                self._scales.append((kernel, command.scale))
             self._commands.append((kernel, command.extent, command.group))
 
     @classmethod
-    def of(cls, handle: Handle, traffic: Traffic, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
+    def of(cls, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
         """A replay, unless it would need too much memory, or commands cannot be repeated."""
         nbytes = sum(memory.nbytes for memory in traffic.reserved)
         if not traffic.repeatable or len(traffic.commands) > MOST or nbytes > handle.room:
             return None
-        made = cls(handle, traffic, arrays)
+        made = cls(handle, traffic, scale, arrays)
         if nbytes:
             handle.hold(made, nbytes)
         return made
@@ -72,7 +81,7 @@ class Replay:
         """Give its memory up, and with that the rest of its life."""
         self._own = None
 
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """`out`, or for None a new Array, which the commands just enqueued will write; None: the long way it is."""
         import pyopencl as cl
 
@@ -80,11 +89,11 @@ class Replay:
         if own is None or self._handle.inherited:
             return None
         try:
-            return self._enqueue(a, b, c, out)
+            return self._enqueue(a, b, c, out, self._scale(alpha, beta))
         except (cl.Error, MemoryError):
             return None  # the long way meets the same error, and knows what to do
 
-    def _enqueue(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+    def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scale: np.ndarray) -> Any:
         import pyopencl as cl
 
         if out is None:
@@ -101,6 +110,11 @@ class Replay:
                 self._buffers[which] = array.base_data
                 for kernel, at in self._sets[which]:
                     kernel.set_arg(at, array.base_data)
+        if (scaled := scale.tobytes()) != self._scaled:
+            self._scaled = b""
+            for kernel, at in self._scales:
+                kernel.set_arg(at, scale)
+            self._scaled = scaled
         for kernel, extent, group in self._commands:
             event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
             after = [event]

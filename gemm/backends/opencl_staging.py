@@ -56,7 +56,7 @@ class Command:
     Attributes:
         program: source, options and entry.
         extent, group: work-items in all, and of a group (None: the driver's choice).
-        packs: bytes of an operand that it copies.
+        packs: bytes of an operand that it copies. scale: which of `args` is alpha and beta, or None.
     """
 
     program: tuple[str, str, str]
@@ -64,6 +64,7 @@ class Command:
     group: tuple[int, ...] | None
     args: tuple[Any, ...]
     packs: int = 0
+    scale: int | None = None
 
 
 class Traffic:

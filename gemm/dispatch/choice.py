@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 
-from gemm.backends.base import Launch, converting
+from gemm.backends.base import Converting, Launch
 from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.dispatch import correction, cost, entrants, errands, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
-from gemm.epilogue import finishing
+from gemm.epilogue import Finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
 
@@ -273,8 +273,8 @@ def launcher(plan: Plan) -> Launch:
     if problem.inputs == plan.kernel.inputs:
         launch = backend.launcher(plan.kernel, plan.device, problem)
     else:
-        launch = converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
-    return launch if problem == plan.problem else finishing(launch, plan.problem)
+        launch = Converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
+    return launch if problem == plan.problem else Finishing(launch, plan.problem)
 
 
 trust.forgetful.append(_choose.cache_clear)
