@@ -14,7 +14,7 @@ from gemm import dispatch, repeat, resident
 from gemm.backends import cuda_api, cuda_replay, cuda_table
 from gemm.backends.base import Backend
 from gemm.backends.cuda_launch import Launcher
-from gemm.dispatch import registry, trust
+from gemm.dispatch import late, registry, trust
 from gemm.errors import KernelFailed
 
 RNG = np.random.default_rng(23)
@@ -57,6 +57,13 @@ class Torch:
 
     def values(self, x: Any) -> np.ndarray:
         return np.asarray(x.cpu().numpy())
+
+
+@pytest.fixture(autouse=True)
+def verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels count as verified: else others stand in meanwhile, and products are chosen for anew afterwards."""
+    monkeypatch.setattr(late, "record", lambda *_: {"ok": True, "error": ""})
+    trust.forget_choices()
 
 
 @pytest.fixture

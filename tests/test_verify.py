@@ -46,7 +46,7 @@ backend = registry.backend("cuda")
 device, row = backend.devices()[0], BY_NAME[name]
 try:
     for told, check in verify.planned(backend, row, device, full=False):
-        if only == "all" or "alpha=" in told:
+        if only in told:
             check()
 except verify.Mismatch as error:
     print("Mismatch:", error)
@@ -56,10 +56,10 @@ print("clusters", sorted({way[1:] for way in ways if way[0] == name}))
 """
 
 
-def planted(fault: str, only: str = "all", name: str = ROW) -> str:
-    """What the quick verification says of a row with a fault; `only`: "all" of it, or "single" products."""
+def planted(fault: str, only: str = "", *, name: str = ROW, seed: int = 1) -> str:
+    """What the quick verification says of a row with a fault; `only`: of its checks whose names have that."""
     try:
-        gpu = cuda_machine.environment("9.0", sms=2)
+        gpu = cuda_machine.environment("9.0", sms=2, seed=seed)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"the emulated machine is not built here: {error}")
     command = [sys.executable, "-c", PLANT, name, fault, only]
@@ -68,13 +68,21 @@ def planted(fault: str, only: str = "all", name: str = ROW) -> str:
     return done.stdout
 
 
+SINGLE = "alpha="  # the short cases' names have it
+
+
 @pytest.mark.parametrize("fault", ["ring", "walk"])
 def test_a_fault_of_walking_clusters_is_found(fault: str) -> None:
-    """One that k must be cut for, and tiles be more than clusters: the short cases do not show it."""
-    assert "passed" in planted(fault, "single")
-    said = planted(fault)
+    """One that k must be cut for, and tiles be more than clusters: the short cases do not show it.
+
+    The ring's fault is a race, which about half of the emulated GPU's orders show: it has several.
+    """
+    assert "passed" in planted(fault, SINGLE)
+    for seed in range(1, 9 if fault == "ring" else 2):
+        said = planted(fault, "k in parts, whole waves", seed=seed)
+        if "Mismatch" in said:
+            break
     assert "Mismatch" in said
-    assert "k in parts, whole waves" in said
     assert "in a row is wrong" in said
 
 
