@@ -19,6 +19,7 @@ failed=0
 # Oclgrind 21.10 takes what a kernel wrote to an image for uninitialised, so kernels with images are spared that check;
 # with it, it cannot execute what clang makes of divisions beyond -O1. The variant that cuts products into many launches,
 # too: after hundreds of them that check reports reads which no test of them alone repeats.
+# Nor can it with that check execute `freeze`, which clang makes of x / y and x % y side by side, even at -O1.
 every='(layouts or tile_edges or batches or zero_strides or zero_sizes or never_reads or chain_depths or chain_tails)'
 plain='(sgemm_generic_naive or sgemm_generic_local_16x16)'
 # One row of each form that shares tiles; simulated work-items take their time, and larger tiles have more of them.

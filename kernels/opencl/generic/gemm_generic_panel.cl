@@ -38,7 +38,7 @@ kernel void gemm_generic_panel(BUFFER(a), BUFFER(b), RESULT)
     UNPACK
     const size_t wide = get_global_size(0), tall = get_global_size(1);
     const size_t at = get_global_id(1) * wide + get_global_id(0);
-    const int panel = at / tall, i0 = at % tall * TM, j0 = panel * TN;
+    const int panel = at / tall, i0 = (int)(at - panel * tall) * TM, j0 = panel * TN;
     const int cols = min(TN, n - j0);
     global const real *line[TM];
 #pragma unroll
