@@ -126,7 +126,7 @@ REFERENCE = (
 """What kernels of every dtype are tested with."""
 
 
-def _sibling(row: Kernel) -> bool:
+def sibling(row: Kernel) -> bool:
     """Whether an earlier row has `row`'s source and form, so that they differ in parameters (OpenCL: or types) only."""
 
     def form(other: Kernel) -> tuple[object, ...]:
@@ -144,7 +144,7 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
     """The ways to test `row` with."""
     backend = row.backend
     if backend == "opencl":
-        thorough = row.name in EVERY_WAY or (every and not _sibling(row))
+        thorough = row.name in EVERY_WAY or (every and not sibling(row))
         return ["", "pyopencl", "cramped"] if thorough else [""]
     if backend == "cpu":
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
@@ -170,7 +170,7 @@ def _specs(*, every: bool) -> list[tuple[Spec, str]]:
     """Catalog rows on every device that can run them, with their test ids; `every`: siblings, too."""
     found = []
     for status in gemm.kernels():
-        if _sibling(status.row) and not every:
+        if sibling(status.row) and not every:
             continue
         several = len(status.devices) > 1
         for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
@@ -281,7 +281,7 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
         precision=row.precision, params=row.params, slow=row.backend in ("opencl", "cuda"),
-        effort=THIN if (spec.variant or _sibling(row)) and _effort(config) != FULL else _effort(config),
+        effort=THIN if (spec.variant or sibling(row)) and _effort(config) != FULL else _effort(config),
     )  # fmt: skip
 
 

@@ -483,7 +483,9 @@ def test_new_scalars_wait_and_are_not_mixed():
     x, c = np.arange(16, dtype=np.float32).reshape(4, 4), np.ones((4, 4), np.float32)
     gemm.gemm(x, x, c, alpha=2.0, beta=3.0)
     scalars = [(float(2 + i % 40), float(1 + i % 3)) for i in range(300)]
+    one = 1.0
+    scalars += [(float(2 + i % 5), one) for i in range(30)] + [(one, float(2 + i % 5)) for i in range(30)]
     with gemm.batching():
         found = [gemm.gemm(x, x, c, alpha=alpha, beta=beta) for alpha, beta in scalars]
-    for (alpha, beta), one in zip(scalars, found, strict=True):
-        np.testing.assert_array_equal(one, alpha * (x @ x) + beta)
+    for (alpha, beta), result in zip(scalars, found, strict=True):
+        np.testing.assert_array_equal(result, alpha * (x @ x) + beta)

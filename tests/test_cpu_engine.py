@@ -150,16 +150,31 @@ def test_blocks_and_epilogue(row, k, alpha, beta):
             check()
 
 
+@pytest.mark.parametrize(("n", "k"), [(1, 17), (5, 40), (19, 41), (35, 16), (300, 90)])
+def test_one_row(row, n, k):
+    """Of a: against columns of b that are adjacent along k, or rows, which have loops of their own; split at no k."""
+    a, b, c = matrix(41, (1, k), row.dtype), matrix(42, (k, n), row.dtype), matrix(43, (1, n), row.dtype)
+    at = [(0, j) for j in range(n) if j < 40 or j > n - 40]
+    want = chain(a, b, c, 0.5, -2.0, at)
+    for laid in (b, np.asfortranarray(b)):
+        out, check = guarded((1, n), row.dtype)
+        run(row, a, laid, out, c=c, alpha=0.5, beta=-2.0)
+        check()
+        same_bits(*(np.array([x[place] for place in at]) for x in (out, want)))
+
+
 def test_stripes_when_out_is_c(row):
     """Many row blocks with raw sums in the workspace: b is packed anew for each stripe."""
     row = small_blocks(row)
     m, n, k = 40 * row.params["MR"] + 1, row.params["NR"] + 1, 11
     a, b, c = matrix(6, (m, k), row.dtype), matrix(7, (k, n), row.dtype), matrix(8, (m, n), row.dtype)
     at = [(i, j) for i in range(0, m, 7) for j in (0, n - 1)]
-    want, out = chain(a, b, c, 1.0, 1.0, at), c.copy()
-    run(row, a, b, out, c=out, beta=1.0)
-    for i, j in at:
-        assert out[i, j] == want[i, j]
+    want = chain(a, b, c, 1.0, 1.0, at)
+    for laid in (b, np.asfortranarray(b)):  # which is packed by every kernel
+        out = c.copy()
+        run(row, a, laid, out, c=out, beta=1.0)
+        for i, j in at:
+            assert out[i, j] == want[i, j]
 
 
 LAYOUTS = {
@@ -710,3 +725,30 @@ def test_a_prepared_call_keeps_no_pointer(shapes):
     assert plan.direct
     pointers = {name: getattr(block, name) for name in ("a", "b", "c", "to", "from", "alpha", "beta")}
     assert all(pointer == engine().ffi.NULL for pointer in pointers.values()), pointers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 300_000), (700, 300), (5, 1, 40_001), (3, 4, 5, 6)])
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_copies_reach_all_and_nothing_else(shape, size, stream):
+    """Between arrays whose axes lie dense, apart, reversed or turned; of long lines, which are cut to jobs, too."""
+    module = engine()
+    rng = np.random.default_rng(sum(shape))
+
+    def lie(how: str) -> tuple[np.ndarray, np.ndarray]:
+        if how == "apart":
+            whole = rng.integers(0, 256, [2 * x for x in shape] + [size], np.uint8)
+            return whole, whole[tuple(slice(None, None, 2) for _ in shape)]
+        whole = rng.integers(0, 256, [*(shape[::-1] if how == "turned" else shape), size], np.uint8)
+        if how == "turned":
+            return whole, whole.transpose(*reversed(range(len(shape))), len(shape))
+        return whole, whole[::-1] if how == "reversed" else whole
+
+    for to_lies, from_lies in (("dense", "dense"), ("apart", "dense"), ("dense", "turned"), ("reversed", "apart")):
+        (whole, to), (_, source) = lie(to_lies), lie(from_lies)
+        expected, addresses = whole.copy(), [x.__array_interface__["data"][0] for x in (to, source)]
+        view = np.ndarray(to.shape, np.uint8, expected, addresses[0] - whole.__array_interface__["data"][0], to.strides)
+        view[...] = source
+        places = [module.ffi.cast("char *", address) for address in addresses]
+        module.lib.gemm_copy(*places, len(shape), shape, to.strides[:-1], source.strides[:-1], size, stream)
+        np.testing.assert_array_equal(whole, expected, err_msg=f"{from_lies} to {to_lies}")

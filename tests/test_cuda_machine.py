@@ -6,6 +6,7 @@ import ctypes
 import platform
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -781,3 +782,33 @@ def test_overlapping_launches_wait_for_each_other(machine: Machine) -> None:
         made = machine.kernel(FOLLOWS, "copy", {"EARLY": early, "FOLLOWING": following})
         with pytest.raises(Failed, match=told):
             made((1,), (32,), values, out, overlaps=True)
+
+
+# ---- csrc/cuda/gemm.cuh
+
+
+TILES = """
+#include "gemm.cuh"
+extern "C" __global__ void tiles(ARGUMENT Gemm g, int *counts, int across) {
+    for (unsigned i = threadIdx.x; i < tiles_of<8, 4>(g); i += blockDim.x) {
+        const Tile tile = tile_of<8, 4>(g, i);
+        counts[i] = (int)(tile.top / 8) * across + (int)(tile.left / 4);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("raster", [0, 1, 2, 3, 5, 7, 9])
+def test_bands_have_each_tile_once(machine: Machine, raster: int) -> None:
+    """`raster` columns of tiles are walked together, down all rows; the last band may have fewer."""
+    m, n, down, across = 37, 27, 5, 7
+    given = struct.pack("5Q18q2Q4i", *[0] * 5, m, n, *[0] * 16, 0, 0, 1, 0, raster, 0).ljust(256, b"\0")
+    found = np.full(down * across, -1, np.int32)
+    machine.kernel(TILES, "tiles")((1,), (64,), given, found, INT(across))
+    width = raster if 0 < raster < across else across
+    expected = [
+        row * across + column
+        for first in range(0, across, width) for row in range(down)
+        for column in range(first, min(first + width, across))
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found, expected)

@@ -209,6 +209,16 @@ def test_who_overlaps_and_who_is_alone(
     assert cuda_sequence._prepared(gpu, step)[5:7] == told
 
 
+def test_clusters_that_do_not_overlap() -> None:
+    fake = Fake()
+    step = (0xAC1, 6, 1, 64, 2, 0, 0, bytes(range(80)), -1, (), ())
+    made = cuda_sequence._native()
+    if made is None:
+        pytest.skip("gemm._cuda was not built")
+    assert made(fake.addresses, CONTEXT, POOL, 0, (0, 0), (step,)).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
+    assert fake.said[0][:5] == ("extended", 0xAC1, [6, 1, 1, 64, 1, 1, 0], STREAM, [[4, 0, 2, 1, 1]])
+
+
 def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:
     for name in ("cuMemAllocFromPoolAsync", "cuMemsetD32Async", "cuTensorMapEncodeTiled", "cuLaunchKernelEx"):
         fake = Fake({name: 700})
@@ -288,7 +298,7 @@ class Exchange(ctypes.Structure):
 
 @CFUNCTYPE(c_int, ctypes.py_object, POINTER(DLTensor))
 def read(x: Tensor, out: Any) -> int:
-    there = DLTensor(x.address, 2, x.device, len(x.shape), x.code, 32, 1, ctypes.addressof(x.shape), 0, 0)
+    there = DLTensor(x.address - 256, 2, x.device, len(x.shape), x.code, 32, 1, ctypes.addressof(x.shape), 0, 256)
     there.strides = ctypes.addressof(x.strides)
     out[0] = there
     return 0

@@ -273,6 +273,15 @@ def test_the_soonest_is_never_later_than_what_is_predicted(name):
             assert bound <= cost.predict(row, device, problem, rates).seconds * (1 + 1e-9), (problem, measured)
 
 
+def test_the_soonest_of_variants_that_differ_in_what_is_moved_meanwhile():
+    measured = [cost.Rates(launch=1e-5, flops=1e12, upload=1e10, download=1e10, start=1e-5, overlaps=1 << x)
+                for x in (10, 30)]  # fmt: skip
+    row, problem = BY_NAME["sgemm_generic_naive"], Problem("float32", 2000, 2000, 2000)
+    bound = cost.Soonest(row, GPU, measured, moved=True).seconds(problem, problem.flops, problem.moved)
+    least = min(cost.predict(row, GPU, problem, rates).seconds for rates in measured)
+    assert least * 0.5 <= bound <= least * (1 + 1e-9)
+
+
 def test_the_soonest_of_a_plain_kernel_is_not_merely_low():
     rates, cpu = cost.Rates(launch=1e-5, flops=1e12), Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
     row, problem = BY_NAME["sgemm_scalar_4x4"], Problem("float32", 512, 512, 512)
@@ -655,6 +664,11 @@ def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both(
     assert roof.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
     assert roof.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
     assert roof.moving(link, 0, 0, 1.0) == 0.0
+    for few, many in (((1 << 20) - 1, 1 << 20), ((1 << 19) - 1, 1 << 19)):  # the first bytes for which both are at once
+        out = (1 << 20) - many
+        assert roof.moving(link, few, out, 1.0) == pytest.approx(1e-4 + few / 2e10 + out / 1e10, rel=1e-6)
+        longer, shorter = max(many / 2e10, out / 1e10), min(many / 2e10, out / 1e10)
+        assert roof.moving(link, many, out, 1.0) == pytest.approx(1e-4 + 0.1 * (longer + 0.1 * shorter), rel=1e-6)
 
 
 def test_operands_that_numpy_converts_first_cost_that():

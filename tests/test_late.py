@@ -1,9 +1,16 @@
 """Kernels that are verified when they are first to be chosen: once, in a child process, and never chosen unverified."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_dispatch import run_python
+
+from gemm import sources
+from gemm.catalog import BY_NAME
+from gemm.dispatch import late, probe
+from gemm.problem import Device
 
 BACKEND = """
 import os, time
@@ -153,3 +160,26 @@ def test_several_are_verified_side_by_side_and_each_has_its_own_fate(product, fa
     again, launched, _, _ = product()
     assert again == kernel
     assert launched == {kernel: (1, 0)}  # all is known
+
+
+ANSWERS = {
+    "right, then it dies": [{"step": "kernel", "ok": True, "error": ""}, {"step": "died", "cause": "hung"}],
+    "right": [{"step": "kernel", "ok": True, "error": ""}],
+    "refused": [{"step": "refused", "cause": "did not start"}],
+    "it dies": [{"step": "died", "cause": "hung"}],
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
+    """A child that dies after its answer has verified nothing; what was refused is asked again by the next process."""
+    monkeypatch.setattr(sources, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(probe, "_memory", {})
+    kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
+    child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
+    late._verify(kernel, device, child)
+    found = late.record(kernel, device)
+    assert found is not None
+    assert found["ok"] == (answer == "right")
+    written = sources.load(probe.entry("verified")) or b""
+    assert (device.name.encode() in written) == (answer != "refused")

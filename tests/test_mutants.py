@@ -7,6 +7,7 @@ sources themselves are data in mutants.py, which plants them, too; here it is se
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partialmethod
@@ -19,7 +20,9 @@ from conformance import ALL_CHECKS
 from conformance.faults import FAULTS, OF_TYPES, Array, Fault, Launch
 from conformance.narrowed import narrowed
 from conformance.subject import ONLY, THIN, Subject
+from conftest import sibling
 from mutants import MUTANTS, Mutant
+from test_cuda_races import FAULTS as RACES
 
 import gemm
 from gemm import dispatch, operands
@@ -28,6 +31,7 @@ from gemm.dispatch import registry
 from gemm.problem import Device, Problem
 
 ROOT = Path(__file__).resolve().parents[1]
+AREAS = ("driver", "kernels", "order", "call", "dispatch", "opencl", "cuda")
 KERNELS = ("sgemm_scalar_4x4", "dgemm_scalar_4x4")
 PLANTED = [(name, check) for name, (_, catches) in FAULTS.items() for check in catches]
 PLANTED_OF_TYPES = [(name, check) for name, (_, _, catches) in OF_TYPES.items() for check in catches]
@@ -112,12 +116,29 @@ def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant: Mutant) ->
     text = (ROOT / path).read_text(encoding="utf-8")
     name, _, case = function.partition("[")
     assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
-    if case:
-        row, *rest = case.removesuffix("]").split("-")
-        assert row in BY_NAME
-        assert rest[-1] in ALL_CHECKS
-        assert rest[:-1] in ([], ["prepared"], ["pending"], ["pyopencl"])
+    if not path.startswith("tests/conformance/") or not case:
+        return
+    row, *rest = case.removesuffix("]").split("-")
+    assert row in BY_NAME
+    assert rest[-1] in ALL_CHECKS
+    assert rest[:-1] in ([], ["prepared"], ["pending"], ["pyopencl"])
+    assert "--every-row" in mutant.options or not sibling(BY_NAME[row]), "pytest collects no row that shares its source"
 
 
-def test_no_fault_is_there_twice() -> None:
-    assert len({mutant[1:4] for mutant in MUTANTS}) == len(MUTANTS)
+def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed() -> None:
+    assert len(MUTANTS) >= 100
+    assert len({mutant[1:4] for mutant in MUTANTS}) == len(MUTANTS), "a fault is there twice"
+    planted = Counter(mutant.area for mutant in MUTANTS)
+    survivors = Counter(mutant.area for mutant in MUTANTS if mutant.survives)
+    print(f"{'area':12} planted  killed")
+    for area in AREAS:
+        print(f"{area:12} {planted[area]:7} {planted[area] - survivors[area]:7}")
+    print(f"{'races (CUDA)':12} {len(RACES):7} {len(RACES):7}  by tests/test_cuda_races.py, which plants them itself")
+    assert planted.keys() == {*AREAS}
+    assert min(planted.values()) >= 10
+    assert survivors.total() <= 0.05 * len(MUTANTS)
+    for mutant in MUTANTS:
+        assert "::" in mutant.test, "one test kills a fault, not a file of them"
+        assert not mutant.survives or mutant.survives.startswith(("Equivalent: ", "Unseen: ")), (
+            "it says why no test can"
+        )

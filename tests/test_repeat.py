@@ -746,3 +746,39 @@ class TestFront:
         for _ in range(2):
             for i, call in enumerate(calls):
                 np.testing.assert_array_equal(call(x, y), (i + 1) * expected)
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("operand", "abc")
+def test_an_operand_that_out_overlaps(operand, step, shift):
+    """By rows, more than a tile holds: it shows if out is written before all is read; forwards or backwards."""
+    n = 40
+    whole, others = floats(2 * n, n), {name: floats(n, n) for name in "abc"}
+    kept, rows = whole.copy(), slice(n // 2, n // 2 + n) if step > 0 else slice(n // 2 + n - 1, n // 2 - 1, -1)
+    first = n // 2 + shift + (n // 4 if step < 0 else 0)
+    for out in (np.empty((n, n), np.float32), np.empty((n, n), np.float32), whole[first : first + n]):
+        whole[...] = kept
+        given = {**others, operand: whole[rows]}
+        expected = given["a"].astype(float) @ given["b"] + given["c"]
+        gemm.gemm(given["a"], given["b"], given["c"], beta=1, out=out)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_alpha_zero_keeps_the_sign_of_what_is_added(long_way):
+    x, c = floats(4, 4), np.full((4, 4), -0.0, np.float32)
+    for _ in range(3):
+        result = gemm.gemm(x, x, c, alpha=0, beta=1)
+        assert (result == 0).all()
+        assert np.signbit(result).all()
+    assert len(long_way) == 1
+
+
+def test_options_that_change_on_a_line():
+    """Of one line of code, which is known by its keywords: their values differ, or where c stands."""
+    x, y, c = floats(4, 4), floats(4, 4), floats(4, 4)
+    for turn in range(6):
+        np.testing.assert_array_equal(gemm.gemm(x, y, trans_a=turn % 2 == 1), (x.T if turn % 2 else x) @ y)
+    for turn in range(6):
+        given = (x, y, c) if turn % 2 else (x, y)
+        np.testing.assert_array_equal(gemm.gemm(*given, beta=turn % 2), x @ y + turn % 2 * c)

@@ -249,6 +249,8 @@ def bias_and_activation(s: Subject) -> None:
                 continue
             out = s.blank((m, n))
             equal(s(a, b, bias=row, activation="relu", out=out), np.maximum(sums + row, 0), "relu")
+            some = np.where(np.arange(n) == n - 1, np.nan, row).astype(s.dtype)
+            equal(s(a, b, bias=some, activation="relu"), np.maximum(sums + some, 0), "relu of NaN")
             x = (sums + row) / 8
             exact = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
             result = s(a, b, alpha=0.125, bias=(row / 8).astype(s.dtype), activation="gelu_tanh")

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @check
 def packed_edges(s: Subject) -> None:
-    """Every number of columns in the last packed tile, and nothing written beside out.
+    """Every number of columns in the last packed tile, one row in it, k odd, and nothing written beside out.
 
     In one thread: the parts of several may be too small to be packed.
     """
@@ -33,7 +33,7 @@ def packed_edges(s: Subject) -> None:
 
 def _meet_packed_edges(s: Subject) -> None:
     rng = random(40)
-    m, k, first, widest = 300, 600, 200, s.params["NR"]
+    m, k, first, widest = 301, 601, 200, s.params["NR"]
     a, b = s.integers(rng, m, k), s.integers(rng, k, first + widest)
     expected = times(a, b).astype(s.dtype) if s.kind != "i" else times(a, b)
     memory = np.full((m + 2, first + widest + 18), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
