@@ -174,8 +174,9 @@ class _Part(Side):
 
         def attempt(plan: Plan) -> None:
             launch = choice.launcher(plan)
-            if hasattr(launch, "native"):
-                launch.native(*self.views[:4])  # which it then knows
+            native = getattr(launch, "native", None)
+            if native is not None and getattr(launch, "wide", None) is None:
+                native(*self.views[:4])  # which it then knows
 
         choice.deliver(self._problem, self.name, self._kernel, None, attempt)
 
