@@ -8,14 +8,11 @@ conformance_venv
 cd "$SOURCE"
 export CUDA_MACHINE_BUILD=$CI_WORK/cuda-machine
 
-checks='(tile_edges or layouts)'
-
 emulated() { # NAME CAPABILITY CONDITION: on `row`
     (
         eval "$("$PYTHON" -m tests.cuda_machine "$2")"
-        conformance "$1" "row.backend == 'cuda' and ($3)" -n 2 --thin --timeout 300
-        "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1-rows.kernels.json" -q -n 2 --thin --every-row \
-            -k "$(kernels "row.backend == 'cuda' and ($3)") and $checks" --timeout 300
+        conformance "$1" "row.backend == 'cuda' and ($3)" -n 2 --thin --timeout 300 \
+            --siblings tile_edges,layouts,chain_layouts
     )
 }
 

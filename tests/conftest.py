@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -64,6 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every-row", action="store_true", help="OpenCL kernels that share a source, too, and each source in every way"
     )
     group.addoption(
+        "--siblings",
+        default="",
+        metavar="CHECK[,CHECK]",
+        help="kernels that share a source, too, but only in these checks",
+    )
+    group.addoption(
         "--kernel-report", type=Path, metavar="FILE", help="write {kernel: {passed, failed, skipped, reason}} as JSON"
     )
 
@@ -72,6 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
     emulated = config.getoption("--cuda-machine")
     if emulated:
         os.environ.update(cuda_machine.environment(emulated))
+    strange = set(filter(None, config.getoption("--siblings").split(","))) - ALL_CHECKS.keys()
+    if strange:
+        raise pytest.UsageError(f"--siblings: unknown {', '.join(sorted(strange))}")
     unknown = _required(config) - BACKENDS.keys() - TARGETS - BY_NAME.keys()
     if unknown:
         known = ", ".join([*BACKENDS, *sorted(TARGETS), *BY_NAME])
@@ -134,6 +144,18 @@ def sibling(row: Kernel) -> bool:
         return other.source, other.params.get("DIRECT", 0), other.params.get("A_TURNED", 0), *types
 
     return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
+
+
+def _kin(row: Kernel) -> int:
+    """How many earlier CUDA rows have `row`'s source and form, the first row of each type counted."""
+
+    def form(other: Kernel) -> tuple[object, ...]:
+        return other.source, other.params.get("A_TURNED", 0), bool(other.params.get("pointers"))
+
+    if row.backend != "cuda":
+        return 0
+    earlier = takewhile(lambda other: other is not row, KERNELS)
+    return sum(form(other) == form(row) and not sibling(other) for other in earlier)
 
 
 EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive", "sgemm_cuda_tile", "hgemm_cuda_wgmma_64x64")
@@ -229,11 +251,13 @@ def _device(spec: Spec) -> Any:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if {"subject", "check"} <= set(metafunc.fixturenames):
+        every = metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL
+        siblings = set(filter(None, metafunc.config.getoption("--siblings").split(",")))
         cases = [
             pytest.param(spec, check, id=f"{id_}-{check}")
-            for spec, id_ in _specs(every=metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL)
+            for spec, id_ in _specs(every=every or bool(siblings))
             for check in ALL_CHECKS
-            if _applies(check, spec)
+            if _applies(check, spec) and (every or check in siblings or not sibling(BY_NAME[spec.kernel]))
         ]
         metafunc.parametrize(("subject", "check"), cases, indirect=["subject"], scope="session")
 
@@ -281,7 +305,7 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
         precision=row.precision, params=row.params, slow=row.backend in ("opencl", "cuda"),
-        effort=THIN if (spec.variant or sibling(row)) and _effort(config) != FULL else _effort(config),
+        effort=THIN if (spec.variant or sibling(row)) and _effort(config) != FULL else _effort(config), kin=_kin(row),
     )  # fmt: skip
 
 

@@ -90,7 +90,8 @@ def hopper(
     given = product(x.address, y.address, out.address, shape, (*a_strides, 1, k, n, 1), parts=parts, mapped=boxes > 0)
     shared = stages * (128 * 128 + 16) + 4 * (2560, 3072, 4096)[boxes] + 1040 + (1008 if boxes else 0)
     try:
-        kernel((clusters * sharing * parts,), (256,), given, *maps, shared=shared, cluster=sharing * parts)
+        cluster = sharing * parts
+        kernel((clusters * cluster,), (256,), given, *maps, shared=shared, cluster=cluster, overlaps=True)
         check(out.get()[0], a, b.T)
     finally:
         for device in (x, y, out):
@@ -115,7 +116,7 @@ def ffma_tma(machine: Machine, texts: Texts, *, parts: int, shared_tiles: bool =
     maps = machine.tensor_map(x, (32, 128, 1), 128), machine.tensor_map(y, (64, 32, 1))
     try:
         size = stages * (32 * 192 * 4 + 16) + 1040
-        kernel((blocks,), (256,), given, *maps, shared=size, cluster=parts)
+        kernel((blocks,), (256,), given, *maps, shared=size, cluster=parts, overlaps=True)
         check(out.get()[0], a, b)
     finally:
         for device in (x, y, out, sums, counts):
@@ -136,10 +137,31 @@ def dmma(machine: Machine, texts: Texts, *, parts: int = 2, k: int = 150) -> Non
         arrivals=counts.address, scale="d",
     )  # fmt: skip
     try:
-        kernel((4 * parts,), (128,), given, shared=stages * (32 + 64) * 16 * 8)
+        kernel((4 * parts,), (128,), given, shared=stages * (32 + 64) * 16 * 8, overlaps=True)
         check(out.get(), a, b)
     finally:
         for device in (x, y, out, sums, counts):
+            device.free()
+
+
+def plain(
+    machine: Machine, texts: Texts, *, name: str, tile: tuple[int, int], shape: tuple[int, int, int],
+    threads: int = 256, parts: int = 1, shared: int = 0, **macros: object,
+) -> None:  # fmt: skip
+    """A float32 product of a kernel without maps, whose parts meet in shared memory; a and b lie along their rows."""
+    m, n, k = shape
+    high, wide = tile
+    kernel = compiled(machine, name, texts, {"BM": high, "BN": wide, "THREADS": threads, **macros})
+    random = np.random.default_rng(4)
+    a, b = (random.integers(-4, 5, size).astype(np.float32) for size in ((m, k), (k, n)))
+    x, y, out = machine.to_device(a), machine.to_device(b), machine.to_device(np.full((m, n), np.nan, np.float32))
+    given = product(x.address, y.address, out.address, shape, (k, 1, n, 1, n, 1), parts=parts)
+    blocks = -(-m // high) * -(-n // wide) * parts
+    try:
+        kernel((blocks,), (threads,), given, shared=shared, cluster=parts, overlaps=True)
+        check(out.get(), a, b)
+    finally:
+        for device in (x, y, out):
             device.free()
 
 
@@ -157,6 +179,49 @@ CASES: dict[str, Case] = {
     "ffma": lambda *at: ffma_tma(*at, parts=2),
     "ffma shared": lambda *at: ffma_tma(*at, parts=1, shared_tiles=True),
     "dmma": dmma,
+    "ffma by cp.async": lambda *at: plain(
+        *at,
+        name="gemm_cuda_ffma",
+        tile=(64, 64),
+        shape=(70, 70, 100),
+        threads=128,
+        parts=2,
+        TM=8,
+        TN=8,
+        BK=16,
+        STAGES=3,
+        GROUPS=2,
+        shared=3 * 16 * (68 + 68) * 4,
+    ),
+    "ffma held": lambda *at: plain(
+        *at,
+        name="gemm_cuda_ffma_held",
+        tile=(64, 64),
+        shape=(70, 70, 50),
+        threads=64,
+        parts=2,
+        TM=8,
+        TN=8,
+    ),
+    "gemv": lambda *at: plain(
+        *at,
+        name="gemm_cuda_gemv",
+        tile=(64, 8),
+        shape=(70, 8, 3000),
+        parts=2,
+        BK=128,
+        A_VECTOR=1,
+    ),
+    "gemv chains": lambda *at: plain(
+        *at,
+        name="gemm_cuda_gemv",
+        tile=(64, 8),
+        shape=(70, 8, 300),
+        BK=128,
+        A_VECTOR=1,
+        ORDERED=1,
+    ),
+    "outer": lambda *at: plain(*at, name="gemm_cuda_outer", tile=(128, 128), shape=(130, 130, 70)),
 }
 
 
@@ -187,6 +252,8 @@ class Fault:
 
 HOPPER, DELIVER, EXCHANGE, JOIN = "hopper.cuh", "deliver.cuh", "exchange.cuh", "join.cuh"
 KMAJOR, WGMMA, FFMA, DMMA = (f"gemm_cuda_{name}.cu" for name in ("kmajor", "wgmma", "ffma_tma", "dmma"))
+COPIED, HELD, GEMV, OUTER = (f"gemm_cuda_{name}.cu" for name in ("ffma", "ffma_held", "gemv", "outer"))
+MEET = "__syncthreads();"
 
 OLD_RACE = (
     (HOPPER, "    if (SHARING > 1)\n        cluster_meet();\n    else\n        bar_arrive", "    bar_arrive"),
@@ -397,6 +464,78 @@ FAULTS = (
         "a tile that others copied is not waited for",
         ((DMMA, "                __syncthreads();         // nobody", "                // nobody"),),
         "dmma",
+    ),
+    *(
+        Fault(f"{case} does not wait for the launch before", ((file, "follow_launch();", ""),), case, "before follow")
+        for case, file in (
+            ("kmajor", HOPPER),
+            ("ffma", HOPPER),
+            ("dmma", DMMA),
+            ("ffma by cp.async", COPIED),
+            ("ffma held", HELD),
+            ("gemv", GEMV),
+            ("outer", OUTER),
+        )
+    ),
+    Fault(
+        "ordinary units: a tile is multiplied while it is still copied",
+        ((COPIED, "copy_wait<STAGES - 2>();", "copy_wait<STAGES - 1>();"),),
+        "ffma by cp.async",
+    ),
+    Fault(
+        "ordinary units: a tile that others copied is not waited for, nor that they have read the last",
+        ((COPIED, f"        {MEET}\n        start(stage", "        start(stage"),),
+        "ffma by cp.async",
+    ),
+    Fault(
+        "groups leave their sums in a stage that others read",
+        ((COPIED, f"    {MEET} // all have read the last stage\n", ""),),
+        "ffma by cp.async",
+    ),
+    Fault(
+        "groups' sums are added before they are there",
+        ((COPIED, f"    {MEET}\n    if (group) return;", "    if (group) return;"),),
+        "ffma by cp.async",
+    ),
+    Fault(
+        "a half is stored to while it is read",
+        ((HELD, f"        if (more) store(1 - half);\n        {MEET}\n", "        if (more) store(1 - half);\n"),),
+        "ffma held",
+    ),
+    Fault(
+        "a chunk of b is read before it is there",
+        ((GEMV, f"            {MEET} // all are done", "            // all are done"),),
+        "gemv",
+    ),
+    Fault(
+        "sums of a row take the place of a chunk of b that is read",
+        ((GEMV, f"    {MEET}\n    put_sums", "    put_sums"),),
+        "gemv",
+    ),
+    Fault(
+        "sums of a row are added before they are there",
+        ((GEMV, f"    put_sums(acc, shared);\n    {MEET}\n", "    put_sums(acc, shared);\n"),),
+        "gemv",
+    ),
+    Fault(
+        "a tile of a is multiplied before it is there",
+        ((GEMV, f"        {MEET}\n        if (p + PIECE", "        if (p + PIECE"),),
+        "gemv chains",
+    ),
+    Fault(
+        "a tile of a is stored to while it is read",
+        ((GEMV, f"        }}\n        {MEET}\n    }}\n}}", "        }\n    }\n}"),),
+        "gemv chains",
+    ),
+    Fault(
+        "outer: tiles are filled while they are read",
+        ((OUTER, f"                    {MEET} // all have read the last tiles\n", ""),),
+        "outer",
+    ),
+    Fault(
+        "outer: tiles are read before they are there",
+        ((OUTER, f"                    }}\n                    {MEET}\n", "                    }\n"),),
+        "outer",
     ),
 )
 """Planted in csrc/cuda, one after the other."""

@@ -191,6 +191,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int i = 0; i < 2; ++i) b[ROLLS ? slice % 2 : 0][y][i] = b_elements.of(stage, 8 * y, slice * 8 + i * 4);
     };
 
+    // Why a stage may be read, and be filled anew: a thread waits for its own copies of a tile, all but the newest
+    // STAGES - 2 groups, then all meet, so that all copies of that tile are there. The same meeting comes after all
+    // reads of the tile before it: with ROLLS its last fragments are in registers by then. Only after the meeting a
+    // thread starts copies to that one's memory. No copy is under way, and nobody reads, when the join takes the
+    // memory.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     copy_wait<STAGES - 2>();
     __syncthreads();

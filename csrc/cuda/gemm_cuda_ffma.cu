@@ -159,6 +159,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     Fragments<A_PITCH, B_PITCH> fragments;
     const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
     const unsigned a_from = kept(shared_address(a_tiles + lane.m)), b_from = kept(shared_address(b_tiles + lane.n));
+    // Why a stage may be read, and be filled anew: a thread waits for its own copies of this step's tile, all but the
+    // newest STAGES - 2 groups, then all meet, so that all copies of the tile are there. All have read the tile of the
+    // step before by then, and only now copies to its memory start. The join, or add_groups, takes the memory after
+    // every thread has waited for all of its copies, and then met the others.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();

@@ -122,6 +122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_h
         load();
         store(0);
     }
+    // One meeting a step is enough for two halves: it comes after the stores to the one that is read next, and after
+    // all reads of the one that is stored to next.
     __syncthreads();
     for (int step = 0; step < share.steps; ++step) {
         const int half = step % 2;

@@ -217,6 +217,11 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
 }
 
 // The block's sums over its part of k, at shared[slot * BM * BN + j * BM + row] to be added up.
+//
+// Why two buffers of b need one meeting a chunk: it comes after all stores of that chunk. Who stores the chunk after
+// the next to the same place has passed the meeting of the next, to which each thread comes after its last read of this
+// one. The sums take the memory of both after one more meeting. They are read after another, and given to join's
+// exchange, which begins with a meeting of its own.
 INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long long p, SUM *shared) {
     SUM acc[SUMS] = {}, staged[STAGED];
     Piece piece;
@@ -247,7 +252,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
 }
 
 // Sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM), each by one chain, from a tile of a in
-// shared memory.
+// shared memory. All meet after it is stored, and again after it is read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
     constexpr int PITCH = PIECE + FULL; // rows lie 16 bytes apart modulo the banks
     const int i = threadIdx.x % BM;

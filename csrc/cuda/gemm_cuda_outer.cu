@@ -138,6 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
 #pragma unroll
         for (int e = 0; e < PAIR; ++e) columns[e] = b_tile + PlaceB()(LEFT - shift + e) + lane;
 
+        // The tiles are filled anew between two meetings: all come to the first after their last reads, to the second
+        // after their stores. Every thread of the block runs as many turns, for their bounds are the block's own.
         for (int row = 0; row < ROWS && row * WARPS < rows; row += TM) {
             SUM acc[TM][TN] = {};
             for (long long done = 0; done < g.k; done += DEPTH) {

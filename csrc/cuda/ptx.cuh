@@ -59,6 +59,10 @@ PTX void bar_arrive(int id, int threads) {
 // ---- Launches on one stream (programmatic dependent launch, from sm_90 on): the blocks of this one may start while the
 // launch before it still runs, and those of the next one as soon as all of this one have come here. Waits until what earlier
 // launches wrote is in memory: by all threads, before they read or write any.
+//
+// Why all earlier launches are over then, though each waits for the one before it only: that one did not end before its
+// own threads had waited here, and so on. What launches share, such as the memory of sums and its counts, is free by
+// then.
 
 PTX void follow_launch() {
 #if __CUDA_ARCH__ >= 900

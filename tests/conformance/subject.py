@@ -60,6 +60,7 @@ class Subject:
         effort: THIN, DEFAULT or FULL.
         precision: what `call` asks for, and is held to.
         slow: a call costs 100 µs or more, so that checks of many calls take fewer.
+        kin: how many earlier kernels have the same source, for other types: thin checks of many calls share them out.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Subject:
     slow: bool = False
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
+    kin: int = 0
 
     @property
     def kind(self) -> str:

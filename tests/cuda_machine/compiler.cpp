@@ -174,8 +174,8 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     // each load and store calls the machine, not libtsan, against which nothing is linked
     const char *watched = getenv("CUDA_MACHINE_RACES");
     if (watched && *watched && *watched != '0') flags += "-fsanitize=thread --param=tsan-instrument-func-entry-exit=0 ";
-    const std::string command =
-        with + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
+    const std::string command = // ccache would find nothing: each lies in a folder of its own
+        "export CCACHE_DISABLE=1; " + with + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
         "-fno-gnu-unique -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-stack-protector " +
         "-w -Wfatal-errors " + flags + (more ? std::string(more) + " " : "") + "-I" + quoted(here) + " -I" +
         quoted(at) + " -include " + quoted(here + "/kernel.h") + " -o " + quoted(object) + " " +
