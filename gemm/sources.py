@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from gemm.catalog import Kernel
 from gemm.errors import link
@@ -226,4 +227,16 @@ def _turn(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             log.warning("gemm could not lock %s: %s", path, error)
-        yield  # closing unlocks
+        try:
+            yield
+        finally:
+            _release(file)
+
+
+def _release(file: BinaryIO) -> None:
+    """Unlock a file. To close it is not enough: the child of a fork may have it open, too."""
+    if os.name == "posix":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -99,7 +99,7 @@ class Drivers:
 
     def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:
         self.name, self._what, self._find = name, what, find
-        self._lock = threads.Lock()
+        self._lock = threads.lock()
         self._found: tuple[Device, ...] | BackendUnavailable | None = None
         self._process = 0  # that began to use them
 

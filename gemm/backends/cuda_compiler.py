@@ -15,11 +15,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm import sources
+from gemm import sources, threads
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 
@@ -52,7 +52,7 @@ class Compiler:
         status = real.stat()
         self.identity = f"{real.name} {status.st_size} {status.st_mtime_ns}"
 
-    @cached_property
+    @threads.once
     def _library(self) -> Any:
         for part in sorted(self.path.parent.glob("libnvrtc-builtins.so*")):
             with suppress(OSError):
@@ -71,13 +71,13 @@ class Compiler:
             raise KernelFailed(f"{name}: {self._library.nvrtcGetErrorString(status).decode(errors='replace')}")
         return status
 
-    @cached_property
+    @threads.once
     def version(self) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
-    @cached_property
+    @threads.once
     def supported(self) -> tuple[int, ...]:
         """The compute capabilities, such as 53 or 90, that it compiles for."""
         count = ctypes.c_int()

@@ -28,7 +28,7 @@ class OpenCLBackend(Backend):
     def __init__(self) -> None:
         self._drivers = Drivers("opencl", "OpenCL", lambda: usable(discover()))
         self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
-        self._lock = threads.Lock()
+        self._lock = threads.lock()
 
     def devices(self) -> tuple[Device, ...]:
         return self._drivers.devices()
