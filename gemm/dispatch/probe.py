@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm import sources
+from gemm import engine, sources
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import errands, tuning
 from gemm.dispatch.plan import Rates
@@ -173,10 +173,15 @@ def forget() -> None:
         sources.remove(entry(kind))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def entry(kind: str = "probe") -> str:
-    """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
+    """The cache entry's name: a fingerprint of the drivers, taken without loading any, and of what it tells of.
+
+    What was verified is told of all sources, but for the late rows ("verified"), each of which has its own fingerprint.
+    """
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
+    if kind in ("probe", "begun"):
+        found += [sources.state(), engine.identity()]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
