@@ -147,10 +147,8 @@ def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, 
         found["regimes of launches, launches in a row, chains"] = why
     elif why := unlinked(kernel, device) or ("" if _links(ways) else "it computes products of a batch alone"):
         found["chains"] = why
-    if full and (found or not far_bytes(kernel, device)):
-        needed = f"{_far_size(kernel) / 1e9:.1f} GB"
-        lacks = f"it takes {needed}, and the device has less than four times that, or does not say what it has"
-        found[BEYOND] = lacks if not far_bytes(kernel, device) else "it is a chain"
+    if full and (why := _too_far(kernel, device) or ("it is a chain" if found else "")):
+        found[BEYOND] = why
     return found
 
 
@@ -427,9 +425,20 @@ def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int)
 
 
 def far_bytes(kernel: Kernel, device: Device) -> int:
-    """Memory that a chain takes whose c lies far apart; 0 where a device has no four times that, or does not say."""
-    needed = _far_size(kernel)
-    return needed if 4 * needed <= device.limits.get("memory_bytes", 0) else 0
+    """Memory that a chain takes whose c lies far apart; 0 where it does not fit a device (`_too_far`)."""
+    return 0 if _too_far(kernel, device) else _far_size(kernel)
+
+
+def _too_far(kernel: Kernel, device: Device) -> str:
+    """Why c cannot reach beyond 2**31 elements on `device`, or "". It is to have four times the memory."""
+    needed, limits = _far_size(kernel), device.limits
+    there = limits.get("memory_bytes") or limits.get("global_memory", 0)
+    if needed > limits.get("max_alloc", needed):
+        return f"it takes {needed / 1e9:.1f} GB at once, and the device gives {limits['max_alloc'] / 1e9:.1f} GB"
+    if 4 * needed > there:
+        has = f"has {there / 1e9:.1f} GB" if there else "does not say what it has"
+        return f"it takes {needed / 1e9:.1f} GB, and a device is to have four times that; this one {has}"
+    return ""
 
 
 def _far_size(kernel: Kernel) -> int:

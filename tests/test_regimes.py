@@ -181,8 +181,8 @@ def test_a_device_that_tells_nothing_has_no_regimes() -> None:
 
 
 NOTHING = Device("cuda", "cuda:0", "silent", kind="gpu")
-SMALL = replace(opencl(8), limits={"compute_units": 8, "memory_bytes": 1 << 33})
-LARGE = replace(opencl(8), limits={"compute_units": 8, "memory_bytes": 1 << 38})
+SMALL = replace(opencl(8), limits={"compute_units": 8, "global_memory": 1 << 33})
+LARGE = replace(opencl(8), limits={"compute_units": 8, "global_memory": 1 << 38})
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -211,7 +211,11 @@ def test_results_that_no_kernel_multiplies_are_told() -> None:
         "chains": "no kernel of opencl multiplies its results, int32", BEYOND: "it is a chain",
     }  # fmt: skip
     assert BEYOND in dict(planned(None, BY_NAME["sgemm_generic_naive"], device))  # type: ignore[arg-type]
-    assert "8.6" < left_out(BY_NAME["sgemm_generic_naive"], SMALL)[BEYOND].split()[2] < "9.5"
+    row = BY_NAME["sgemm_generic_naive"]
+    assert left_out(row, SMALL)[BEYOND].startswith("it takes 9.4 GB, and a device is to have four times that")
+    assert left_out(row, SMALL)[BEYOND].endswith("has 8.6 GB")
+    assert "gives 2.1 GB" in left_out(row, replace(LARGE, limits={**LARGE.limits, "max_alloc": 1 << 31}))[BEYOND]
+    assert "does not say" in left_out(row, opencl(8))[BEYOND]
 
 
 @pytest.mark.parametrize("fault", ["", "a", "b", "out"])
