@@ -21,6 +21,9 @@ from gemm.problem import Device
 class Late(Backend):
     name = "late"
     def devices(self):
+        if os.environ.get("GONE") and os.environ["PARENT"] != str(os.getpid()):
+            self.left_out = {"late:0": "it is out of memory"}
+            return ()
         return (Device("late", "late:0", "a device", driver=os.environ.get("DRIVER", "1"), kind="gpu"),)
     def launcher(self, kernel, device, problem):
         with open(os.environ["LAUNCHES"], "a") as file:
@@ -64,6 +67,20 @@ print(json.dumps([os.getpid(), first.kernel, second.kernel, untrusted]))
 """
 
 
+REFUSED = """
+import json, logging, os, sys
+import numpy as np, gemm
+from gemm.errors import BackendUnavailable
+logging.basicConfig()
+os.environ["PARENT"] = str(os.getpid())
+a = np.ones((64, 64), np.float32)
+try:
+    gemm.plan(a, a, backend="late")
+except BackendUnavailable as error:
+    print(json.dumps([os.getpid(), str(error), str(error), {}]))
+    sys.exit(0)
+raise AssertionError("it was not refused")
+"""
 VERIFY = """
 import math, time
 from gemm.catalog import BY_NAME
@@ -217,6 +234,12 @@ def test_records_of_the_cpu_are_of_one_build(copied, tmp_path, monkeypatch):
     built.unlink()
     anew()
     assert tuning.fingerprint(row) not in {first for first, _ in seen}
+
+
+def test_a_device_that_a_child_cannot_use_says_nothing_of_its_kernels(product):
+    """They are done without in this process, which says why; the next one verifies them."""
+    assert "it is out of memory" in product(before=REFUSED, GONE="1")[0]
+    assert product()[0] == "sgemm_late_fast"
 
 
 @pytest.mark.parametrize("fault", ["garbage", "crash", "hang"])

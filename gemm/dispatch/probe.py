@@ -272,6 +272,7 @@ def answer(request: Line) -> Iterator[Line]:
 
 def _check(request: Line) -> Iterator[Line]:
     from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable
     from gemm.verify import checks
 
     name, key = request["kernel"], request["device"]
@@ -283,8 +284,10 @@ def _check(request: Line) -> Iterator[Line]:
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed in checks(backend, kernel, device, full=False):
             yield {"step": "begin", "what": f"what follows {passed}"}  # the time limit is one check's
-    except StopIteration:
-        error = f"there is no {key}"
+    except (BackendUnavailable, StopIteration) as failure:  # which says nothing of the kernel
+        left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
+        yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
+        return
     except Exception as failure:  # whatever it is, the kernel is not to be trusted
         error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
