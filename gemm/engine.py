@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,18 @@ def engine() -> Any:
         built = error.name != "gemm._cpu"
         cause = f"cannot be loaded ({error})" if built else "is not built"
         raise BackendUnavailable("cpu", f"the C extension gemm._cpu {cause}", REMEDY) from error
+
+
+def identity() -> str:
+    """Of the extension module's file: every build has another one. Nothing is loaded."""
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec("gemm._cpu")
+        status = os.stat(str(found and found.origin))
+    except (OSError, ValueError):  # not built
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def features() -> frozenset[str]:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from gemm import dispatch, operands
 from gemm.catalog import HOLDING
 from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable, delivering
+from gemm.errors import delivering
 from gemm.problem import Device, Problem
 
 _LARGE = 4096
@@ -55,7 +55,7 @@ def _device(name: str | None, kind: np.dtype[Any]) -> Device:
         for device in registry.backend(backend).devices():
             if device.key == wanted:
                 return device
-        raise BackendUnavailable(wanted, "no such device")
+        raise registry.absent(wanted)
     return dispatch.choose(Problem(kind.name, _LARGE, _LARGE, _LARGE), wanted).device
 
 

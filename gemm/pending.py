@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import dispatch, repeat
+from gemm import dispatch, repeat, threads
 from gemm.api import at_once, gemm
 from gemm.call import normalise
 from gemm.catalog import HOST_BACKENDS
@@ -40,7 +40,7 @@ class Batch:
     """The products that wait in one thread. See `batching`."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # another thread may flush it
+        self._lock = threads.lock(threading.RLock)  # another thread may flush it
         self._pending = repeat.pending(self)
         self._failed: dict[int, BaseException] = {}  # of the products being computed, by their numbers
         self._failures: list[BaseException] = []  # of those before, which nobody was told of

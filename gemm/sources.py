@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
-from gemm.catalog import Kernel
+from gemm.catalog import KERNELS, Kernel
 from gemm.errors import link
 
 log = logging.getLogger("gemm")
@@ -27,18 +28,65 @@ log = logging.getLogger("gemm")
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE / "_sources" if (_HERE / "_sources").is_dir() else _HERE.parent
 _MAGIC = b"gemm1\n"
-_INCLUDE = re.compile(r'^#include "(\w+\.clh)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "(\w+\.(?:cl|cu)h)"$', re.MULTILINE)
+TREES = "csrc/cuda", "kernels/opencl"
+"""What is compiled at run time."""
 
 
 @cache
 def read(source: Kernel | str) -> str:
     """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout.
 
-    The header that it includes, from the folder above its own, is in its place: drivers look for no files.
+    The header that an OpenCL source includes, from the folder above its own, is in its place: drivers read no files.
     """
-    path = _ROOT / (source if isinstance(source, str) else source.source)
-    headers = path.parent.parent
-    return _INCLUDE.sub(lambda line: (headers / line[1]).read_text(encoding="utf-8"), path.read_text(encoding="utf-8"))
+    path = source if isinstance(source, str) else source.source
+    text = (_ROOT / path).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: headers(path)[line[1]], text) if path.endswith(".cl") else text
+
+
+@cache
+def headers(source: str) -> dict[str, str]:
+    """The headers that a source file includes, and those that they include: {name: text}."""
+    folder = source.rsplit("/", 2 if source.endswith(".cl") else 1)[0]
+    found: dict[str, str] = {}
+
+    def gather(text: str) -> None:
+        for name in _INCLUDE.findall(text):
+            if name not in found:
+                found[name] = read(f"{folder}/{name}")
+                gather(found[name])
+
+    gather((_ROOT / source).read_text(encoding="utf-8"))
+    return found
+
+
+def compiled(source: str) -> list[str]:
+    """The texts that a product by a kernel of this file depends on.
+
+    They are the file itself, its headers, and, of its tree, the sources of no row, which launches of all rows may use.
+    """
+    rows = {row.source for row in KERNELS}
+    tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)
+    others = [path for path in _files(tree) if path.endswith((".cl", ".cu")) and path not in rows] if tree else []
+    return [text for path in (source, *others) for text in (read(path), *headers(path).values())]
+
+
+def _files(tree: str) -> list[str]:
+    """The paths of the files of a tree, sorted. (Path.rglob takes several times as long.)"""
+    found = []
+    for folder, _, names in os.walk(_ROOT / tree):
+        found += [os.path.join(folder, name) for name in names if name.endswith((".cl", ".clh", ".cu", ".cuh"))]
+    return sorted(os.path.relpath(path, _ROOT).replace(os.sep, "/") for path in found)
+
+
+@cache
+def state() -> str:
+    """A fingerprint of all sources that are compiled at run time."""
+    whole = hashlib.sha256()
+    for path in (path for tree in TREES for path in _files(tree)):
+        text = _plain(_ROOT / path)
+        whole.update(f"{path} {len(text)} ".encode() + text)
+    return whole.hexdigest()[:32]
 
 
 def version() -> str:
@@ -226,4 +274,16 @@ def _turn(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             log.warning("gemm could not lock %s: %s", path, error)
-        yield  # closing unlocks
+        try:
+            yield
+        finally:
+            _release(file)
+
+
+def _release(file: BinaryIO) -> None:
+    """Unlock a file. To close it is not enough: the child of a fork may have it open, too."""
+    if os.name == "posix":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +16,35 @@ from gemm.errors import link
 MOST = 2**31 - 1
 """For a gemm_plan: as many as the engine's own limit."""
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Lock:
-    """A lock that the child of a fork finds free: the thread that held it in the parent is not there to give it back.
+def lock(make: Callable[[], Any] = threading.Lock) -> Any:
+    """A lock that the child of a fork finds free: the thread that held it in the parent is not there to release it.
+
+    Every lock of the package is made here. It is the interpreter's own: an interrupt may come while a `with` in Python
+    acquires or releases, and would leave the lock held.
 
     Args:
         make: threading.Lock or threading.RLock.
     """
+    made = make()
+    _locks.add(made)
+    return made
 
-    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
-        self._make = make
-        self.renew()
-        _locks.add(self)
 
-    def renew(self) -> None:
-        """Free it, whoever holds it."""
-        self._lock = self._make()
+class once(cached_property):  # type: ignore[type-arg]
+    """functools.cached_property; before Python 3.12 it has a lock, which the child of a fork finds free, too."""
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __init__(self, find: Callable[[Any], Any]) -> None:
+        super().__init__(find)
+        if hasattr(self, "lock"):
+            _locks.add(self.lock)
 
 
 def _after_fork() -> None:
-    for lock in list(_locks):
-        lock.renew()
+    for held in list(_locks):
+        held._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from gemm import operands
 from gemm.backends.base import Backend
-from gemm.catalog import KERNELS, Kernel
+from gemm.catalog import HOST_BACKENDS, KERNELS, Kernel
 from gemm.plain import matmul
 from gemm.problem import FP8, NARROW, Device, DeviceView, Problem
-from gemm.regimes import BATCHED, name_of, regimes
+from gemm.regimes import BATCHED, name_of, regimes, units_of
 
 
 class Mismatch(ArithmeticError):
@@ -97,7 +100,8 @@ def planned(
     Where a device tells of its units: single products, which the error bound judges; a product of each regime of the
     kernel's launches (gemm.regimes), several times in a row; a chain of products, which the next launch may overlap.
     Unless it is to be quick, regimes of batches, too, chains of the costliest regime and across kernels, and one whose
-    c reaches beyond 2**31 elements, if there is four times the memory for it.
+    c reaches beyond 2**31 elements, if there is four times the memory for it. Kernels that compute in host memory are
+    given rows and columns that lie so far apart, in memory of which a few pages are used. `left_out` has the rest.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[tuple[str, Callable[[], object]]] = [
@@ -109,8 +113,8 @@ def planned(
         if not full and name.endswith(BATCHED):
             continue
         found.append((name, partial(in_a_row, backend, device, [(kernel, problem)], (1,), times=times)))
-    single = {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
-    if single:
+    single = _links(ways)
+    if single and not unlinked(kernel, device):
         several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
         easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
         found.append(("a chain", partial(chain, backend, device, kernel, hardest if full else easiest, (2,))))
@@ -119,9 +123,32 @@ def planned(
             across = partial(chain, backend, device, kernel, hardest, (3,), second=plain)
             found.append(("a chain with the simplest kernel", across))
         if full and far_bytes(kernel, device):
-            found.append(("beyond 2**31 elements", partial(chain, backend, device, kernel, hardest, (4,), far=True)))
+            found.append((BEYOND, partial(chain, backend, device, kernel, hardest, (4,), far=True)))
+    if full and kernel.backend in HOST_BACKENDS and _promised(kernel) is not None:
+        found.append((BEYOND, partial(_check_far, backend, kernel, device)))
     if has_bits(kernel, device):
         found.append(("ordered bits", partial(_check_bits, backend, kernel, device)))
+    return found
+
+
+def _links(ways: dict[str, Problem]) -> dict[str, Problem]:
+    """Those regimes of which chains are made."""
+    return {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
+
+
+def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, str]:
+    """What `planned` would cover, but cannot for this kernel on this device: {what: why}."""
+    if kernel.backend in HOST_BACKENDS:
+        there = not full or _promised(kernel) is not None
+        return {} if there else {BEYOND: "the system promises no more memory than it has"}
+    ways, found = regimes(kernel, device), {}
+    if not ways:
+        why = "its launches are not cut into tiles" if units_of(device) else "the device does not tell of its units"
+        found["regimes of launches, launches in a row, chains"] = why
+    elif why := unlinked(kernel, device) or ("" if _links(ways) else "it computes products of a batch alone"):
+        found["chains"] = why
+    if full and (why := _too_far(kernel, device) or ("it is a chain" if found else "")):
+        found[BEYOND] = why
     return found
 
 
@@ -172,6 +199,8 @@ IN_A_ROW = 8
 _SPARSE = 96
 """Numbers other than 0 in a row of a: what fits into int8, and every sum of so many ones is exact in every type."""
 _FAR = 1 << 31
+BEYOND = "beyond 2**31 elements"
+"""The check of offsets that do not fit into 32 bits."""
 _NARROW = 64
 """Columns, or rows, of what a chain's second products give."""
 
@@ -294,6 +323,22 @@ def plain_row(backend: str, dtype: str) -> Kernel | None:
     return rows[-1] if rows else None
 
 
+def _next(kernel: Kernel) -> Kernel | None:
+    """What multiplies the results of `kernel`: itself if it can, or the simplest kernel of their type."""
+    dtype, types = types_of(kernel)
+    own = dtype == types[0] == types[1] and not kernel.inputs
+    return kernel if own else plain_row(kernel.backend, kernel.dtype)
+
+
+def unlinked(kernel: Kernel, device: Device, second: Kernel | None = None) -> str:
+    """Why no `chain` can begin with `kernel` and go on with `second`, or what would be that; or ""."""
+    second = second or _next(kernel)
+    if second is None:
+        return f"no kernel of {kernel.backend} multiplies its results, {kernel.dtype}"
+    lacks = ", ".join(sorted(set(second.needs) - device.features))
+    return f"{second.name}, which would multiply its results, needs {lacks}" if lacks else ""
+
+
 def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, seed: Sequence[int], *,
           second: Kernel | None = None, far: bool = False) -> bool:  # fmt: skip
     """Enqueue products that depend on each other, twice over and without a wait; then compare all.
@@ -309,16 +354,16 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
         far: the rows of c are so far apart that its last one begins beyond 2**31 elements.
 
     Returns:
-        Whether there was a kernel for each. Raises Mismatch, KernelFailed, MemoryError.
+        Whether there was a kernel for each (`unlinked`). Raises Mismatch, KernelFailed, MemoryError.
     """
+    if unlinked(kernel, device, second) or problem.batch > 1:
+        return False
     dice = np.random.default_rng(list(seed))
     dtype, types = types_of(kernel)
     m, n, k = problem.m, problem.n, problem.k
-    own = dtype == types[0] == types[1] and not kernel.inputs
-    second = second or (kernel if own else plain_row(kernel.backend, kernel.dtype))
+    second = second or _next(kernel)
+    assert second is not None
     first = plain_row(kernel.backend, types[0].name)
-    if second is None or unable(second, device) or problem.batch > 1:
-        return False
     if first is not None and unable(first, device):
         first = None
     flat = ones if dtype.kind != "c" else few_ones
@@ -380,9 +425,58 @@ def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int)
 
 
 def far_bytes(kernel: Kernel, device: Device) -> int:
-    """Memory that a chain takes whose c lies far apart; 0 where a device has no four times that, or does not say."""
-    needed = int(1.1 * _FAR) * types_of(kernel)[0].itemsize
-    return needed if 4 * needed <= device.limits.get("memory_bytes", 0) else 0
+    """Memory that a chain takes whose c lies far apart; 0 where it does not fit a device (`_too_far`)."""
+    return 0 if _too_far(kernel, device) else _far_size(kernel)
+
+
+def _too_far(kernel: Kernel, device: Device) -> str:
+    """Why c cannot reach beyond 2**31 elements on `device`, or "". It is to have four times the memory."""
+    needed, limits = _far_size(kernel), device.limits
+    there = limits.get("memory_bytes") or limits.get("global_memory", 0)
+    if needed > limits.get("max_alloc", needed):
+        return f"it takes {needed / 1e9:.1f} GB at once, and the device gives {limits['max_alloc'] / 1e9:.1f} GB"
+    if 4 * needed > there:
+        has = f"has {there / 1e9:.1f} GB" if there else "does not say what it has"
+        return f"it takes {needed / 1e9:.1f} GB, and a device is to have four times that; this one {has}"
+    return ""
+
+
+def _far_size(kernel: Kernel) -> int:
+    return int(1.1 * _FAR) * types_of(kernel)[0].itemsize
+
+
+def _promised(kernel: Kernel) -> np.ndarray | None:
+    """Bytes for an operand that reaches beyond 2**31 elements. They take no memory until they are touched; None where
+    the system does not promise so many."""
+    size = int(1.1 * _FAR) * max(x.itemsize for x in (types_of(kernel)[0], *types_of(kernel)[1]))
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        return np.frombuffer(mmap.mmap(-1, size, flags), np.uint8)
+    except (AttributeError, OSError, OverflowError):  # Windows; little memory; 32-bit addresses
+        return None
+
+
+def _check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
+    """Raise Mismatch unless `kernel` is right where rows, or columns, of a, b or out span 2**31 elements."""
+    dtype, types = types_of(kernel)
+    dice, sizes = np.random.default_rng(6), {"a": (9, 13), "b": (13, 21), "out": (9, 21)}
+    memory = _promised(kernel)
+    assert memory is not None
+    for place, axis in product(sizes, (0, 1)):
+        given = {"a": ones(dice, types[0], sizes["a"]), "b": ones(dice, types[1], sizes["b"]),
+                 "out": np.zeros(sizes["out"], dtype)}  # fmt: skip
+        near = given[place]
+        strides = [near.itemsize * near.shape[1], near.itemsize]
+        strides[axis] = near.itemsize * (_FAR // (near.shape[axis] - 1) + 3)
+        far = as_strided(memory[: strides[axis] * near.shape[axis]].view(near.dtype), near.shape, strides)
+        far[...] = near
+        given[place] = far
+        a, b, out = given.values()
+        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(operands.layout, (a, b, out))), inputs=kernel.inputs)
+        backend.launcher(kernel, device, problem)(a, b, None, out, 1, 0)
+        if not np.array_equal(_wide(out), matmul(_wide(a), _wide(b))):
+            axes = ("rows", "columns")[axis]
+            raise Mismatch(f"{kernel.label} on {device.name}: {axes} of {place} {BEYOND}: the product is wrong")
 
 
 def unable(kernel: Kernel, device: Device) -> bool:

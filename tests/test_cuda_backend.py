@@ -147,7 +147,7 @@ def test_options_carry_the_row() -> None:
 
 
 def test_headers_are_found_through_headers() -> None:
-    found = cuda_compiler.headers("csrc/cuda/gemm_cuda_wgmma.cu")
+    found = sources.headers("csrc/cuda/gemm_cuda_wgmma.cu")
     assert {"gemm.cuh", "ptx.cuh"} <= found.keys()
     assert all(text.strip() for text in found.values())
 
@@ -164,11 +164,11 @@ def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch:
         entry(A_TYPE="double"), entry(by=Nvrtc("libnvrtc.so.12", tmp_path)), entry(),
     ]  # fmt: skip
     assert len(set(others)) == len(others)
-    cuda_compiler.headers.cache_clear()
+    sources.headers.cache_clear()
     read = sources.read
     monkeypatch.setattr(sources, "read", lambda what: read(what) + "//" * (what == "csrc/cuda/gemm.cuh"))
     assert entry() not in others, "a header has changed"
-    cuda_compiler.headers.cache_clear()
+    sources.headers.cache_clear()
 
 
 def test_images_come_from_the_cache(private_cache: Path, tmp_path: Path) -> None:

@@ -104,6 +104,25 @@ def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python)
     )
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
+def test_a_child_of_a_fork_in_the_midst_of_a_search_makes_its_own(python):
+    """The parent's goes on in no thread of the child's."""
+    python(
+        """
+        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits.start()
+        reached()
+        if (pid := os.fork()) == 0:
+            signal.alarm(50)
+            opened()
+            os._exit(0 if probe.facts(run=True).devices and (gemm.gemm(large, large) == 700).all() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        waits.join()
+        assert probe.facts(run=False).devices
+        """
+    )
+
+
 def test_a_large_product_is_computed_by_what_is_known_while_devices_are_looked_for(python):
     told = python(
         """

@@ -1,6 +1,9 @@
 """Kernels that are verified when they are first to be chosen: once, in a child process, and never chosen unverified."""
 
 import json
+import os
+import re
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +11,8 @@ import pytest
 from test_dispatch import run_python
 
 from gemm import sources
-from gemm.catalog import BY_NAME
-from gemm.dispatch import late, probe
+from gemm.catalog import BY_NAME, KERNELS
+from gemm.dispatch import late, probe, tuning
 from gemm.problem import Device
 
 BACKEND = """
@@ -20,6 +23,9 @@ from gemm.problem import Device
 class Late(Backend):
     name = "late"
     def devices(self):
+        if os.environ.get("GONE") and os.environ["PARENT"] != str(os.getpid()):
+            self.left_out = {"late:0": "it is out of memory"}
+            return ()
         return (Device("late", "late:0", "a device", driver=os.environ.get("DRIVER", "1"), kind="gpu"),)
     def launcher(self, kernel, device, problem):
         with open(os.environ["LAUNCHES"], "a") as file:
@@ -39,6 +45,9 @@ for name in ("opencl", "cuda"):
     del catalog.BACKENDS[name]
 catalog.BACKENDS["late"] = "late:Late"
 import os
+import gemm.sources
+from pathlib import Path
+gemm.sources._ROOT = Path(os.environ.get("SOURCES", gemm.sources._ROOT))
 source = catalog.BY_NAME[os.environ.get("SOURCE_OF", "sgemm_generic_naive")].source  # wheels carry it, too
 rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", source, ordered=False, late=True, gflops=gflops)
         for form, gflops in (("fast", 1e6), ("slow", 1e5))]
@@ -60,6 +69,20 @@ print(json.dumps([os.getpid(), first.kernel, second.kernel, untrusted]))
 """
 
 
+REFUSED = """
+import json, logging, os, sys
+import numpy as np, gemm
+from gemm.errors import BackendUnavailable
+logging.basicConfig()
+os.environ["PARENT"] = str(os.getpid())
+a = np.ones((64, 64), np.float32)
+try:
+    gemm.plan(a, a, backend="late")
+except BackendUnavailable as error:
+    print(json.dumps([os.getpid(), str(error), str(error), {}]))
+    sys.exit(0)
+raise AssertionError("it was not refused")
+"""
 VERIFY = """
 import math, time
 from gemm.catalog import BY_NAME
@@ -128,6 +151,97 @@ def test_a_kernel_whose_source_changed_is_another_one(product):
     assert kernel == "sgemm_late_fast"
     assert launched["sgemm_late_fast"][1] > 1
     assert not untrusted
+
+
+@pytest.mark.parametrize(("row", "header"), [
+    ("bgemm_cuda_wgmma_128x256", "csrc/cuda/hopper.cuh"), ("sgemm_generic_naive", "kernels/opencl/gemm.clh"),
+])  # fmt: skip
+def test_a_kernel_whose_header_changed_is_another_one(product, tmp_path, row, header):
+    for tree in sources.TREES:
+        shutil.copytree(sources._ROOT / tree, tmp_path / tree)
+    options = {"SOURCES": str(tmp_path), "SOURCE_OF": row}
+    product(**options)
+    assert product(**options)[1] == {"sgemm_late_fast": (1, 0)}
+    with (tmp_path / header).open("a") as file:
+        file.write("/* cured */\n")
+    kernel, launched, _, _ = product(**options)
+    assert kernel == "sgemm_late_fast"
+    assert launched["sgemm_late_fast"][1] > 1
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The sources in a folder where they may be changed; fingerprints are taken anew."""
+    for tree in sources.TREES:
+        shutil.copytree(sources._ROOT / tree, tmp_path / tree)
+    caches = sources.read, sources.headers, sources.state, tuning.fingerprint, probe.entry
+    monkeypatch.setattr(sources, "_ROOT", tmp_path)
+
+    def anew():
+        for each in caches:
+            each.cache_clear()
+
+    anew()
+    yield tmp_path, anew
+    monkeypatch.undo()
+    anew()
+
+
+def included(root, path):
+    """The names of all that a source file includes, in whatever form, itself included."""
+    found, new = set(), {root / path}
+    while new:
+        found |= new
+        names = {name for file in new for name in re.findall(r'#\s*include\s*["<]([^">]+)', file.read_text())}
+        new = {file for name in names for file in root.rglob(name) if file.parent in (root / path).parents} - found
+    return found
+
+
+@pytest.mark.parametrize("backend", ["cuda", "opencl"])
+def test_records_are_of_every_file_that_a_kernel_is_made_of(copied, backend):
+    """A change of any file changes the fingerprints of just the rows that include it, and the probe's key."""
+    root, anew = copied
+    rows = [row for row in KERNELS if row.backend == backend]
+    uses = {row: included(root, row.source) for row in rows}
+    tree = "csrc/cuda" if backend == "cuda" else "kernels/opencl"
+    helpers = set((root / tree).rglob("*.c[lu]")) - {root / row.source for row in rows}
+    assert helpers
+    for file in helpers:
+        helped = included(root, file.relative_to(root))
+        for row in rows:
+            uses[row] |= helped
+    assert all(any(file.suffix in (".cuh", ".clh") for file in files) for files in uses.values())
+    for file in sorted(set().union(*uses.values())):
+        before, key = {row: tuning.fingerprint(row) for row in rows}, probe.entry()
+        with file.open("a") as opened:
+            opened.write("/* cured */\n")
+        anew()
+        changed = {row for row in rows if tuning.fingerprint(row) != before[row]}
+        assert changed == {row for row in rows if file in uses[row]}, file
+        assert probe.entry() != key, file
+
+
+def test_records_of_the_cpu_are_of_one_build(copied, tmp_path, monkeypatch):
+    """No library of it is read, as that would take longer than a small product: a build has a size and a time."""
+    _, anew = copied
+    row, built = next(row for row in KERNELS if row.backend == "cpu"), tmp_path / "engine.so"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=str(built)))
+    seen = set()
+    for content in (b"one", b"another", b"another"):
+        built.write_bytes(content)
+        os.utime(built, ns=(len(seen), len(seen)))
+        anew()
+        seen.add((tuning.fingerprint(row), probe.entry()))
+    assert len({first for first, _ in seen}) == len({second for _, second in seen}) == 3
+    built.unlink()
+    anew()
+    assert tuning.fingerprint(row) not in {first for first, _ in seen}
+
+
+def test_a_device_that_a_child_cannot_use_says_nothing_of_its_kernels(product):
+    """They are done without in this process, which says why; the next one verifies them."""
+    assert "it is out of memory" in product(before=REFUSED, GONE="1")[0]
+    assert product()[0] == "sgemm_late_fast"
 
 
 @pytest.mark.parametrize("fault", ["garbage", "crash", "hang"])

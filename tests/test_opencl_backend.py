@@ -636,6 +636,22 @@ def test_a_device_whose_compiler_does_not_know_it_is_left_out(
             discover()
 
 
+def test_a_platform_that_lists_no_devices_leaves_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cl = pytest.importorskip("pyopencl")
+
+    def broken() -> list[Any]:
+        raise cl.LogicError("clGetDeviceIDs failed: DEVICE_NOT_FOUND")
+
+    device = SimpleNamespace(name="a GPU", version="OpenCL 3.0", type=cl.device_type.GPU)
+    good, bad = (SimpleNamespace(version="3.0", get_devices=what) for what in (lambda: [device], broken))
+    for platforms in ([good, bad], [bad, good]):
+        monkeypatch.setattr(cl, "get_platforms", lambda platforms=platforms: platforms)
+        assert discover() == [device]
+    monkeypatch.setattr(cl, "get_platforms", lambda: [bad])
+    with pytest.raises(BackendUnavailable, match="no platform has a usable device"):
+        discover()
+
+
 @pytest.mark.parametrize(
     ("told", "version", "width"),
     [

@@ -397,6 +397,47 @@ def test_a_bad_platform_leaves_the_good_ones(monkeypatch: pytest.MonkeyPatch, fa
         return real(cl_device, key, handle)
 
     monkeypatch.setattr(opencl_devices, "describe", described)
-    assert [device.key for device in opencl_devices.usable([good, good])] == ["opencl:1"]
-    with pytest.raises(BackendUnavailable, match="opencl:0 cannot be used"):
-        opencl_devices.usable([good])
+    left_out: dict[str, str] = {}
+    assert [device.key for device in opencl_devices.usable([good, good], left_out)] == ["opencl:1"]
+    assert left_out.keys() == {"opencl:0"}
+    with pytest.raises(BackendUnavailable, match="opencl:0: it cannot be used"):
+        opencl_devices.usable([good], {})
+
+
+LEFT_OUT = """
+import contextlib, io
+import numpy as np
+import gemm, gemm.cli
+from gemm.backends import opencl_devices
+from gemm.errors import BackendUnavailable, KernelFailed
+found, real = opencl_devices.discover()[:1] * 2, opencl_devices.describe
+opencl_devices.discover.__code__ = (lambda: FOUND).__code__
+opencl_devices.FOUND = found
+def described(cl_device, key, handle):
+    if key == "opencl:0":
+        raise KernelFailed("no OpenCL context: out of memory")
+    return real(cl_device, key, handle)
+opencl_devices.describe = described
+a = np.ones((70, 70), np.float32)
+assert (gemm.gemm(a, a, backend="opencl:1") == 70).all()
+def listed(device):
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        assert gemm.cli.main(["verify", "--device", device]) != 0
+    raise BackendUnavailable(device, told.getvalue())
+for device, why in (("opencl:0", "out of memory"), ("opencl:7", "no such device; there is opencl:1")):
+    calls = (lambda: gemm.gemm(a, a, backend=device), lambda: gemm.plan(a, a, backend=device),
+             lambda: gemm.prepare(a, backend=device), lambda: gemm.empty((9, 9), device=device), lambda: listed(device),
+             lambda: gemm.gemm(a, a, kernel="sgemm_generic_naive", backend=device))
+    for call in calls:
+        try:
+            call()
+        except BackendUnavailable as error:
+            assert why in str(error) and device in str(error), error
+        else:
+            raise AssertionError(device)
+"""
+
+
+@on_any_device
+def test_who_names_a_device_that_is_left_out_is_told_why() -> None:
+    python(LEFT_OUT)

@@ -6,17 +6,21 @@ How many clusters a launch has, and into how many parts it cuts k, is read off t
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ml_dtypes")
 
 from gemm.backends.cuda_recipe import Chip, Layout, recipe
 from gemm.catalog import BY_NAME, KERNELS, Kernel, blocks
+from gemm.dispatch import registry
 from gemm.problem import Device, Problem
 from gemm.regimes import launched, name_of, regimes
-from gemm.verify import types_of
+from gemm.verify import BEYOND, Mismatch, left_out, planned, types_of, unable
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 OPENCL = [row for row in KERNELS if row.backend == "opencl"]
@@ -174,3 +178,85 @@ def test_a_device_that_tells_nothing_has_no_regimes() -> None:
     nothing = Device("late", "late:0", "a device")
     assert not any(regimes(row, nothing) for row in KERNELS)
     assert BY_NAME["sgemm_scalar_4x4"].backend == "cpu"
+
+
+NOTHING = Device("cuda", "cuda:0", "silent", kind="gpu")
+SMALL = replace(opencl(8), limits={"compute_units": 8, "global_memory": 1 << 33})
+LARGE = replace(opencl(8), limits={"compute_units": 8, "global_memory": 1 << 38})
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("device", [gpu(132), gpu(16, 75), SMALL, LARGE, NOTHING], ids=lambda device: device.name)
+def test_what_is_not_verified_is_told(device: Device, full: bool) -> None:
+    """Of regimes, chains and large index ranges, each is among the checks of a row, or left out for a reason."""
+    for row in ROWS + OPENCL:
+        if row.backend != device.backend or unable(row, device):
+            continue
+        checks = {name for name, _ in planned(None, row, device, full=full)}  # type: ignore[arg-type]  # nothing is run
+        told = left_out(row, device, full=full)
+        assert all(told.values())
+        whole = "regimes of launches, launches in a row, chains"
+        assert (whole in told) != any(name in checks for name in regimes(row, device)), row.name
+        assert any("chains" in what for what in told) != ("a chain" in checks), row.name
+        if full:
+            assert (BEYOND in told) != (BEYOND in checks), row.name
+        else:
+            assert BEYOND not in told
+
+
+def test_results_that_no_kernel_multiplies_are_told() -> None:
+    row = BY_NAME["s8s32gemm_generic_packed_64x64"]
+    device = replace(LARGE, features=LARGE.features | set(row.needs))
+    assert left_out(row, device) == {
+        "chains": "no kernel of opencl multiplies its results, int32", BEYOND: "it is a chain",
+    }  # fmt: skip
+    assert BEYOND in dict(planned(None, BY_NAME["sgemm_generic_naive"], device))  # type: ignore[arg-type]
+    row = BY_NAME["sgemm_generic_naive"]
+    assert left_out(row, SMALL)[BEYOND].startswith("it takes 9.4 GB, and a device is to have four times that")
+    assert left_out(row, SMALL)[BEYOND].endswith("has 8.6 GB")
+    assert "gives 2.1 GB" in left_out(row, replace(LARGE, limits={**LARGE.limits, "max_alloc": 1 << 31}))[BEYOND]
+    assert "does not say" in left_out(row, opencl(8))[BEYOND]
+
+
+@pytest.mark.parametrize("fault", ["", "a", "b", "out"])
+@pytest.mark.parametrize("row", ["sgemm_scalar_4x4", "u8s32gemm_scalar_4x4", "gemm_numpy_reference"])
+def test_distances_beyond_32_bits_are_verified_in_host_memory(row: str, fault: str) -> None:
+    """An element that is not reached is found."""
+    if row not in BY_NAME:
+        pytest.skip(f"there is no {row}")
+    backend = registry.backend(BY_NAME[row].backend)
+    device = backend.devices()[0]
+    check = dict(planned(backend, BY_NAME[row], device)).get(BEYOND)
+    if check is None:
+        assert BEYOND in left_out(BY_NAME[row], device)
+        pytest.skip("the system promises no more memory than it has")
+    assert not left_out(BY_NAME[row], device)
+    if not fault:
+        check()
+        return
+
+    class Near:
+        """It does not reach the last row and column of an operand that lies far apart."""
+
+        @staticmethod
+        def launcher(kernel: Kernel, device: Device, problem: Problem) -> Any:
+            launch = backend.launcher(kernel, device, problem)
+
+            def cut(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
+                given = {"a": a, "b": b, "out": out}
+                far = max(given[fault].strides) > 1 << 20
+                given[fault] = x = np.array(given[fault])
+                if not far:
+                    launch(a, b, c, out, alpha, beta)
+                elif fault == "out":
+                    launch(a, b, c, x, alpha, beta)
+                    x[-1], x[:, -1] = 0, 0
+                    out[...] = x
+                else:
+                    x[-1], x[:, -1] = 0, 0
+                    launch(given["a"], given["b"], c, out, alpha, beta)
+
+            return cut
+
+    with pytest.raises(Mismatch, match=f"of {fault} beyond"):
+        dict(planned(Near, BY_NAME[row], device))[BEYOND]()  # type: ignore[arg-type]

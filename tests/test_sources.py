@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -131,6 +132,23 @@ def test_an_entry_that_is_no_plain_file_is_not_waited_for(folder):
     assert sources.load("entry") is None
     assert sources.load("other") is None
     assert sources.damaged() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a FIFO is opened for reading and writing on Linux")
+def test_what_comes_out_of_a_fifo_is_no_entry(folder):
+    """Whole as it may be: it can be another one each time that it is read."""
+    sources.store("entry", b"data")
+    whole = (folder / "entry").read_bytes()
+    os.mkfifo(folder / "other")
+    with open(folder / "other", "r+b", buffering=0) as fifo:
+        fifo.write(whole)
+        handle = os.open(folder / "other", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(OSError, match="no plain file"):
+            sources._plain(folder / "other")
+        assert sources.load("other") is None
+        assert os.read(handle, len(whole)) == whole  # nothing was taken out
+        os.close(handle)
+    assert sources.load("entry") == b"data"
 
 
 def test_a_folder_below_home(monkeypatch):

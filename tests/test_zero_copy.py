@@ -301,7 +301,7 @@ def test_a_product_waits_for_another_threads_product(first: str, monkeypatch: py
     assert entered.wait(60)
     entered.clear()
     threads[1].start()
-    assert not memory.lock._lock.acquire(timeout=0.05)
+    assert not memory.lock.acquire(timeout=0.05)
     assert not entered.is_set()
     go.set()
     for thread in threads:
@@ -347,8 +347,8 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
         assert memory is not None
         assert memory._map is not None
         with ThreadPoolExecutor() as other:
-            assert other.submit(memory.lock._lock.acquire, False).result()
-            other.submit(memory.lock._lock.release).result()
+            assert other.submit(memory.lock.acquire, False).result()
+            other.submit(memory.lock.release).result()
     assert np.array_equal(a, was[0])
     assert np.array_equal(b, was[1])
     gemm.gemm(a, b, out=out, kernel=NAIVE, backend=first)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -105,7 +106,7 @@ class Drivers:
 
     def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:
         self.name, self._what, self._find = name, what, find
-        self._lock = threads.Lock()
+        self._lock = threads.lock()
         self._found: tuple[Device, ...] | BackendUnavailable | None = None
         self._process = 0  # that began to use them
 
@@ -144,6 +145,8 @@ class Backend(ABC):
     """One way of running kernels: finds devices, prepares kernels, recognises arrays that live there."""
 
     name: ClassVar[str]
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """{key: why} of the devices that were found and cannot be used."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:

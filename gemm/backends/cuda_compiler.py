@@ -15,11 +15,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm import sources
+from gemm import sources, threads
 from gemm.catalog import Kernel
 from gemm.errors import KernelFailed
 
@@ -31,7 +31,6 @@ Form = Mapping[str, object]
 OLD = 75
 """The first compute capability of which NVRTC 13 still knows."""
 
-_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 _VERSION = re.compile(r"(?:\.so\.|nvrtc64_)(\d+)")
 
 
@@ -52,7 +51,7 @@ class Compiler:
         status = real.stat()
         self.identity = f"{real.name} {status.st_size} {status.st_mtime_ns}"
 
-    @cached_property
+    @threads.once
     def _library(self) -> Any:
         for part in sorted(self.path.parent.glob("libnvrtc-builtins.so*")):
             with suppress(OSError):
@@ -71,13 +70,13 @@ class Compiler:
             raise KernelFailed(f"{name}: {self._library.nvrtcGetErrorString(status).decode(errors='replace')}")
         return status
 
-    @cached_property
+    @threads.once
     def version(self) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
-    @cached_property
+    @threads.once
     def supported(self) -> tuple[int, ...]:
         """The compute capabilities, such as 53 or 90, that it compiles for."""
         count = ctypes.c_int()
@@ -105,7 +104,7 @@ class Compiler:
     def compile(self, kernel: Kernel, arch: str, form: Form) -> tuple[bytes, str]:
         """The cubin ("sm_90", "sm_90a") or PTX ("compute_90") of `kernel`, and the log. Raises KernelFailed with it."""
         name = kernel.source.rpartition("/")[2].encode()
-        included = headers(kernel.source)
+        included = sources.headers(kernel.source)
         names = (ctypes.c_char_p * len(included))(*(name.encode() for name in included))
         texts = (ctypes.c_char_p * len(included))(*(text.encode() for text in included.values()))
         program = ctypes.c_void_p()
@@ -171,22 +170,6 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
     return fit[0]
 
 
-@cache
-def headers(source: str) -> dict[str, str]:
-    """The headers of csrc/cuda that a source file includes, and those that they include: {name: text}."""
-    folder = source.rpartition("/")[0]
-    found: dict[str, str] = {}
-
-    def gather(text: str) -> None:
-        for name in _INCLUDE.findall(text):
-            if name not in found:
-                found[name] = sources.read(f"{folder}/{name}")
-                gather(found[name])
-
-    gather(sources.read(source))
-    return found
-
-
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
     """NVRTC's options: the row's parameters and the form as macros, and arithmetic that nothing may relax.
 
@@ -218,7 +201,7 @@ def resources(report: str) -> dict[str, int]:
 
 def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
     """The name in the disk cache: all that the image depends on. Images do not depend on the driver."""
-    texts = [sources.read(kernel), *headers(kernel.source).values()]
+    texts = [sources.read(kernel), *sources.headers(kernel.source).values()]
     facts = (*options(kernel, str(capability), form), *kernel.needs, made_by.identity)
     key = hashlib.sha256("\0".join((*texts, *facts)).encode())
     return f"cuda-{kernel.name}-sm_{capability}-{key.hexdigest()[:24]}.bin"

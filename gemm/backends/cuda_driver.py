@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from gemm.backends.cuda_compiler import Compiler, Form, compiler, compilers, ima
 from gemm.catalog import Kernel
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
+from gemm.threads import lock
 
 __all__ = ["LEGACY_STREAM", "THREAD_STREAM", "Function", "Gpu", "find_devices"]
 
@@ -78,7 +78,7 @@ class Gpu:
         self.ordinal = ordinal
         self.id = cuda().cuDeviceGet(ordinal)
         self._context = self._pool = 0
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._functions: dict[Any, Function] = {}
         self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
         self.capability = 10 * self.facts["major"] + self.facts["minor"]

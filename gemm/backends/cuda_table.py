@@ -34,7 +34,7 @@ class Tables:
     """Page-locked memory of a GPU for tables, lent to one thread at a time."""
 
     def __init__(self) -> None:
-        self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threads.Lock()
+        self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threads.lock()
 
     @contextmanager
     def one(self) -> Iterator[Slot]:

@@ -26,9 +26,10 @@ class OpenCLBackend(Backend):
     name = "opencl"
 
     def __init__(self) -> None:
-        self._drivers = Drivers("opencl", "OpenCL", lambda: usable(discover()))
+        self.left_out = left_out = dict[str, str]()
+        self._drivers = Drivers("opencl", "OpenCL", lambda: usable(discover(), left_out))
         self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
-        self._lock = threads.Lock()
+        self._lock = threads.lock()
 
     def devices(self) -> tuple[Device, ...]:
         return self._drivers.devices()

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,7 @@ class Handle:
         self._queue: Any = None
         self._programs: dict[tuple[str, str], Any] = {}
         self._spare: list[Memory] = []
-        self._lock = threads.Lock(threading.RLock)
+        self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
         self._holders: list[tuple[weakref.ref[Any], int]] = []
@@ -160,14 +159,14 @@ class Handle:
                     self._queue = cl.CommandQueue(self.context, self.cl_device)
             return self._queue
 
-    @cached_property
+    @threads.once
     def runs_on_cpu(self) -> bool:
         """Whether work-items are calls on the host's cores, and dear. (Some tools call themselves a CPU and a GPU.)"""
         import pyopencl as cl
 
         return not self.cl_device.type & (cl.device_type.GPU | cl.device_type.ACCELERATOR)
 
-    @cached_property
+    @threads.once
     def image_alignment(self) -> tuple[int, int]:
         """What an image over a buffer needs: texels of a row's pitch, bytes where it begins. (0, 0): there are none."""
         if "cl_khr_image2d_from_buffer" not in self.cl_device.extensions.split():

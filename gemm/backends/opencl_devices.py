@@ -53,22 +53,23 @@ def discover() -> list[Any]:
     return [device for _, device in sorted(found, key=lambda each: each[0])]
 
 
-def usable(found: list[Any]) -> tuple[Device, ...]:
-    """Those of `found` that a context can be made of, described; the others keep their numbers.
+def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
+    """Those of `found` that a context can be made of, described; the others keep their numbers, and go to `left_out`.
 
     Raises BackendUnavailable where there is none: the driver is out of memory, say, or somebody uses the device alone.
     """
     import pyopencl as cl
 
-    devices, causes = [], []
+    devices = []
     for at, cl_device in enumerate(found):
         try:
             devices.append(describe(cl_device, f"opencl:{at}", Handle(cl_device)))
         except (KernelFailed, cl.Error) as error:
-            causes.append(f"opencl:{at} cannot be used: {error}")
+            left_out[f"opencl:{at}"] = f"it cannot be used: {error}"
             log.warning("gemm does without opencl:%d: %s", at, error)
     if not devices:
-        raise BackendUnavailable("opencl", "; ".join(causes), "See what else uses the device, or update its driver")
+        causes = "; ".join(f"{key}: {why}" for key, why in left_out.items())
+        raise BackendUnavailable("opencl", causes, "See what else uses the device, or update its driver")
     return tuple(devices)
 
 

@@ -40,7 +40,7 @@ class Mapped:
         self.device_key, handle = device.key, device.handle  # the first one for gemm.operands.place
         self.handle: Handle = handle
         self.loan, self.nbytes = loan, nbytes
-        self.lock = threads.Lock(threading.RLock)
+        self.lock = threads.lock(threading.RLock)
         self.address = 0
         self._map: Any = None
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
@@ -106,7 +106,7 @@ class _Claims:
 
     def __init__(self) -> None:
         self._ranges: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._lock = threads.Lock()
+        self._lock = threads.lock()
 
     def add(self, owner: Any, start: int, nbytes: int) -> bool:
         """Claim the range while `owner` lives; False if some of it is claimed."""

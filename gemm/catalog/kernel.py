@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import product
 from types import CodeType
 
@@ -49,6 +49,8 @@ class Kernel:
             outputs do not fit into their registers.
         suits: an expression over m n k batch and params, the products for which it may be chosen though unnamed:
             it computes all others, but slower than its `gflops` tell. "" for all.
+        label: the name, and what was tuned of it: sgemm_adreno_image_8x4[WGM=4,WGN=16].
+        group: rows and columns of the result (of the transposed one, if swapped) that a device's work-group computes.
     """
 
     name: str
@@ -76,10 +78,19 @@ class Kernel:
     auto: tuple[str, ...] = ("cpu", "gpu")
     beaten: tuple[str, ...] = ()
     suits: str = ""
+    label: str = field(init=False, repr=False, compare=False)
+    group: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
-        object.__setattr__(self, "params", {**self.params, **values})
+        p = {**self.params, **values}
+        changed = ",".join(f"{name}={value}" for name, value in self.chosen.items())
+        tall = p.get("WGM") or p.get("GH") or p.get("BS", 1)
+        wide = p.get("WGN") or p.get("GW") or p.get("SG") or p.get("BS", 1)
+        group = p.get("BM") or p.get("TM", 1) * tall, p.get("BN") or p.get("TN", 1) * wide
+        object.__setattr__(self, "params", p)
+        object.__setattr__(self, "label", f"{self.name}[{changed}]" if changed else self.name)
+        object.__setattr__(self, "group", group)
 
     def __hash__(self) -> int:
         return hash(self.name)  # of all fields it would take longer than most of what is looked up by it
@@ -91,12 +102,6 @@ class Kernel:
                 raise ValueError(f"{self.name} cannot be tuned to {name} = {value}; its space is {dict(self.space)}")
         changed = {name: value for name, value in sorted(chosen.items()) if value != self.params[name]}
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
-
-    @cached_property
-    def label(self) -> str:
-        """The name, and what was tuned of it: sgemm_adreno_image_8x4[WGM=4,WGN=16]."""
-        changed = ",".join(f"{name}={value}" for name, value in self.chosen.items())
-        return f"{self.name}[{changed}]" if changed else self.name
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
         """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
@@ -119,14 +124,6 @@ class Kernel:
     def entry(self) -> str:
         """The C or device function to call: the stem of the source file (the CPU's rows: the name)."""
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
-
-    @cached_property
-    def group(self) -> tuple[int, int]:
-        """Rows and columns of the result (of the transposed one, if swapped) that a work-group of a device computes."""
-        p = self.params
-        tall = p.get("WGM") or p.get("GH") or p.get("BS", 1)
-        wide = p.get("WGN") or p.get("GW") or p.get("SG") or p.get("BS", 1)
-        return p.get("BM") or p.get("TM", 1) * tall, p.get("BN") or p.get("TN", 1) * wide
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
         """Whether its launches compute out' = b' a' for such operands: the m, n and operands of all else are those."""

@@ -143,7 +143,9 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
                 raise
             missing[name] = str(error)
     if not found:
-        raise Mistake(f"there is no device {args.device}" if args.device else "no backend works here: see gemm info")
+        if args.device:
+            raise registry.absent(args.device)
+        raise Mistake("no backend works here: see gemm info")
     return found, missing
 
 

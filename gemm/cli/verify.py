@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gemm import dispatch, phrases, report
@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         passed, total: cases. ordered: whether its reproducible bits are the contract's; None if not offered.
         sha256: of the reproducible result, with --hashes. seconds: that it took, compilation included.
-        error: the first failure, or "".
+        error: the first failure, or "". left_out: what could not be covered, and why.
     """
 
     kernel: str
@@ -48,6 +48,7 @@ class Outcome:
     sha256: str | None
     seconds: float
     error: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     differing = _differing(outcomes)
     _print(outcomes, hashes=args.hashes)
     text.bullets("Not checked:", skipped)
+    text.bullets("Not covered:", _left_out(outcomes))
     failures = [outcome for outcome in outcomes if outcome.error]
     for outcome in failures:
         print(f"FAILED {outcome.kernel} on {outcome.device}: {outcome.error}")
@@ -140,7 +142,8 @@ def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcom
         error = str(failure)
     # The ordered bits are the last of the checks.
     ordered = None if not offers else passed == total
-    return Outcome(row.name, device.key, row.dtype, passed, total, ordered, None, time.perf_counter() - start, error)
+    left_out, took = suite.left_out(row, device, full=not quick), time.perf_counter() - start
+    return Outcome(row.name, device.key, row.dtype, passed, total, ordered, None, took, error, left_out)
 
 
 def _hash(backend: Backend, row: Kernel, device: Device) -> Outcome:
@@ -153,6 +156,16 @@ def _hash(backend: Backend, row: Kernel, device: Device) -> Outcome:
     except KernelFailed as failure:
         right, error = False, str(failure)
     return Outcome(row.name, device.key, row.dtype, int(right), 1, right, sha256, time.perf_counter() - start, error)
+
+
+def _left_out(outcomes: list[Outcome]) -> list[str]:
+    """What could not be covered, why, and for which kernels."""
+    whose: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for what, why in outcome.left_out.items():
+            whose.setdefault(f"{what} on {outcome.device}: {why}", []).append(outcome.kernel)
+    return [f"{told} ({phrases.counted(len(names), 'kernel', 'kernels')}: {', '.join(names)})"
+            for told, names in whose.items()]  # fmt: skip
 
 
 def _differing(outcomes: list[Outcome]) -> list[str]:

@@ -12,14 +12,14 @@ import dask
 import numpy as np
 from dask.system import CPU_COUNT
 
-from gemm import chain, engine, epilogue
+from gemm import chain, engine, epilogue, threads
 from gemm.api import at_once as gemm
 from gemm.catalog import KERNELS
 from gemm.contract import tensordot
 from gemm.errors import BackendUnavailable
 
 _TARGETS = {row.target for row in KERNELS if row.backend == "cpu"}
-_lock = threading.Lock()
+_lock = threads.lock()
 _used: dict[object, int] = {}
 """{address of a worker of this process, or None: threads that its products have now}."""
 

@@ -253,8 +253,16 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
         cause = f"its kernels multiply {others}" if not kernel and len(whys) > 3 else "; ".join(whys)
         return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({cause})")
     fit = [c for c in weighed if not unfit(c.kernel, problem)]
-    whys = list(dict.fromkeys(c.why_not or f"{c.kernel.name} failed" for c in fit))
+    whys = list(dict.fromkeys(c.why_not or _since(c) for c in fit))
+    if not whys and ":" in backend:
+        return registry.absent(backend)
     return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
+
+
+def _since(candidate: Candidate) -> str:
+    """Why one that was weighed cannot be chosen any more."""
+    kernel, device = candidate.kernel, candidate.device
+    return f"{kernel.name} {trust.known_to_fail(kernel, device) or 'failed'}"
 
 
 @lru_cache(maxsize=4096)

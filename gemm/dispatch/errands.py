@@ -27,7 +27,7 @@ PATIENCE = 2.0
 finished: list[Callable[[], None]] = []
 """What is to be called when an errand has ended: choices may have changed."""
 
-_lock = threads.Lock()
+_lock = threads.lock()
 _running: dict[object, Errand] = {}
 _patient = threading.local()
 

@@ -27,7 +27,7 @@ log = logging.getLogger("gemm")
 SIDE_BY_SIDE = 8
 """Children at most that verify at a time; each takes memory of the device."""
 
-_records = threads.Lock()
+_records = threads.lock()
 
 
 def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm import sources
+from gemm import engine, sources
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import errands, tuning
 from gemm.dispatch.plan import Rates
@@ -173,10 +173,15 @@ def forget() -> None:
         sources.remove(entry(kind))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def entry(kind: str = "probe") -> str:
-    """The cache entry's name: a fingerprint of the drivers, taken without loading any."""
+    """The cache entry's name: a fingerprint of the drivers, taken without loading any, and of what it tells of.
+
+    What was verified is told of all sources, but for the late rows ("verified"), each of which has its own fingerprint.
+    """
     found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
+    if kind in ("probe", "begun"):
+        found += [sources.state(), engine.identity()]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
@@ -267,6 +272,7 @@ def answer(request: Line) -> Iterator[Line]:
 
 def _check(request: Line) -> Iterator[Line]:
     from gemm.dispatch import registry
+    from gemm.errors import BackendUnavailable
     from gemm.verify import checks
 
     name, key = request["kernel"], request["device"]
@@ -278,8 +284,10 @@ def _check(request: Line) -> Iterator[Line]:
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed in checks(backend, kernel, device, full=False):
             yield {"step": "begin", "what": f"what follows {passed}"}  # the time limit is one check's
-    except StopIteration:
-        error = f"there is no {key}"
+    except (BackendUnavailable, StopIteration) as failure:  # which says nothing of the kernel
+        left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
+        yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
+        return
     except Exception as failure:  # whatever it is, the kernel is not to be trusted
         error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}

@@ -8,6 +8,7 @@ from typing import cast
 
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS
+from gemm.errors import BackendUnavailable
 
 
 @cache
@@ -15,3 +16,11 @@ def backend(name: str) -> Backend:
     """The backend called `name` (a key of BACKENDS). Loads its module, not yet its devices."""
     module, _, cls = BACKENDS[name].partition(":")
     return cast(Backend, getattr(import_module(module), cls)())
+
+
+def absent(name: str) -> BackendUnavailable:
+    """The error for a device, such as "opencl:3", that is not among its backend's devices. Raises theirs."""
+    owner = backend(name.partition(":")[0])
+    there = ", ".join(device.key for device in owner.devices())
+    why = owner.left_out.get(name)
+    return BackendUnavailable(name, why or f"no such device; there is {there}")

@@ -20,7 +20,7 @@ from gemm.problem import Device
 
 log = logging.getLogger("gemm")
 
-_lock = threads.Lock()  # products of several threads fail at once
+_lock = threads.lock()  # products of several threads fail at once
 _failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
 _lost: dict[str, str] = {}  # device → why
 

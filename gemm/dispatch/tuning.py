@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm import sources
-from gemm.catalog import Kernel
+from gemm import engine, sources
+from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.dispatch.records import FIELDS, HERE, LEVELS, Class, Group, Record, document, key_of, parse
 from gemm.problem import Device, Problem
 
@@ -44,9 +44,13 @@ class Choice:
 
 @lru_cache(maxsize=1024)
 def fingerprint(row: Kernel) -> str:
-    """Of the row's source and fixed parameters: what is measured of another one says nothing of it."""
+    """Of what the row is compiled from and its fixed parameters: what is measured of another one says nothing of it.
+
+    The CPU's rows are compiled beforehand, all into one engine.
+    """
     fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
-    return sources.digest(repr((sources.read(row), sorted(fixed.items()))).encode()).hex()[:16]
+    compiled = engine.identity() if row.backend in HOST_BACKENDS else sources.compiled(row.source)
+    return sources.digest(repr((compiled, sorted(fixed.items()))).encode()).hex()[:16]
 
 
 def class_of(problem: Problem) -> Class:
