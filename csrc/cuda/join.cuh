@@ -13,10 +13,7 @@
 #include "gemm.cuh"
 #include "ptx.cuh"
 
-#ifndef JOIN_BARRIER
-#define JOIN_BARRIER 1 // a number of bar.sync that the kernel does not use elsewhere
-#endif
-
+enum { JOIN_BARRIER = 1 };       // a number of bar.sync that kernels do not use elsewhere
 enum { RUN = 16 / sizeof(SUM) }; // sums that are exchanged at once
 
 union Run {
