@@ -256,51 +256,29 @@ COPIED, HELD, GEMV, OUTER = (f"gemm_cuda_{name}.cu" for name in ("ffma", "ffma_h
 MEET = "__syncthreads();"
 
 OLD_RACE = (
-    (HOPPER, "barrier_init(returned(), (THREADS / 32 - 4) * SHARING);", "barrier_init(returned(), THREADS / 32 - 4);"),
-    (HOPPER, "arrive<SHARING>(returned(), first);", "arrive<1>(returned(), first);"),
+    (HOPPER, "    if (SHARING > 1)\n        cluster_meet();\n    else\n        bar_arrive", "    bar_arrive"),
+    (HOPPER, "    if (SHARING > 1)\n        cluster_meet();\n    else if (threadIdx", "    if (threadIdx"),
 )
-AWAITED = "            if (threadIdx.x % 128 == 0) ring.await_return(turn);\n"
 
 FAULTS = (
     Fault("a loader waits for the readers of its own block only", OLD_RACE, "kmajor"),
     Fault("the same, for 16 bits", OLD_RACE, "wgmma"),
     Fault(
         "a loader does not wait for the readers of the exchanged sums",
-        ((HOPPER, AWAITED, ""),),
+        (
+            (HOPPER, "            await_ring<SHARING>();\n", ""),
+            (
+                HOPPER,
+                "        cluster_meet();\n    else\n        bar_arrive",
+                "        ;\n    else\n        bar_arrive",
+            ),
+        ),
         "kmajor alone",
     ),
-    Fault("the same, where blocks share b", ((HOPPER, AWAITED, ""),), "kmajor"),
     Fault(
-        "the return of the sums is waited for with the other parity",
-        ((HOPPER, "barrier_wait(returned(), turn % 2);", "barrier_wait(returned(), turn % 2 ^ 1);"),),
-        "kmajor",
-        "race at|deadlock",
+        "no proxy fence before the ring is loaded anew", ((HOPPER, "    fence_async();\n    if", "    if"),), "kmajor"
     ),
-    Fault(
-        "half of the warps return the sums",
-        (
-            (
-                HOPPER,
-                "barrier_init(returned(), (THREADS / 32 - 4) * SHARING);",
-                "barrier_init(returned(), THREADS / 32 - 4);",
-            ),
-        ),
-        "kmajor",
-        "race at|more arrivals",
-    ),
-    Fault(
-        "a warp returns the sums before all of its lanes have read",
-        (
-            (
-                HOPPER,
-                "        fence_async();\n        __syncwarp();\n        arrive",
-                "        fence_async();\n        arrive",
-            ),
-        ),
-        "ffma",
-    ),
-    Fault("no proxy fence before the ring is loaded anew", ((HOPPER, "        fence_async();\n", ""),), "kmajor"),
-    Fault("the same, for products on ordinary units", ((HOPPER, "        fence_async();\n", ""),), "ffma"),
+    Fault("the same, for products on ordinary units", ((HOPPER, "    fence_async();\n    if", "    if"),), "ffma"),
     Fault(
         "a stage is loaded before it is empty",
         ((HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),),
@@ -327,7 +305,7 @@ FAULTS = (
     ),
     Fault(
         "a stage's readers tell only their own block",
-        ((HOPPER, "arrive<SHARING>(empty(), first);", "if (threadIdx.x % 32 < SHARING) barrier_arrive(empty());"),),
+        ((HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),),
         "kmajor",
     ),
     Fault("a stage is left before its products are done", ((KMAJOR, "    wgmma_wait<SETS - 1>();\n", ""),), "kmajor"),
@@ -375,7 +353,7 @@ FAULTS = (
         "sums are sent before the other block's products are done",
         (
             (EXCHANGE, "        cluster_meet();\n", ""),
-            (HOPPER, "            cluster_meet();\n            if (threadIdx", "            if (threadIdx"),
+            (HOPPER, "            cluster_meet();\n            await", "await"),
         ),
         "kmajor alone",
     ),

@@ -248,12 +248,12 @@ struct AsTheyAre {
 };
 
 // Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
-// GROUPS warpgroups at once. `staging`: STAGING bytes a warp. `ring`: its memory has what parts exchange, and is given back
-// then. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also where
-// these are beyond m and n.
-template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class R, class ADJUST = AsTheyAre>
-INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const R &ring, Tile tile,
-                    long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
+// GROUPS warpgroups at once. `staging`: STAGING bytes a warp. `ring`: shared memory for what parts exchange, at the barrier
+// `joined`. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also
+// where these are beyond m and n.
+template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
+INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
+                    Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
     enum { MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
     static_assert(WIDE % STAGED == 0, "tiles are whole");
     const int warp = threadIdx.x / 32;
@@ -288,8 +288,8 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     };
     typedef Exchange<RUNS, MEMBERS> Parts;
     if (g.parts > 1) {
-        const Parts exchange(ring.memory, ring.joined(), g.parts, blockIdx.x / SHARING % g.parts);
-        const unsigned parity = barrier_passed(ring.joined(), 0); // nothing comes there before all have met
+        const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
+        const unsigned parity = barrier_passed(joined, 0); // nothing comes there before all have met
         exchange.pass(threadIdx.x, blockIdx.x % SHARING, SHARING, parity, [&](int i) {
             Run run;
 #pragma unroll
@@ -302,7 +302,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code
         __syncwarp();
         if (g.parts > 1) {
-            const Parts exchange(ring.memory, ring.joined(), g.parts, blockIdx.x / SHARING % g.parts);
+            const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
             T added[STAGED / 2] = {};
 #pragma unroll
             for (int i = 0; i < STAGED / 8; ++i) {
@@ -322,7 +322,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         __syncwarp();
         finish<STAGED>(turned, down, (const T *)staging, here - at, top, left + at, z, adjust);
     }
-    if (g.parts > 1) ring.template give_back<SHARING>(blockIdx.x / SHARING % g.parts * SHARING);
+    if (g.parts > 1) return_ring<SHARING>();
 }
 
 #endif

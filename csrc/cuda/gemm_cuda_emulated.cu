@@ -137,8 +137,8 @@ INLINE void consume(const Gemm &g, Stages ring) {
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sums[i] = add(sums[i], latest[i]);
         }
-        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring, tile, walk.z, nullptr,
-                                          Unscale(g, walk.z));
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), tile, walk.z,
+                                          nullptr, Unscale(g, walk.z));
     }
 }
 
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        const __grid_constant__ TensorMap b_map) {
     extern __shared__ unsigned char shared[];
     Stages ring(shared);
-    ring.start<MULTICAST>(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
+    ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BK, PLANES>(g, ring, Walk<BM, BN, MULTICAST>(g), &a_map, &b_map);

@@ -38,6 +38,7 @@
 #ifndef THREADS
 #define THREADS 384
 #endif
+#define JOIN_BARRIER 2 // 1 is that of hopper.cuh
 #if !A_TURNED
 #define BESIDE_M 1 // lanes read neighbouring rows, whose 16 bytes of the same k lie in different banks
 #endif
@@ -242,7 +243,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
         }
         if (walk.piece == Pieces::ENDED) walk.add_left(acc);
         finish<false>(g, walk.z, walk.rest, walk.part, threadIdx.x, acc, ring.memory, turn);
-        if (g.parts > 1) ring.give_back<1>(0);
+        if (g.parts > 1) return_ring<1>();
     }
 }
 
@@ -262,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_cuda_ffma_tma(ARGUMENT Gemm g, ARGUMENT TensorMap a_map, ARGUMENT TensorMap b_map) {
     extern __shared__ unsigned char shared[];
     Stages ring(shared);
-    ring.start<1>(WORKERS / 32, g.parts > 1, &a_map, &b_map);
+    ring.start(WORKERS / 32, g.parts > 1, &a_map, &b_map);
     const Pieces walk(g, g.memory ? counted(g.arrivals + gridDim.x) : blockIdx.x);
     if (threadIdx.x >= WORKERS) {
         registers_down<LOADER_REGISTERS>();

@@ -241,8 +241,8 @@ INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
             sum_up_promoted(ring, steps, rows, walk.first(), sums);
         else
             sum_up(ring, steps, rows, walk.first(), sums);
-        deliver<BN, CONSUMERS, MULTICAST, A_TURNED && sizeof(A_TYPE) == 1>(g, sums, ring.behind(STAGING_AT), ring,
-                                                                           walk.tile(), walk.z, out_map);
+        deliver<BN, CONSUMERS, MULTICAST, A_TURNED && sizeof(A_TYPE) == 1>(
+            g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), walk.tile(), walk.z, out_map);
     }
 }
 
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ) {
     extern __shared__ unsigned char shared[];
     Stages ring(shared);
-    ring.start<MULTICAST>((A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
+    ring.start((A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BK, 1>(g, ring, Walk<BM, BN, MULTICAST>(g), &a_map, &b_map);

@@ -93,7 +93,8 @@ INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
         wgmma_wait<0>();
         wgmma_hold(sums);
         if (steps) before.leave<MULTICAST>(walk.first());
-        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring, tile, walk.z, out_map);
+        deliver<BN, CONSUMERS, MULTICAST>(g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), tile, walk.z,
+                                          out_map);
     }
 }
 
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ) {
     extern __shared__ unsigned char shared[];
     Stages ring(shared);
-    ring.start<MULTICAST>(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
+    ring.start(4 * CONSUMERS * MULTICAST, MULTICAST * g.parts > 1, &a_map, &b_map);
     if (threadIdx.x >= CONSUMERS * 128) {
         registers_down<LOADER_REGISTERS>();
         produce<A, B, BK, 1>(g, ring, Walk<BM, BN, MULTICAST>(g), &a_map, &b_map);

@@ -62,7 +62,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
 // written by TMA, too, so that no proxy fence is due. They read what has come, for `full` counts its bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
-    unsigned char *memory; // of the stages, then of their barriers and of the two for the parts' exchange of sums
+    unsigned char *memory; // of the stages, then of their barriers and of the one at which parts exchange their sums
     int stage = 0;
     unsigned parity = 0;
 
@@ -75,9 +75,6 @@ template <int DEPTH, int BYTES> struct Ring {
     }
     __device__ __forceinline__ unsigned joined() const {
         return shared_address(memory) + DEPTH * (BYTES + 16);
-    }
-    __device__ __forceinline__ unsigned returned() const {
-        return joined() + 8;
     }
     __device__ __forceinline__ unsigned tiles() const {
         return shared_address(memory) + stage * BYTES;
@@ -96,7 +93,6 @@ template <int DEPTH, int BYTES> struct Ring {
     }
 
     // By all threads, before any use. `leaving`: arrivals that empty a stage. The maps are fetched meanwhile.
-    template <int SHARING>
     __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
         if (threadIdx.x == 32) {
             tma_prefetch(a_map);
@@ -109,7 +105,6 @@ template <int DEPTH, int BYTES> struct Ring {
                 barrier_init(each.empty(), leaving);
             }
             barrier_init(joined(), 1);
-            barrier_init(returned(), (THREADS / 32 - 4) * SHARING);
             barrier_init_fence();
         }
         if (cluster)
@@ -125,37 +120,15 @@ template <int DEPTH, int BYTES> struct Ring {
         for (int i = 0; i < DEPTH; ++i, next()) barrier_wait(empty(), parity ^ 1);
     }
 
-    // By all lanes of a warp: one arrives at this block's barrier, or one each at that of the cluster's blocks first to
-    // first + SHARING - 1.
-    template <int SHARING> static __device__ __forceinline__ void arrive(unsigned bar, int first) {
+    // By all lanes of a warp that has read the stage: one arrives, at this block's barrier or at each of the cluster's
+    // blocks first .. first + SHARING - 1. Only for reads by wgmma, the wait for which is the whole warp's.
+    template <int SHARING> __device__ __forceinline__ void leave(int first) const {
         const int lane = threadIdx.x % 32;
         if (SHARING == 1) {
-            if (lane == 0) barrier_arrive(bar);
+            if (lane == 0) barrier_arrive(empty());
         } else if (lane < SHARING) {
-            barrier_arrive_remote(bar, first + lane);
+            barrier_arrive_remote(empty(), first + lane);
         }
-    }
-
-    // By all lanes of a warp that has read the stage. Only for reads by wgmma, the wait for which is the whole warp's.
-    template <int SHARING> __device__ __forceinline__ void leave(int first) const {
-        arrive<SHARING>(empty(), first);
-    }
-
-    // With parts of k, the sums of a tile are exchanged through the memory of the ring. By all lanes of a warp that has
-    // read all it needs of them; the loading thread waits for this before it loads the next tile.
-    //
-    // Why that is safe: each lane's fence orders its reads before what TMA writes afterwards, and the warp meets before
-    // one lane tells of all. Where blocks share b, a loader writes into the ring of the other block, too; so each warp
-    // tells the loaders of all of them, and each loader waits for the warps of all. No warp arrives for the next tile
-    // before the loaders have waited for this one: the exchange's meeting lies between, so that one bit tells the phases
-    // apart. A block does not end before the others' last arrivals have come, for its loader waits for them, too.
-    template <int SHARING> __device__ __forceinline__ void give_back(int first) const {
-        fence_async();
-        __syncwarp();
-        arrive<SHARING>(returned(), first);
-    }
-    __device__ __forceinline__ void await_return(int turn) const { // `turn`: tiles that were given back before
-        barrier_wait(returned(), turn % 2);
     }
 };
 
@@ -210,11 +183,31 @@ template <int GROUPS, int BLOCKS> struct Registers {
     };
 };
 
+// With parts of k, the sums of a tile are exchanged through the memory of the ring. A thread that has read all it needs of
+// them calls return_ring; the loading warpgroup calls await_ring before it loads the next tile.
+//
+// Why that is safe: the fence orders the reads before what TMA writes afterwards, and the barrier orders it in time. Where
+// blocks share b, a loader writes into the ring of the other block, too, so that it must wait for the readers of both:
+// all threads of the cluster meet. Where they do not, it writes into its own ring only, and waits for its own block.
+template <int SHARING> INLINE void return_ring() {
+    fence_async();
+    if (SHARING > 1)
+        cluster_meet();
+    else
+        bar_arrive(1, THREADS - 96);
+}
+template <int SHARING> INLINE void await_ring() {
+    if (SHARING > 1)
+        cluster_meet();
+    else if (threadIdx.x % 128 < 32) // the warp that loads
+        bar_sync(1, THREADS - 96);
+}
+
 // The loading warpgroup: fills stages with the tiles of a and b of this block, PER_STAGE of each one after the other.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };
-    for (int turn = 0; walk.more(); walk.next(), ++turn) {
+    for (; walk.more(); walk.next()) {
         if (threadIdx.x % 128 == 0) {
             const Tile tile = walk.tile();
             const Share share = walk.template share<DEEP>();
@@ -241,7 +234,7 @@ INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const
         __syncwarp();
         if (g.parts > 1) { // the others exchange their sums in `deliver`: the ring is theirs until then
             cluster_meet();
-            if (threadIdx.x % 128 == 0) ring.await_return(turn);
+            await_ring<SHARING>();
         }
     }
     if (SHARING > 1 && threadIdx.x % 128 == 0) ring.drain();

@@ -13,7 +13,10 @@
 #include "gemm.cuh"
 #include "ptx.cuh"
 
-enum { JOIN_BARRIER = 1 };       // a number of bar.sync that kernels do not use elsewhere
+#ifndef JOIN_BARRIER
+#define JOIN_BARRIER 1 // a number of bar.sync that the kernel does not use elsewhere
+#endif
+
 enum { RUN = 16 / sizeof(SUM) }; // sums that are exchanged at once
 
 union Run {
