@@ -20,7 +20,7 @@ import numbers
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -69,12 +69,17 @@ class Known(NamedTuple):
     def scales(self, alpha: Any, beta: Any) -> tuple[Any, Any] | None:
         """alpha and beta as they are launched; None: the long way tells what is wrong with them, or what they do."""
         try:
-            found = tuple(scalar(*given, self.dtype) for given in (("alpha", alpha), ("beta", beta)))
+            found = _rounded(alpha, beta, self.dtype)
         except (TypeError, ValueError):
             return None
-        if any((x == 0) != (given == 0) for x, given in zip(found, (alpha, beta), strict=True)):
-            return None  # too small a number became 0
-        return self.alpha if alpha == 0 else found[0].item(), found[1].item()
+        return found if found is None or alpha != 0 else (self.alpha, found[1])
+
+
+@lru_cache(maxsize=256, typed=True)
+def _rounded(alpha: Any, beta: Any, dtype: Any) -> tuple[Any, Any] | None:
+    """Both rounded to `dtype`, which takes as long as a small launch; None: too small a number became 0."""
+    x, y = scalar("alpha", alpha, dtype), scalar("beta", beta, dtype)
+    return None if (x == 0) != (alpha == 0) or (y == 0) != (beta == 0) else (x.item(), y.item())
 
 
 class Replays(threading.local):
@@ -200,7 +205,8 @@ class _Era:
         self._now = object()
 
 
-_kept: Any = _Era() if _native() is None else _native()[0]  # type: ignore[index]
+_built = _native()
+_kept: Any = _Era() if _built is None else _built[0]
 since: Callable[[], object] = _kept.since
 """The era; `learn` is to be given the one that a product was chosen in."""
 _end: Callable[[], None] = _kept.forget

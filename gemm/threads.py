@@ -33,7 +33,7 @@ def lock(make: Callable[[], Any] = threading.Lock) -> Any:
     return made
 
 
-class once(cached_property):  # type: ignore[type-arg]
+class once(cached_property[Any]):
     """functools.cached_property; before Python 3.12 it has a lock, which the child of a fork finds free, too."""
 
     def __init__(self, find: Callable[[Any], Any]) -> None:

@@ -405,8 +405,8 @@ SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, mat
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) -> None:
     kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    launcher = SimpleNamespace(_scale=form)
-    launcher._parts = lambda x: cuda_launch.Launcher._parts(launcher, x)  # type: ignore[arg-type]
+    launcher: Any = SimpleNamespace(_scale=form)
+    launcher._parts = lambda x: cuda_launch.Launcher._parts(launcher, x)
     known = {zero: Lesson(rounds=f"{kind.kind}{kind.itemsize}", form=form, alpha=1 - zero) for zero in (0, 1)}
     repeated = 0
     for alpha in SCALARS:
@@ -424,7 +424,7 @@ def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) 
             continue
         repeated += 1
         launched = (7 if alpha == 0 else rounded.item()), 0
-        expected = cuda_launch.Launcher.scale(launcher, *launched)  # type: ignore[arg-type]
+        expected = cuda_launch.Launcher.scale(launcher, *launched)
         assert lesson.fake.said[-1][-1][0][48:] == expected, alpha
     assert repeated >= 4
 

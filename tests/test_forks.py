@@ -121,7 +121,7 @@ def child(work):
         try:
             signal.alarm(60)
             work()
-        except BaseException:
+        except BaseException:  # whatever it is: this process must not go on as the parent does
             import traceback
             traceback.print_exc()
             os._exit(1)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import gemm
+
 # hashlib and json are what a process's first product needs, which is not to wait for them.
 STANDARD = {"atexit", "copy", "dataclasses", "encodings", "hashlib", "heapq", "json", "logging", "string", "threading",
             "traceback"}  # fmt: skip
@@ -21,6 +23,14 @@ import sys, numpy, importlib.util, pathlib, threading
 before = set(sys.modules)
 import gemm
 print(sorted(set(sys.modules) - before), threading.active_count(), sep="\\n")
+"""
+FIRST = """
+import sys, numpy
+x = numpy.ones((8, 8), "f4")
+import gemm
+before = set(sys.modules)
+gemm.gemm(x, x)
+print(sorted(set(sys.modules) - before))
 """
 
 
@@ -46,3 +56,12 @@ def test_its_own_modules(brought: tuple[set[str], int]) -> None:
 
 def test_no_thread_starts(brought: tuple[set[str], int]) -> None:
     assert brought[1] == 1
+
+
+@pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
+def test_the_first_small_product_loads_nothing_for_children_or_drivers() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    late = {"subprocess", "queue", "gemm.dispatch.child", "gemm.dispatch.late", "gemm.backends.cuda", "pyopencl"}
+    assert "gemm.backends.cpu" in loaded
+    assert not loaded & late

@@ -70,14 +70,14 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
     Args:
         patient: nothing is to stand in: the verification of the soonest is waited for.
     """
-    from gemm.dispatch import late  # which can start children
-
     unproven: list[Candidate] = []
     while (found := queue.pop()) is not None:
         if (found.kernel.name, found.device.key) in without:
             continue
         if not queue.unproven(found.kernel):
             break
+        from gemm.dispatch import late  # which can start children; most products never get here
+
         record = late.record(found.kernel, found.device)
         if record is None and not patient:
             unproven.append(found)

@@ -84,10 +84,11 @@ def page_ends(s: Subject) -> None:
     child = os.fork()
     if not child:
         faulthandler.disable()  # what it would print is expected
+        status = 1
         try:
             _meet_page_ends(s, told)
             status = 0
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, the parent tells it, and this process is no second pytest
             os.write(told, f" {type(error).__name__}: {error}".encode()[:1000])
         finally:
             os._exit(status)
