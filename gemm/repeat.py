@@ -56,7 +56,7 @@ class Known(NamedTuple):
     Attributes:
         replay: a launch (see gemm.backends.base.Launch) of the caller's arrays; it returns `out`, or for None a new
             array, or None where the long way it is.
-        dtype: of the product. alpha: what is launched where the caller's is 0.
+        dtype: of the product. alpha: what is launched for products of no terms, whatever the caller's is.
         problem, device: what it computed, and where.
     """
 
@@ -72,7 +72,7 @@ class Known(NamedTuple):
             found = _rounded(alpha, beta, self.dtype)
         except (TypeError, ValueError):
             return None
-        return found if found is None or alpha != 0 else (self.alpha, found[1])
+        return found if found is None or self.problem.k else (self.alpha, found[1])
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -158,7 +158,8 @@ class Replays(threading.local):
         known = Known(replay, call.out.dtype, call.alpha, call.problem, call.out.device)
         if known.scales(alpha, beta) is None:
             return
-        if hasattr(replay, "taught") and bias is None:
+        native = call.problem.k > 0 or alpha == 0  # what a native memo launches of k = 0 would be the caller's alpha
+        if native and hasattr(replay, "taught") and bias is None:
             self._memo = replay.taught(self._memo, a, b, c, out, alpha, beta, call.alpha, _rounds(call), KINDS)
         if len(self._known) >= KINDS and key not in self._known:
             del self._known[next(iter(self._known))]

@@ -69,6 +69,15 @@ def a_thousand_shapes(array: Any, values: Any, *, biased: bool, **options: Any) 
         assert len(calls) == (0 if turn else len(shapes)), turn
 
 
+def no_terms(array: Any, values: Any, **options: Any) -> None:
+    """k = 0, whatever alpha is: beta * c, zeros with their signs."""
+    a, b, c = (array(np.full(shape, -0.0, np.float32)) for shape in ((4, 0), (0, 5), (4, 5)))
+    for alpha in (1.0, 1.0, 2.5, 0.0, 1.0, 0.0, -3.0):
+        found = values(gemm.gemm(a, b, c, alpha=alpha, beta=0.3, **options))
+        assert np.signbit(found).all(), alpha
+        assert not found.any(), alpha
+
+
 SCALARS = [2.0, 3, True, 0, -0.0, 0.0, 0.1, -1e-60, 1e-42, np.nan, np.inf, np.float32(0.3), np.float64(1e300), 1.0,
            np.int8(-3), 2**70, -7.25]  # fmt: skip
 

@@ -617,6 +617,7 @@ values = lambda x: x.copy_to_host()
     [
         "a_thousand_shapes(array, values, biased=True, kernel='sgemm_cuda_tile')",
         "scalars(array, values, kernel='sgemm_cuda_tile')",
+        "no_terms(array, values, kernel='sgemm_cuda_tile')",
         "plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), kernel='sgemm_cuda_tile')",
     ],
 )

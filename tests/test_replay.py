@@ -236,6 +236,10 @@ def test_scalars_are_arguments(queue, enqueued, kernel):
     repeated.scalars(lambda x: cla.to_device(queue, x), lambda x: x.get(), kernel=kernel)
 
 
+def test_products_of_no_terms(queue, enqueued):
+    repeated.no_terms(lambda x: cla.to_device(queue, x), lambda x: x.get(), kernel=KERNEL)
+
+
 def test_scalars_of_sums_in_parts(queue, enqueued):
     """Two kernels take them: of the parts, and of their sum."""
     a, b, c = arrays(queue, (3, 8000), (8000, 16), (3, 16))
