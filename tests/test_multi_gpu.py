@@ -1,4 +1,4 @@
-"""backend="cuda:all" and gemm.Sharded, on several emulated GPUs."""
+"""backend="cuda:all" on several emulated GPUs."""
 
 from __future__ import annotations
 
@@ -167,96 +167,30 @@ def test_operands_on_one_gpu(gpus: tuple[Device, ...], small_panels: None, name:
     RESIDENT[name]()
 
 
-# Sharded operands.
-
-
-def grids(gpus: tuple[Device, ...]) -> list[tuple[int, int]]:
-    return list(several.grids(len(gpus)))
-
-
-def test_shard_and_back(gpus: tuple[Device, ...]) -> None:
-    a = rand(M, N)
-    for grid in grids(gpus):
-        found = gemm.shard(a, grid)
-        assert (found.grid, found.shape, found.dtype) == (grid, a.shape, a.dtype)
-        assert sum(found.devices, ()) == tuple(device.key for device in gpus)
-        assert [block.shape[0] for block, *_ in found.blocks] == list(np.diff(found.rows))
-        np.testing.assert_array_equal(found.copy_to_host(), a)
-        np.testing.assert_array_equal(gemm.shard(found, grid[::-1]).copy_to_host(), a)
-    (one,) = resident(a, on=1)
-    np.testing.assert_array_equal(gemm.shard(one).copy_to_host(), a)
-    np.testing.assert_array_equal(gemm.shard(a[::-2, 1::3]).copy_to_host(), a[::-2, 1::3])
-    np.testing.assert_array_equal(gemm.shard(rand(1, 7)).copy_to_host(), rand(1, 7))
-
-
-@pytest.mark.parametrize("reproducible", [False, True])
-@pytest.mark.parametrize("trans", [(False, False), (True, False), (False, True), (True, True)])
-def test_products_of_sharded(
-    gpus: tuple[Device, ...], small_panels: None, reproducible: bool, trans: tuple[bool, bool]
-) -> None:
-    a, b, c = rand(*(M, K)[:: -1 if trans[0] else 1]), rand(*(K, N)[:: -1 if trans[1] else 1]), rand(M, N)
-    options: dict[str, Any] = {"trans_a": trans[0], "trans_b": trans[1], "reproducible": reproducible}
-    check = np.testing.assert_array_equal if reproducible else close
-    right = gemm.gemm(a, b, backend="cpu", **options)
-    added = gemm.gemm(a, b, c, alpha=2.0, beta=-0.5, backend="cpu", **options)
-    for grid in grids(gpus):
-        x, y, z = gemm.shard(a, grid), gemm.shard(b, grid), gemm.shard(c, grid)
-        found = gemm.gemm(x, y, **options)
-        assert isinstance(found, gemm.Sharded)
-        assert found.grid == grid
-        check(found.copy_to_host(), right)
-        check(gemm.gemm(x, y, z, alpha=2.0, beta=-0.5, **options).copy_to_host(), added)
-        assert gemm.gemm(x, y, z, alpha=2.0, beta=-0.5, out=z, **options) is z
-        check(z.copy_to_host(), added)
-
-
-def close(found: np.ndarray, right: np.ndarray) -> None:
-    np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-4)
-
-
-def test_narrow_and_integer_products(gpus: tuple[Device, ...], small_panels: None) -> None:
-    for name in ("float16", "bfloat16", "int32", "complex64"):
-        dtype = operands.named(name, "test")
-        a, b = (np.trunc(4 * rand(*shape)).astype(dtype) for shape in ((M, K), (K, N)))
-        wide = np.dtype("f4" if name.endswith("16") else dtype)
-        right = (a.astype(wide) @ b.astype(wide)).astype(dtype)
-        found = gemm.gemm(gemm.shard(a), gemm.shard(b)).copy_to_host()
-        np.testing.assert_array_equal(found.astype(wide), right.astype(wide), err_msg=name)  # these are exact
-
-
-def test_operands_of_other_grids_and_on_one_gpu(gpus: tuple[Device, ...], small_panels: None) -> None:
-    a, b = rand(M, K), rand(K, N)
-    right = gemm.gemm(a, b, backend="cpu", reproducible=True)
-    (x, y), count = resident(a, b, on=1), len(gpus)
-    tall, wide = gemm.shard(a, (count, 1)), gemm.shard(b, (1, count))
-    for first, second, grid in (
-        (tall, wide, (count, 1)), (tall, y, (count, 1)), (x, wide, (1, count)),
-        (gemm.shard(a, devices=["cuda:1"]), wide, (1, 1)), (tall, gemm.shard(b, devices=["cuda:0"]), (count, 1)),
-    ):  # fmt: skip
-        found = gemm.gemm(first, second, reproducible=True)
-        assert found.grid == grid
-        np.testing.assert_array_equal(found.copy_to_host(), right)
-    (out,) = resident(np.full((M, N), np.nan, "f"))
-    assert gemm.gemm(tall, wide, reproducible=True, out=out) is out
-    np.testing.assert_array_equal(out.copy_to_host(), right)
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int32", "complex64"])
+def test_types_and_panels_of_sums(gpus: tuple[Device, ...], small_panels: None, name: str) -> None:
+    """Without reproducible=True: panels run along k, except of types that are narrower than their sums."""
+    dtype = operands.named(name, "test")
+    a, b, c = (np.trunc(4 * rand(*shape)).astype(dtype) for shape in ((M, K), (K, N), (M, N)))
+    wide = np.dtype("f4" if name.endswith("16") else dtype)
+    right = (2 * (a.astype(wide) @ b.astype(wide)) + c.astype(wide)).astype(dtype)  # all of it is exact
+    x, y, z = resident(a, b, c, on=1)
+    assert len(split(x, y, z, alpha=2, beta=1).sides) > 1
+    found = gemm.gemm(x, y, z, alpha=2, beta=1, backend=ALL).copy_to_host()
+    np.testing.assert_array_equal(found.astype(wide), right.astype(wide))
 
 
 def test_products_of_no_terms(gpus: tuple[Device, ...]) -> None:
     c = rand(M, N)
-    x, y, z = gemm.shard(rand(M, K)), gemm.shard(rand(K, N)), gemm.shard(c)
-    np.testing.assert_array_equal(gemm.gemm(x, y, alpha=0).copy_to_host(), np.zeros((M, N)))
-    np.testing.assert_array_equal(gemm.gemm(x, y, z, alpha=0, beta=2.0).copy_to_host(), 2 * c)
-    none = gemm.gemm(gemm.shard(rand(M, 0)), gemm.shard(rand(0, N)), z, beta=1.0)
+    x, y, z = resident(rand(M, K), rand(K, N), c, on=1)
+    np.testing.assert_array_equal(gemm.gemm(x, y, alpha=0, backend=ALL).copy_to_host(), np.zeros((M, N)))
+    np.testing.assert_array_equal(gemm.gemm(x, y, z, alpha=0, beta=2.0, backend=ALL).copy_to_host(), 2 * c)
+    none = gemm.gemm(*resident(rand(M, 0), rand(0, N), on=1), z, beta=1.0, backend=ALL)
     np.testing.assert_array_equal(none.copy_to_host(), c)
-    assert gemm.gemm(gemm.shard(rand(0, K)), y).shape == (0, N)
 
 
 def test_out_may_be_an_operand(gpus: tuple[Device, ...], small_panels: None) -> None:
     a, b = rand(M, M), rand(M, M).T
-    right = gemm.gemm(a, b, backend="cpu", reproducible=True)
-    x, y = gemm.shard(a), gemm.shard(b)
-    assert gemm.matmul(x, y, out=x, reproducible=True) is x
-    np.testing.assert_array_equal(x.copy_to_host(), right)
     here, there = resident(a, b, on=1)
     assert gemm.gemm(here, there, here, beta=0.5, out=here, backend=ALL, reproducible=True) is here
     right = gemm.gemm(a, b, a, beta=0.5, backend="cpu", reproducible=True)
@@ -294,17 +228,19 @@ def calls(log: Path, name: str) -> int:
 def test_panels_run_along_k_unless_sums_must_not_be_cut(
     two: tuple[Device, ...], small_panels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = gemm.shard(rand(M, K), (2, 1)), gemm.shard(rand(K, N), (2, 1))
+    x, y = resident(rand(M, K), rand(K, N))
+    gemm.gemm(x, y, backend=ALL)  # so that nothing is loaded or timed any more
     launches = {}
     for reproducible in (False, True):
         log = tmp_path / str(reproducible)
         monkeypatch.setenv("CUDA_MACHINE_LOG", str(log))
-        gemm.gemm(x, y, reproducible=reproducible)
+        gemm.gemm(x, y, backend=ALL, reproducible=reproducible)
         launches[reproducible] = calls(log, "cuLaunchKernel")
         assert calls(log, "cuMemcpyPeerAsync") + calls(log, "cuMemcpy3DPeerAsync") >= 4
         assert calls(log, "cuStreamSynchronize") + calls(log, "cuCtxSynchronize") == 0, "nothing is waited for"
-    # b's blocks of 21 and 20 rows in panels of 16; its columns in 4 panels, of which each GPU fetches half
-    assert launches == {False: 2 * 4, True: 2 * 4}
+    # The GPU that holds the operands launches once. The other one launches once for each panel of 16 of k; where sums
+    # must not be cut, once for each new rectangle of 4 panels of rows and 4 of columns.
+    assert launches == {False: 1 + 3, True: 1 + 7}
 
 
 class Failing:
@@ -356,12 +292,10 @@ def test_memory_is_given_back(gpus: tuple[Device, ...], small_panels: None) -> N
                 found.append(cuda_api.cuda().cuMemGetInfo()[0])
         return found
 
-    x, y = gemm.shard(rand(M, K)), gemm.shard(rand(K, N))
-    here, there = resident(rand(M, K), rand(K, N))
+    x, y = resident(rand(M, K), rand(K, N))
     before = left()
-    gemm.gemm(x, y)
-    gemm.gemm(x, y, reproducible=True)
-    gemm.gemm(here, there, backend=ALL)
+    gemm.gemm(x, y, backend=ALL)
+    gemm.gemm(x, y, backend=ALL, reproducible=True)
     assert left() == before
 
 
@@ -391,7 +325,7 @@ def test_streams_of_the_operands_are_kept(two: tuple[Device, ...], small_panels:
             np.testing.assert_array_equal(x.copy_to_host(), np.zeros((M, K)))
 
 
-@pytest.mark.parametrize("where", ["host", "resident", "sharded"])
+@pytest.mark.parametrize("where", ["host", "resident"])
 @pytest.mark.parametrize(("function", "status"), [("cuMemAllocFromPoolAsync", 2), ("cuLaunchKernel", 1)])
 def test_a_gpu_that_fails_is_made_up_for(
     gpus: tuple[Device, ...],
@@ -406,8 +340,6 @@ def test_a_gpu_that_fails_is_made_up_for(
     operands: list[Any] = [a, b, c]
     if where == "resident":
         operands = resident(a, b, c)
-    elif where == "sharded":
-        operands = [gemm.shard(x, (len(gpus), 1)) for x in (a, b, c)]
     out = operands[2]
     monkeypatch.setenv("CUDA_MACHINE_FAIL", f"{function}@1:1:{status}:sticky")
     assert gemm.gemm(*operands, beta=0.5, backend=ALL, out=out, reproducible=True) is out
@@ -418,16 +350,15 @@ def test_a_gpu_that_fails_is_made_up_for(
 
 
 def test_where_every_gpu_fails_it_is_told(two: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = gemm.shard(rand(M, K)), gemm.shard(rand(K, N))
-    out = gemm.gemm(x, y)
+    a, b = rand(M, K), rand(K, N)
+    x, y = resident(a, b)
+    out = gemm.gemm(x, y, backend=ALL)
     monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuMemAllocFromPoolAsync:1:2:sticky")
     with pytest.raises(MemoryError, match="OUT_OF_MEMORY"):
-        gemm.gemm(x, y, out=out)
-    with pytest.raises(MemoryError, match="OUT_OF_MEMORY"):
-        gemm.shard(rand(M, K))
+        gemm.gemm(a, b, backend=ALL)
     monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuLaunchKernel:1:1:sticky")
     with pytest.raises(BackendUnavailable, match="INVALID_VALUE"):
-        gemm.gemm(x, y, out=out)
+        gemm.gemm(x, y, backend=ALL, out=out)
 
 
 def test_without_access_to_peers_copies_do_all(emulate: Emulate) -> None:
@@ -439,39 +370,14 @@ def test_without_access_to_peers_copies_do_all(emulate: Emulate) -> None:
 def test_one_gpu_is_told(emulate: Emulate) -> None:
     emulate(1)
     (x,) = resident(rand(8, 8))
-    for call in (
-        lambda: gemm.gemm(rand(8, 8), rand(8, 8), backend=ALL), lambda: gemm.gemm(x, x, backend=ALL),
-        lambda: gemm.shard(rand(8, 8)),
-    ):  # fmt: skip
+    for call in (lambda: gemm.gemm(rand(8, 8), rand(8, 8), backend=ALL), lambda: gemm.gemm(x, x, backend=ALL)):
         with pytest.raises(BackendUnavailable, match="there is one GPU only"):
             call()
-    twice = gemm.shard(rand(8, 8), devices=["cuda:0", "cuda:0"])  # as many blocks on one
-    np.testing.assert_array_equal(gemm.gemm(twice, twice, reproducible=True).copy_to_host(),
-                                  gemm.gemm(rand(8, 8), rand(8, 8), backend="cpu", reproducible=True))  # fmt: skip
 
 
-def test_mistakes_are_refused(two: tuple[Device, ...]) -> None:
-    x, y = gemm.shard(rand(M, K)), gemm.shard(rand(K, N))
-    for call, error, told in (
-        (lambda: gemm.gemm(x, rand(K, N)), TypeError, r"pass gemm.shard\(b\)"),
-        (lambda: gemm.gemm(rand(M, K), rand(K, N), out=gemm.shard(rand(M, N))), TypeError, "several GPUs"),
-        (lambda: gemm.gemm(x, x), ValueError, "must agree"),
-        (lambda: gemm.gemm(x, y, backend="cpu"), ValueError, "cannot reach"),
-        (lambda: gemm.gemm(x, y, bias=rand(N)), TypeError, "bias"),
-        (lambda: gemm.gemm(x, gemm.shard(rand(K, N, dtype="d"))), TypeError, "dtype"),
-        (lambda: gemm.gemm(x, y, out=gemm.shard(rand(N, M))), ValueError, "out has shape"),
-        (lambda: gemm.gemm(x, y, gemm.shard(rand(1, N)), beta=1.0), ValueError, "c has shape"),
-        (lambda: gemm.shard(rand(M, K), (3, 1)), BackendUnavailable, "wants 3 GPUs"),
-        (lambda: gemm.shard(rand(M, K), (2, 1), devices=["cuda:0"]), ValueError, "names 1 GPU"),
-        (lambda: gemm.shard(rand(M, K), devices=["cuda:7"]), BackendUnavailable, "no such GPU"),
-        (lambda: gemm.shard(rand(M, K), (0, 2)), ValueError, "grid"),
-        (lambda: gemm.shard(rand(K)), ValueError, "axes"),
-        (lambda: gemm.prepare(rand(K, N), backend=ALL), ValueError, "one device"),
-        (lambda: np.asarray(x), TypeError, "copy_to_host"),
-        (lambda: gemm.plan(x, y), TypeError, "several GPUs"),
-    ):  # fmt: skip
-        with pytest.raises(error, match=told):
-            call()
+def test_a_prepared_matrix_is_one_devices(two: tuple[Device, ...]) -> None:
+    with pytest.raises(ValueError, match="one device"):
+        gemm.prepare(rand(K, N), backend=ALL)
 
 
 # How products are cut.
@@ -515,23 +421,17 @@ def test_the_benchmark_tells_speed_ups(tmp_path: Path) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"the emulated machine is not built here: {error}")
     file, root = tmp_path / "multi.json", Path(__file__).resolve().parents[1]
-    command = [sys.executable, str(root / "benchmarks/multi_gpu.py"), "--size", "48", "--counts", "1,2,4"]
+    command = [sys.executable, str(root / "benchmarks/multi_gpu.py"), "--size", "48"]
     command += ["--rounds", "2", "--dtypes", "float32", "--json", str(file)]
     done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-multi-gpu/1"
     assert len(document["devices"]) == len(document["links"]) == 2
-    assert document["absent"].keys() <= {"torch", "cublasmp"}
+    assert document["absent"].keys() <= {"torch"}
     rows = [row for row in document["results"] if row["contestant"] == "gemm"]
-    assert {(row["way"], row["gpus"]) for row in rows} == {
-        (way, gpus) for way in ("sharded", "weak", "one", "host") for gpus in (1, 2)
-    }
+    assert {(row["way"], row["gpus"]) for row in rows} == {(way, gpus) for way in ("one", "host") for gpus in (1, 2)}
     alone = {row["way"]: row for row in rows if row["gpus"] == 1}
     for row in rows:
-        first = alone[row["way"]]
-        if row["way"] == "weak":
-            assert row["efficiency"] == pytest.approx(row["tflops"] / row["gpus"] / first["tflops"])
-        else:
-            assert row["speedup"] == pytest.approx(first["median"] / row["median"])
-    assert f"{'sharded':8} {48:>6}" in done.stdout
+        assert row["speedup"] == pytest.approx(alone[row["way"]]["median"] / row["median"])
+    assert f"{'one':8} {48:>6}" in done.stdout

@@ -284,9 +284,9 @@ def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
     if isinstance(plan, Split):
         if plan.problem.device != "host":
-            from gemm.dispatch.summa import SummaLaunch
+            from gemm.dispatch.device_split import DeviceSplitLaunch
 
-            return SummaLaunch(plan)
+            return DeviceSplitLaunch(plan)
         from gemm.dispatch.together import SplitLaunch
 
         return SplitLaunch(plan)

@@ -3,7 +3,7 @@
 Parts are rectangles of rows and columns, or matrices of a stack, as large as each device is fast; k is never cut
 between them, so that an element has the bits of one device. Of host operands each part is a product of its own, with
 its own way to its device (gemm.dispatch.together); operands on a device are fetched by the others
-(gemm.dispatch.summa).
+(gemm.dispatch.device_split).
 """
 
 from __future__ import annotations
