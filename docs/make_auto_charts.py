@@ -1,4 +1,4 @@
-"""Draws docs/regret.svg, what backend="auto" loses, and docs/batching.svg, many small products, from recorded runs.
+"""Draws regret.svg, what backend="auto" loses, and batching.svg, many small products, from recorded runs.
 
     python docs/make_auto_charts.py benchmarks/results/*-auto/*.json [--folder FOLDER]
 
@@ -93,7 +93,7 @@ def draw_batching(document: Document, target: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parent)
+    parser.add_argument("--folder", type=Path, default=Path())
     args = parser.parse_args(argv)
     try:
         found = read(args.files)

@@ -1,6 +1,6 @@
-"""Draws docs/cpu.svg, how the CPU backend stands against its peers, from recorded runs.
+"""Draws how the CPU backend stands against its peers, from recorded runs.
 
-    python docs/make_cpu_chart.py benchmarks/results/*/cpu_vs_peers*.json [--output FILE]
+    python docs/make_cpu_chart.py benchmarks/results/*/cpu_vs_peers*.json [--output cpu.svg]
 
 The files are those of benchmarks/cpu_vs_peers.py --json, all of one device; where they hold the same product, the last
 one counts. A panel for each family and main element type, one for all others: the ratio to the best peer, product by
@@ -19,7 +19,6 @@ from typing import Any
 
 import generated
 
-TARGET = Path(__file__).resolve().with_name("cpu.svg")
 FAMILIES = ("square", "skinny", "batched", "dtypes")
 MAIN = ("float32", "float64")
 Row = dict[str, Any]
@@ -122,7 +121,7 @@ def draw(rows: list[Row], caption: str, target: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--output", type=Path, default=TARGET)
+    parser.add_argument("--output", type=Path, default=Path("cpu.svg"))
     args = parser.parse_args(argv)
     try:
         draw(*read(args.files), args.output)

@@ -1,6 +1,6 @@
-"""Draws docs/cuda.svg, a roofline of the CUDA engine beside cuBLAS, from recorded runs.
+"""Draws a roofline of the CUDA engine beside cuBLAS, from recorded runs.
 
-    python docs/make_cuda_chart.py benchmarks/results/*/cuda_vs_cublas*.json [--output FILE]
+    python docs/make_cuda_chart.py benchmarks/results/*/cuda_vs_cublas*.json [--output cuda.svg]
 
 The files are those of benchmarks/cuda_vs_cublas.py --json, all of one device. A panel a family: TFLOP/s over FLOPs a
 byte of operands and result, ours and the quickest peer's, under the rate of copies and, where the data sheet has
@@ -17,7 +17,6 @@ from typing import Any
 
 import generated
 
-TARGET = Path(__file__).resolve().with_name("cuda.svg")
 BYTES = {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 2), "float16": (2, 2), "int8": (1, 4), "fp8": (1, 2)}
 """Of an element of the operands and of the result, by the first word of a family."""
 PEAKS = {
@@ -97,7 +96,7 @@ def draw(rows: list[Row], name: str, rate: float, caption: str, target: Path) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--output", type=Path, default=TARGET)
+    parser.add_argument("--output", type=Path, default=Path("cuda.svg"))
     options = parser.parse_args()
     try:
         rows, name, rate, caption = read(options.files)

@@ -48,7 +48,7 @@ CPU = """## On the CPU
 
 `python benchmarks/cpu_vs_peers.py`, after `pip install ".[peers]"`. Geometric means over the products of a family;
 *least* is the lowest ratio to the best peer, *behind* how many products are below 1. A dash: the library does not
-multiply that type, or was not there. The [gallery](gallery.md) has the same product by product.
+multiply that type, or was not there. The site's gallery has the same product by product.
 """
 HIGH = """bfloat16 by AMX, with `precision="high"`, in the same form:
 """

@@ -96,17 +96,16 @@ def test_the_page_of_peers_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_auto_charts(tmp_path: Path) -> None:
+def test_the_gallery_is_drawn(tmp_path: Path) -> None:
+    """That the site has it is what ci/docs.sh checks."""
     pytest.importorskip("matplotlib", reason="it draws the charts")
-    files = map(str, sorted((ROOT / "benchmarks" / "results").glob("*-auto/*.json")))
-    script = str(ROOT / "docs" / "make_auto_charts.py")
-    subprocess.run([sys.executable, script, *files, "--folder", str(tmp_path)], timeout=120, check=True)
+    pytest.importorskip("mkdocs", reason="the extra docs has it")
+    code = f"import gallery, pathlib; gallery.draw(pathlib.Path({str(tmp_path)!r})); print(gallery.PAGE)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
+    shown = set(re.findall(r"\]\(([\w-]+\.(?:svg|html))\)", done.stdout))
+    assert shown == {file.name for file in tmp_path.iterdir()}
     for name, words in ("regret.svg", "time of what auto chose"), ("batching.svg", "gemm_many"):
-        drawn = (tmp_path / name).read_text(encoding="utf-8")
-        assert words in drawn
-        # The committed one has the same texts; how numbers are rounded in paths is matplotlib's affair.
-        committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == re.findall(r"<text[^>]*>([^<]*)<", committed)
+        assert words in (tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_version_of_the_citation() -> None:

@@ -1,0 +1,94 @@
+"""A hook of mkdocs (mkdocs.yml): the gallery, whose charts and reports are drawn when the site is built.
+
+They come from the records in benchmarks/results, by the scripts beside this file and by gemm.compare. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import make_auto_charts
+import make_cpu_chart
+import make_cuda_chart
+from mkdocs.structure.files import File, Files
+
+from gemm.compare.comparison import Comparison
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+CPU = {
+    "cpu.svg": [RESULTS / "2026-11-21-zen3" / "cpu_vs_peers.json"],
+    "cpu-xeon.svg": [RESULTS / "2026-11-21-xeon" / "cpu_vs_peers.json"],
+}
+CUDA = sorted(RESULTS.glob("2026-11-23-h200-cuda/cuda_vs_cublas*.json"))
+REPORTS = {
+    "compare-h200.html": RESULTS / "2026-11-24-h200-auto" / "compare.json",
+    "compare-2-cores.html": RESULTS / "2026-11-23-zen3-compare" / "compare.json",
+}
+
+PAGE = """\
+# Gallery
+
+Every picture is drawn by a script from recorded runs in [benchmarks/results](../benchmarks/results/README.md), and
+names their date and commit. The figures behind them are in [Compared with other libraries](peers.md).
+
+## Reports
+
+`gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one page that loads nothing: offload
+thresholds, crossover curves, percent of peak, rooflines, tables. Two of them:
+
+- [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-24, commit 49c14ee
+- [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d; others used a
+  fifth of a core, so absolute figures are not to be trusted
+
+## The CPU compared with its peers
+
+Product by product: the best peer's time ÷ ours, the other peers behind it in grey. Drawn by `docs/make_cpu_chart.py`.
+
+![The CPU backend against its peers on two cores of a Zen 3](cpu.svg)
+
+![The CPU backend against its peers on a 16-core Xeon with AVX-512](cpu-xeon.svg)
+
+## CUDA compared with cuBLAS
+
+TFLOP/s over FLOPs a byte, under the rate of copies and the data sheet's peak. Drawn by `docs/make_cuda_chart.py`.
+
+![TFLOP/s of gemm and of cuBLAS's best over FLOPs a byte, a panel a type](cuda.svg)
+
+## What auto loses
+
+The time of what `backend="auto"` chose ÷ that of the best, over the share of random products. Drawn by
+`docs/make_auto_charts.py`; [How auto decides](auto.md#what-it-loses).
+
+![Regret over the share of problems, a line a run](regret.svg)
+
+## Many small products
+
+The time of one product, by each way to ask for many ([Many small products](use.md#many-small-products)): one call
+each, a block of `gemm.batching()`, lists for `gemm.gemm_many`, one product of a stack. *New*: without `out`. Operands
+are separate arrays, slices of one, or on a GPU. Drawn by `docs/make_auto_charts.py`.
+
+![Nanoseconds a product by each way, a panel a place of the operands](batching.svg)
+"""
+
+
+def draw(folder: Path) -> None:
+    """Write every chart and report there."""
+    for name, files in CPU.items():
+        make_cpu_chart.draw(*make_cpu_chart.read(files), folder / name)
+    make_cuda_chart.draw(*make_cuda_chart.read(CUDA), folder / "cuda.svg")
+    found = make_auto_charts.read(sorted(RESULTS.glob("*-auto/*.json")))
+    make_auto_charts.draw_regret(found[make_auto_charts.REGRET], folder / "regret.svg")
+    make_auto_charts.draw_batching(found[make_auto_charts.BATCHING][-1], folder / "batching.svg")
+    for name, record in REPORTS.items():
+        (folder / name).write_text(Comparison.load(record).page(), encoding="utf-8")
+
+
+def on_files(files: Files, *, config: Any) -> None:
+    """Adds the page and what it shows."""
+    files.append(File.generated(config, "gallery.md", content=PAGE))
+    with tempfile.TemporaryDirectory() as folder:
+        draw(Path(folder))
+        for file in sorted(Path(folder).iterdir()):
+            files.append(File.generated(config, file.name, content=file.read_bytes()))
