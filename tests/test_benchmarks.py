@@ -356,6 +356,15 @@ def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
     assert any(row["within"] for row in document["results"]) == ("* within 10 times of each other" in done.stdout)
 
 
+def test_the_house_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    house = importlib.import_module("house")
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
+    assert house.circles(graph) == [["a", "b", "c"]]
+    assert "gemm.problem" in house.imports("gemm.operands")
+    assert house.calls()["repeated"] == (0, 0, 0)
+
+
 def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
     file = tmp_path / "regret.json"
     options = "--problems", "8", "--rounds", "3", "--sample", "0.0005", "--work", "1e7", "--memory", "1e7"
