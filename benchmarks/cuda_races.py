@@ -34,12 +34,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gemm
-from gemm import phrases, report, verify
+from gemm import phrases, report
 from gemm.catalog import BY_NAME
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
+from gemm.verify.single import unit
 
 IN_A_ROW = 8
 """Launches that nothing waits between."""
@@ -155,7 +156,7 @@ def measure(torch: Any, product: Product, options: argparse.Namespace, kernel: s
 
     multiply(outs[0])  # what is found out once, is
     name = gemm.plan(a, b, **chosen).kernel
-    judge = Judge(torch, product, a, b, verify.unit(BY_NAME[name], np.dtype(np.float32), product.k))
+    judge = Judge(torch, product, a, b, unit(BY_NAME[name], np.dtype(np.float32), product.k))
     torch.cuda.synchronize(place)
     found = {"in_a_row": [], "single": []}
     for _ in range(options.rounds):

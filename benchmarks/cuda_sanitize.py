@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from gemm import verify
 from gemm.api import kernels
 from gemm.dispatch import registry
+from gemm.verify.suite import checks
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
 """Each tool's options. initcheck does not see what TMA stores, so it is not asked about copies of results: these are
@@ -37,7 +37,7 @@ def watched(name: str) -> None:
     """What the tools watch."""
     backend = registry.backend("cuda")
     row = next(kernel.row for kernel in kernels() if kernel.name == name)
-    for _ in verify.checks(backend, row, backend.devices()[0], full=False):
+    for _ in checks(backend, row, backend.devices()[0], full=False):
         pass
 
 

@@ -16,7 +16,7 @@ from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
 from gemm.dispatch.plan import CALL, Rates
 from gemm.problem import Device, DeviceView, Operand, Problem
-from gemm.verify import random_matrix, types_of
+from gemm.verify.samples import random_matrix, types_of
 
 LEAST = 16
 """n of a product that is too small to matter."""

@@ -17,15 +17,16 @@ import pytest
 
 import gemm
 from gemm import dispatch, phrases, report
-from gemm import verify as suite
 from gemm.backends.cpu import CpuBackend
 from gemm.catalog import KERNELS
 from gemm.cli import COMMANDS, info, main, standings, text
+from gemm.cli import verify as verify_command
 from gemm.dispatch import registry
 from gemm.errors import KernelFailed
 from gemm.problem import Device
 from gemm.timing import contest
 from gemm.timing import peak as peaks
+from gemm.verify.ordered import ORDERED
 
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
 
@@ -329,7 +330,7 @@ class TestVerify:
     def test_hashes(self, capsys: pytest.CaptureFixture[str]) -> None:
         status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
         assert status == 0
-        assert suite.ORDERED["float32"][:16] in out
+        assert ORDERED["float32"][:16] in out
 
     def test_a_wrong_kernel_fails(self, capsys: pytest.CaptureFixture[str], broken: Callable[..., None]) -> None:
         broken(lambda out: np.negative(out, out=out))
@@ -341,7 +342,7 @@ class TestVerify:
     def test_bits_that_differ_fail(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         if sum(row.available and row.dtype == "float32" and row.backend == "cpu" for row in gemm.kernels()) < 2:
             pytest.skip("a difference takes two kernels")
-        monkeypatch.setattr(suite, "ordered_hash", lambda backend, row, device: row.name.encode().hex())
+        monkeypatch.setattr(verify_command, "ordered_hash", lambda backend, row, device: row.name.encode().hex())
         status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
         assert status == 1
         assert "differ for bfloat16, float16, float32, float64" in out

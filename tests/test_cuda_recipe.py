@@ -23,7 +23,7 @@ from gemm.backends.cuda_recipe import GRID, SIZES, Chip, Layout, Recipe, forms, 
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.catalog.blocks import parts
 from gemm.catalog.cuda import inbox
-from gemm.verify import types_of
+from gemm.verify.samples import types_of
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 TILE = BY_NAME["sgemm_cuda_tile"]

@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gemm import dispatch, phrases, report
-from gemm import verify as suite
 from gemm.backends.base import Backend
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
 from gemm.errors import KernelFailed
 from gemm.problem import Device
+from gemm.verify import suite
+from gemm.verify.ordered import ORDERED, has_bits, ordered_hash
+from gemm.verify.single import Mismatch
 
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
@@ -117,7 +119,7 @@ def _stress(jobs: list[tuple[Backend, Device, Kernel]], seconds: int, seed: int 
         try:
             for _ in suite.stress(backend, device, rows, seconds, seed):
                 count += 1
-        except (suite.Mismatch, KernelFailed) as failure:
+        except (Mismatch, KernelFailed) as failure:
             failed = True
             print(f"FAILED after {count} on {device.key}, --seed {seed}: {failure}")
         else:
@@ -129,7 +131,7 @@ def _stress(jobs: list[tuple[Backend, Device, Kernel]], seconds: int, seed: int 
 
 
 def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
-    offers = suite.has_bits(row, device)
+    offers = has_bits(row, device)
     planned = suite.planned(backend, row, device, full=not quick)
     total = len(planned)
     passed, error = 0, ""
@@ -138,7 +140,7 @@ def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcom
         for _, check in planned:
             check()
             passed += 1
-    except (suite.Mismatch, KernelFailed) as failure:
+    except (Mismatch, KernelFailed) as failure:
         error = str(failure)
     # The ordered bits are the last of the checks.
     ordered = None if not offers else passed == total
@@ -150,9 +152,9 @@ def _hash(backend: Backend, row: Kernel, device: Device) -> Outcome:
     start = time.perf_counter()
     sha256, error = None, ""
     try:
-        sha256 = suite.ordered_hash(backend, row, device)
-        right = sha256 == suite.ORDERED[row.dtype]
-        error = "" if right else f"its bits are not the contract's, {suite.ORDERED[row.dtype][:16]}"
+        sha256 = ordered_hash(backend, row, device)
+        right = sha256 == ORDERED[row.dtype]
+        error = "" if right else f"its bits are not the contract's, {ORDERED[row.dtype][:16]}"
     except KernelFailed as failure:
         right, error = False, str(failure)
     return Outcome(row.name, device.key, row.dtype, int(right), 1, right, sha256, time.perf_counter() - start, error)

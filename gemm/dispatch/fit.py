@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm import measure, verify
+from gemm import measure
 from gemm.dispatch import choice, correction, late, registry
 from gemm.dispatch.plan import Candidate
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
+from gemm.verify.samples import random_matrix
 
 SQUARES = (512, 1024, 256, 2048, 4096, 128)
 OTHERS = (
@@ -133,7 +134,7 @@ def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]
     dice = np.random.default_rng(problem.n)
     kinds = [np.dtype(name) for name in problem.inputs or (problem.dtype, problem.dtype)]
     a, b = (
-        verify.random_matrix(dice, kind, (*stack, *size))
+        random_matrix(dice, kind, (*stack, *size))
         for kind, size in zip(kinds, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
     )
     arrays: list[Any] = [a, b, np.empty((*stack, problem.m, problem.n), problem.dtype)]

@@ -273,7 +273,7 @@ def answer(request: Line) -> Iterator[Line]:
 def _check(request: Line) -> Iterator[Line]:
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable
-    from gemm.verify import checks
+    from gemm.verify.suite import checks
 
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
@@ -298,7 +298,7 @@ def explore(request: Line) -> Iterator[Line]:
     from gemm.dispatch import registry
     from gemm.errors import BackendUnavailable
     from gemm.measure import measure
-    from gemm.verify import quick
+    from gemm.verify.suite import quick
 
     skip = request["skip"]
     for name in BACKENDS:

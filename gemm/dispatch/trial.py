@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import measure, verify
+from gemm import measure
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import BY_NAME, Kernel
 from gemm.dispatch import registry
@@ -22,6 +22,9 @@ from gemm.dispatch.search import BETTER
 from gemm.errors import KernelFailed
 from gemm.plain import matmul
 from gemm.problem import Device, DeviceView, Operand, Problem
+from gemm.verify.samples import random_matrix, types_of
+from gemm.verify.single import Mismatch
+from gemm.verify.suite import quick
 
 ROUNDS = 9
 SAMPLE = 2e-3
@@ -56,7 +59,7 @@ class Stage:
                     x.mT if isinstance(x, DeviceView) and flip == "T" else x
                     for x, flip in zip(given, layout, strict=True)]  # fmt: skip
 
-        whole, fractions = made(_signs), made(verify.random_matrix)
+        whole, fractions = made(_signs), made(random_matrix)
         self.exact = turned([*whole])
         self.whole, self.fractions = (turned([self.sent(x) for x in given]) for given in (whole, fractions))
         self.out = self.sent(np.empty((*self.lead, self.m, self.n), self.dtype))
@@ -101,10 +104,10 @@ class Stage:
         # What is not compared is a whole number that such a sum may have: poison is none.
         plausible = np.all((np.rint(result) == result) & (np.abs(result) <= 2 * self.k))
         if not np.array_equal(within, exact) or not plausible:
-            raise verify.Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} is wrong")
+            raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} is wrong")
         result.view(np.uint8)[...] = _POISON
         if not np.all(back.view(np.uint8) == _POISON):
-            raise verify.Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
+            raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
 
     def repeated(self, launch: Launch) -> Callable[[int], float]:
         """What takes the seconds of a product by `launch`: the mean of so many in a row."""
@@ -145,14 +148,14 @@ def answer(request: Line) -> Iterator[Line]:
     row = BY_NAME[request["kernel"]]
     try:
         yield from _tried(backend, device, row, request)
-    except (KernelFailed, MemoryError, verify.Mismatch) as error:
+    except (KernelFailed, MemoryError, Mismatch) as error:
         local = isinstance(error, MemoryError) or (isinstance(error, KernelFailed) and error.memory)
         yield {"step": "trial", "failed": f"{HERE if local else ''}{error}"}
 
 
 def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iterator[Line]:
     kernel = row.tuned(request["params"])
-    dtype, types = verify.types_of(row)
+    dtype, types = types_of(row)
     stage = _stage(backend, device, dtype, tuple(types), tuple(request["shape"]), request["layout"])
     yield {"step": "begin", "what": "built"}
     launch = stage.launch(kernel)
@@ -163,7 +166,7 @@ def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iter
     seconds, ratio = _timed(stage, launch, against, request["stop"], request["budget"])
     if not request["verified"] and (ratio is None or ratio < BETTER):
         yield {"step": "begin", "what": "verified"}
-        verify.quick(backend, kernel, device)
+        quick(backend, kernel, device)
     yield {"step": "trial", "seconds": seconds, "ratio": ratio}
 
 
