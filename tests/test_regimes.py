@@ -20,11 +20,10 @@ from gemm.catalog import BY_NAME, KERNELS, Kernel, blocks
 from gemm.dispatch import registry
 from gemm.problem import Device, Problem
 from gemm.regimes import launched, name_of, regimes
-from gemm.verify.chains import unable
-from gemm.verify.far import BEYOND
+from gemm.verify.launches import unable
 from gemm.verify.samples import types_of
 from gemm.verify.single import Mismatch
-from gemm.verify.suite import left_out, planned
+from gemm.verify.suite import BEYOND, left_out, planned
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 OPENCL = [row for row in KERNELS if row.backend == "opencl"]

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ def check_environment() -> None:
         timeout()
     except ValueError as error:
         raise Mistake(str(error)) from None
+
+
+def look_for_devices() -> None:
+    """Start the probe, unless its facts are known, and say so: it takes a while."""
+    if probe.facts(run=False) is None:
+        print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
+        probe.facts(run=True)
 
 
 def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict[str, str]]:

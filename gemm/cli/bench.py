@@ -23,7 +23,6 @@ but the samples.
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from dataclasses import asdict
 from typing import Any
@@ -37,6 +36,7 @@ from gemm.cli.arguments import (
     add_shape,
     check_kernels,
     listed,
+    look_for_devices,
     positive,
     save_csv,
     save_json,
@@ -45,7 +45,6 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.dispatch import probe
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device
 from gemm.timing import contest
@@ -97,7 +96,7 @@ def _sizes(argument: str) -> list[tuple[int, int, int]]:
 def run(args: argparse.Namespace) -> int:
     """Time, print, write; returns the status."""
     if compare.wanted(args):
-        from gemm.cli.comparing import run as compared  # gemm.compare, which it needs, needs this package
+        from gemm.cli.comparing import run as compared  # which draws
 
         return compared(args)
     args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
@@ -151,13 +150,6 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
         print(f"  {device.key:9} {device.name}{f' ({origin})' if origin else ''}{threads}")
     for why in missing.values():
         print(f"  without {why}")
-
-
-def look_for_devices() -> None:
-    """Start the probe, unless its facts are known, and say so: it takes a while."""
-    if probe.facts(run=False) is None:
-        print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
-        probe.facts(run=True)
 
 
 def _contest(

@@ -12,8 +12,7 @@ from typing import Any
 
 from gemm import phrases, report
 from gemm.cli import plot, text
-from gemm.cli.arguments import Mistake, save_csv, save_json, save_text, select
-from gemm.cli.bench import look_for_devices
+from gemm.cli.arguments import Mistake, look_for_devices, save_csv, save_json, save_text, select
 from gemm.compare import Comparison, compare, regress, tables
 from gemm.compare.comparison import Devices
 from gemm.compare.families import FAMILIES, cases

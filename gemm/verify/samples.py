@@ -13,6 +13,8 @@ from gemm.catalog import Kernel
 from gemm.plain import matmul
 from gemm.problem import Device, DeviceView, Problem
 
+FAR = 1 << 31
+"""Elements whose number does not fit into 32 bits."""
 SPARSE = 96
 """Numbers other than 0 in a row of a: what fits into int8, and every sum of so many ones is exact in every type."""
 
