@@ -123,69 +123,114 @@ static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, co
     }
 }
 
-static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *workspace) {
-    const gemm_kernel *kernel = cut->kernel;
-    const int64_t mr = kernel->mr, nr = kernel->nr, step = nr * cut->panels;
-    char *const a_panels = workspace, *const b_panels = workspace + cut->a_bytes;
-    char *const sums = b_panels + cut->b_bytes, *const tile = sums + cut->sums_bytes;
+/* Where the five loops are, each a function: columns of c by nc, rows by a stripe, k by kc, rows by mc, columns. */
+typedef struct {
+    const gemm_part *part;
+    const gemm_cut *cut;
+    char *a_panels, *b_panels, *sums, *tile; /* the workspace */
+    int64_t j0, n;                           /* the first of so many columns */
+    int64_t s0, s1;                          /* the stripe's rows */
+    char *raw;                               /* sums between blocks of k: element (i, j) of C at raw[i - s0, j - j0] */
+    int64_t raw_rs;
+    int64_t p0, k, depth; /* the first of so many steps along k, which take `depth` in a panel */
+    int64_t i0;           /* the block's first row */
+} place;
 
-    for (int64_t j0 = 0; j0 < x->n; j0 += cut->nc)
-        for (int64_t s0 = 0; s0 < x->m; s0 += cut->stripe) {
-            const int64_t n = min64(cut->nc, x->n - j0), s1 = min64(s0 + cut->stripe, x->m);
-            /* raw sums between blocks of k: element (i, j) of C at raw[i - s0, j - j0] */
-            char *raw = cut->sums_bytes ? sums : (char *)gemm_at(x->out, s0 * x->out_rs + j0, kernel->c_size);
-            const int64_t raw_rs = cut->sums_bytes ? cut->nc : x->out_rs;
-            int64_t p0 = 0;
-            do {
-                const int64_t k = min64(cut->kc, x->k - p0), depth = round_up(k, kernel->k_group);
-                const int first = p0 == 0, last = p0 + k == x->k;
-                for (int64_t i0 = s0; i0 < s1; i0 += cut->mc) {
-                    gemm_block block = {.m = min64(cut->mc, s1 - i0), .k = k, .ordered = cut->ordered, .raw = !last};
-                    block.alpha = x->alpha, block.beta = x->beta;
-                    block.from_rs = raw_rs, block.c_rs = x->c_rs, block.to_rs = last ? x->out_rs : raw_rs;
-                    const void *a = gemm_at(x->a, i0 * x->a_rs + p0 * x->a_cs, kernel->a_size);
-                    if (cut->pack_a) {
-                        kernel->pack_a(a_panels, a, x->a_rs, x->a_cs, block.m, k, mr);
-                        block.a = a_panels, block.a_rs = 1, block.a_ps = mr, block.a_ts = mr * depth;
-                    } else {
-                        block.a = a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = mr * x->a_rs;
-                    }
-                    /* b is packed just before its first use, a little at a time: it is still in the cache then */
-                    const int packing = cut->pack_b && i0 == s0;
-                    for (int64_t j = 0, columns; j < n; j += columns) {
-                        columns = packing ? min64(step, n - j) : n;
-                        const void *b = gemm_at(x->b, p0 * x->b_rs + (j0 + j) * x->b_cs, kernel->b_size);
-                        if (x->prepared) {
-                            const int64_t at = p0 * x->prepared_n + (x->prepared_from + j0 + j) * depth;
-                            block.b = gemm_at(x->prepared, at, kernel->b_packed);
-                        } else if (cut->pack_b) {
-                            char *panel = b_panels + (cut->once ? 0 : j * depth * kernel->b_packed);
-                            if (packing) kernel->pack_b(panel, b, x->b_cs, x->b_rs, columns, k, nr);
-                            block.b = panel;
-                        } else {
-                            block.b = b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs;
-                            block.b_ts = nr * block.b_cs;
-                        }
-                        block.panels = x->prepared || cut->pack_b;
-                        if (block.panels) block.b_ps = nr, block.b_cs = 1, block.b_ts = nr * depth;
-                        block.n = columns;
-                        block.from =
-                            first && !x->goes_on ? NULL : gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
-                        if (!last) {
-                            block.to = (void *)gemm_at(raw, (i0 - s0) * raw_rs + j, kernel->sum_size);
-                        } else {
-                            block.to = (void *)gemm_at(x->out, i0 * x->out_rs + (j0 + j) * x->out_cs, kernel->c_size);
-                            block.c = gemm_at(x->c, i0 * x->c_rs + (j0 + j) * x->c_cs, kernel->c_size);
-                        }
-                        if (last && cut->tile_bytes)
-                            compute_apart(kernel, &block, x, i0, j0 + j, tile, cut->tile_bytes);
-                        else
-                            kernel->compute(&block);
-                    }
-                }
-                p0 += k;
-            } while (p0 < x->k);
+/* Gives the block b's `columns` columns from j0 + j on, packed now if `packing`. */
+static void take_b(gemm_block *block, const place *at, int64_t j, int64_t columns, int packing) {
+    const gemm_part *x = at->part;
+    const gemm_cut *cut = at->cut;
+    const gemm_kernel *kernel = cut->kernel;
+    const void *b = gemm_at(x->b, at->p0 * x->b_rs + (at->j0 + j) * x->b_cs, kernel->b_size);
+    block->n = columns;
+    block->panels = x->prepared || cut->pack_b;
+    if (x->prepared) {
+        const int64_t first = at->p0 * x->prepared_n + (x->prepared_from + at->j0 + j) * at->depth;
+        block->b = gemm_at(x->prepared, first, kernel->b_packed);
+    } else if (cut->pack_b) {
+        char *panel = at->b_panels + (cut->once ? 0 : j * at->depth * kernel->b_packed);
+        if (packing) kernel->pack_b(panel, b, x->b_cs, x->b_rs, columns, at->k, kernel->nr);
+        block->b = panel;
+    } else {
+        block->b = b, block->b_ps = x->b_rs, block->b_cs = x->n == 1 ? 1 : x->b_cs;
+        block->b_ts = kernel->nr * block->b_cs;
+    }
+    if (block->panels) block->b_ps = kernel->nr, block->b_cs = 1, block->b_ts = kernel->nr * at->depth;
+}
+
+/* The columns of a block of rows, some panels at a time: b is packed just before its first use, and is still in the
+ * cache then. */
+static void compute_columns(gemm_block *block, const place *at) {
+    const gemm_part *x = at->part;
+    const gemm_cut *cut = at->cut;
+    const gemm_kernel *kernel = cut->kernel;
+    const int first = at->p0 == 0, last = !block->raw, packing = cut->pack_b && at->i0 == at->s0;
+    for (int64_t j = 0, columns; j < at->n; j += columns) {
+        columns = packing ? min64(kernel->nr * cut->panels, at->n - j) : at->n;
+        take_b(block, at, j, columns, packing);
+        char *raw = (char *)gemm_at(at->raw, (at->i0 - at->s0) * at->raw_rs + j, kernel->sum_size);
+        block->from = first && !x->goes_on ? NULL : raw;
+        block->to = raw;
+        if (last) {
+            block->to = (void *)gemm_at(x->out, at->i0 * x->out_rs + (at->j0 + j) * x->out_cs, kernel->c_size);
+            block->c = gemm_at(x->c, at->i0 * x->c_rs + (at->j0 + j) * x->c_cs, kernel->c_size);
         }
+        if (last && cut->tile_bytes)
+            compute_apart(kernel, block, x, at->i0, at->j0 + j, at->tile, cut->tile_bytes);
+        else
+            kernel->compute(block);
+    }
+}
+
+static void compute_rows(place *at) {
+    const gemm_part *x = at->part;
+    const gemm_cut *cut = at->cut;
+    const gemm_kernel *kernel = cut->kernel;
+    const int last = at->p0 + at->k == x->k;
+    for (at->i0 = at->s0; at->i0 < at->s1; at->i0 += cut->mc) {
+        gemm_block block = {.m = min64(cut->mc, at->s1 - at->i0), .k = at->k, .ordered = cut->ordered, .raw = !last};
+        block.alpha = x->alpha, block.beta = x->beta;
+        block.from_rs = at->raw_rs, block.c_rs = x->c_rs, block.to_rs = last ? x->out_rs : at->raw_rs;
+        const void *a = gemm_at(x->a, at->i0 * x->a_rs + at->p0 * x->a_cs, kernel->a_size);
+        if (cut->pack_a) {
+            kernel->pack_a(at->a_panels, a, x->a_rs, x->a_cs, block.m, at->k, kernel->mr);
+            block.a = at->a_panels, block.a_rs = 1, block.a_ps = kernel->mr, block.a_ts = kernel->mr * at->depth;
+        } else {
+            block.a = a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = kernel->mr * x->a_rs;
+        }
+        compute_columns(&block, at);
+    }
+}
+
+static void compute_depths(place *at) {
+    const gemm_cut *cut = at->cut;
+    at->p0 = 0;
+    do { /* once, too, where k = 0 */
+        at->k = min64(cut->kc, at->part->k - at->p0), at->depth = round_up(at->k, cut->kernel->k_group);
+        compute_rows(at);
+        at->p0 += at->k;
+    } while (at->p0 < at->part->k);
+}
+
+static void compute_stripes(place *at) {
+    const gemm_part *x = at->part;
+    const gemm_cut *cut = at->cut;
+    for (at->s0 = 0; at->s0 < x->m; at->s0 += cut->stripe) {
+        at->s1 = min64(at->s0 + cut->stripe, x->m);
+        at->raw = at->sums;
+        if (!cut->sums_bytes) at->raw = (char *)gemm_at(x->out, at->s0 * x->out_rs + at->j0, cut->kernel->c_size);
+        compute_depths(at);
+    }
+}
+
+static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *workspace) {
+    place at = {.part = x, .cut = cut, .a_panels = workspace, .b_panels = workspace + cut->a_bytes};
+    at.sums = at.b_panels + cut->b_bytes, at.tile = at.sums + cut->sums_bytes;
+    at.raw_rs = cut->sums_bytes ? cut->nc : x->out_rs;
+    for (at.j0 = 0; at.j0 < x->n; at.j0 += cut->nc) {
+        at.n = min64(cut->nc, x->n - at.j0);
+        compute_stripes(&at);
+    }
 }
 
 gemm_block gemm_block_of(const gemm_part *x, const gemm_cut *cut) {
