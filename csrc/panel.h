@@ -21,12 +21,15 @@
  *   COMPUTE       optional: the file's own block function, to follow, which may call `compute`
  *   ENTER, LEAVE  optional: statements before and after a block
  *   FMA_TOO       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
+ *
+ * parameters.h names one that is missing.
  */
 #include "gemm.h"
 
 #include <string.h>
 
 #include "panel_compiler.h"
+#include "parameters.h"
 
 #ifndef TAKES
 #define TAKES 0

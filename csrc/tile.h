@@ -38,13 +38,17 @@
  *   STREAM_FROM                             columns from which its rows are read so; default: four panels' width
  *   K_LOOP(rows, nv, acc, k, a, b)          optional: the k loop of an MR x NV tile of packed panels, in the order of k
  *
- * All are undefined again at the end, so that a file may include this several times.
+ * parameters.h names one that is missing. All are undefined again at the end, so that a file may include this several
+ * times.
  */
 #include "gemm.h"
 
 #include <string.h>
 
 #include "panel_compiler.h"
+
+#define PARAMETERS_OF_TILE
+#include "parameters.h"
 
 #define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* of the cache */
 #define JOIN_(x, y) x##_##y
