@@ -10,8 +10,7 @@
 Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
 """
 
-__version__ = "0.1.0"
-
+from gemm import version
 from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
 from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
@@ -23,6 +22,8 @@ from gemm.pending import batching, gemm_many
 from gemm.prepared import Prepared, prepare
 from gemm.summation import einsum
 from gemm.using import use
+
+__version__ = version.VERSION
 
 __all__ = [
     "Array",

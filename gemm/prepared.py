@@ -24,7 +24,7 @@ from gemm.dispatch.plan import ALL, HYBRID
 from gemm.epilogue import Finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
-from gemm.sources import version
+from gemm.version import VERSION
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
@@ -79,7 +79,7 @@ class Prepared:
                 "made from, and prepare that"
             )
         row = self._plan.kernel
-        kernel = version(), row.name, tuple(sorted(row.params.items()))
+        kernel = VERSION, row.name, tuple(sorted(row.params.items()))
         return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
     def product(self, a: Any, c: Any, out: Any, options: dict[str, Any]) -> Any:
@@ -182,8 +182,8 @@ def _unpickled(
     """What Prepared.__reduce__ tells of. Raises BackendUnavailable where its panels cannot be read."""
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"
-    if made_by != version():
-        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {version()}", remedy)
+    if made_by != VERSION:
+        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {VERSION}", remedy)
     if name not in BY_NAME:
         raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
     row = replace(BY_NAME[name], params=dict(params))
