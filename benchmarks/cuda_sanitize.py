@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from gemm import verify
-from gemm.api import kernels
 from gemm.dispatch import registry
+from gemm.inventory import kernels
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
 """Each tool's options. initcheck does not see what TMA stores, so it is not asked about copies of results: these are

@@ -11,11 +11,12 @@ Importing starts no thread and looks for no device; see `gemm.gemm` for the call
 """
 
 from gemm import version
-from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
+from gemm.api import GemmPlan, explain, gemm, matmul, plan
 from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
+from gemm.inventory import backends, kernels
 from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
 from gemm.pending import batching, gemm_many
@@ -54,6 +55,14 @@ __all__ = [
     "use",
     "vecdot",
 ]
+
+
+def show_config() -> None:
+    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
+    from gemm.report import config
+
+    print(config())
+
 
 start()
 del start

@@ -1,22 +1,21 @@
-"""The public face: gemm, matmul, plan, explain and what the machine offers."""
+"""gemm, matmul, plan and explain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, interop, repeat
 from gemm.call import Call, Scalar, normalise
-from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.dispatch import errands, probe, trust
+from gemm.catalog import Kernel
+from gemm.dispatch import errands
 from gemm.dispatch.plan import Candidate, Plan, Split
-from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.errors import KernelFailed
 from gemm.prepared import Prepared
-from gemm.problem import Device, DeviceView, Problem
+from gemm.problem import DeviceView, Problem
 
 
 @repeat.quick
@@ -259,75 +258,3 @@ def _time(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:7.2f} {unit}"
     return f"{seconds / 1e-6:7.2f} µs"
-
-
-@dataclass(frozen=True)
-class KernelStatus:
-    """A catalog row on this machine.
-
-    Attributes:
-        available: whether some device here can run it. reason: why not, or "".
-        devices: the keys of the devices that can.
-        untrusted: {device that can: why it is not chosen there unless it is named}, as far as that is known.
-    """
-
-    name: str
-    backend: str
-    target: str
-    dtype: str
-    available: bool
-    reason: str
-    devices: tuple[str, ...]
-    row: Kernel
-    untrusted: Mapping[str, str]
-
-
-def kernels() -> list[KernelStatus]:
-    """Each kernel of the catalog with whether it can run here. Loads every backend."""
-    found = []
-    for row in KERNELS:
-        able, reasons, untrusted = [], [], {}
-        for device, reason in _on(row):
-            if reason:
-                reasons.append(reason)
-            elif device is not None:
-                able.append(device.key)
-                if cause := trust.known_to_fail(row, device):
-                    untrusted[device.key] = cause
-        reason = "" if able else "; ".join(dict.fromkeys(reasons))
-        found.append(
-            KernelStatus(
-                row.name, row.backend, row.target, row.dtype, bool(able), reason, tuple(able), row, untrusted
-            )
-        )  # fmt: skip
-    return found
-
-
-def _on(row: Kernel) -> list[tuple[Device | None, str]]:
-    try:
-        devices = probe.devices(row.backend)
-    except BackendUnavailable as error:
-        return [(None, error.told)]
-    return [(device, dispatch.unavailable(row, device)) for device in devices]
-
-
-def backends() -> dict[str, str]:
-    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend.
-
-    backend="hybrid" is none of its own: it can be used where some other one than "cpu" and "numpy" can.
-    """
-    found = {}
-    for name in BACKENDS:
-        try:
-            probe.devices(name)
-            found[name] = ""
-        except BackendUnavailable as error:
-            found[name] = str(error)
-    return found
-
-
-def show_config() -> None:
-    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
-    from gemm.report import config
-
-    print(config())

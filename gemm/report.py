@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm import api, sources
+from gemm import inventory, sources
 from gemm.catalog import BACKENDS
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable, link
@@ -143,7 +143,7 @@ def kernel_facts() -> list[dict[str, Any]]:
         {"name": k.name, "backend": k.backend, "target": k.target, "dtype": k.dtype, "ordered": k.row.ordered,
          "available": k.available, "devices": list(k.devices), "reason": k.reason,
          "untrusted": dict(k.untrusted), "about": k.row.about}
-        for k in api.kernels()
+        for k in inventory.kernels()
     ]  # fmt: skip
 
 
