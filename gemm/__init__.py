@@ -10,7 +10,7 @@
 Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
 """
 
-from gemm import version
+from gemm import interop, namespace, version
 from gemm.api import GemmPlan, explain, gemm, matmul, plan
 from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
@@ -55,6 +55,18 @@ __all__ = [
     "use",
     "vecdot",
 ]
+
+# What stands above the modules that need it is handed to them here.
+Array._namespace = namespace
+
+
+def _dask() -> object:
+    from gemm import dask
+
+    return dask
+
+
+interop.makers["dask.array", "Array"] = _dask
 
 
 def show_config() -> None:

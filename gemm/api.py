@@ -84,12 +84,10 @@ def gemm(
             "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
             "bias": bias, "activation": activation,
         })  # fmt: skip
-    if interop.lazy(a, b, c, bias):
+    if made_by := interop.maker(a, b, c, bias):
         if out is not None:
             raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
-        from gemm.dask import gemm as lazily
-
-        return lazily(
+        return made_by.gemm(
             a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
             reproducible=reproducible, backend=backend, kernel=kernel, bias=bias, activation=activation,
         )  # fmt: skip

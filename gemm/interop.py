@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,20 @@ def wrap(array: Any, name: str) -> Operand:
         raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
 
 
-def lazy(*arrays: Any) -> bool:
-    """Whether one of them is dask's, whose products gemm.dask makes; judged without loading it."""
-    library = sys.modules.get("dask.array")
-    kind = getattr(library, "Array", ())  # () while another thread imports it
-    return any(isinstance(array, kind) for array in arrays)
+makers: dict[tuple[str, str], Callable[[], Any]] = {}
+"""{(library, class of its arrays): loads the module that makes products of those}, which the public face fills in."""
+
+
+def maker(*arrays: Any) -> Any:
+    """The module that makes products of one of the arrays, with `gemm` and `tensordot`; None: gemm itself does.
+
+    It is judged without loading the array's library.
+    """
+    for (library, name), load in makers.items():
+        kind = getattr(sys.modules.get(library), name, ())  # () while another thread imports it
+        if any(isinstance(array, kind) for array in arrays):
+            return load()
+    return None
 
 
 def wrap_output(array: Any) -> Operand:
