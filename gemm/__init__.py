@@ -10,7 +10,7 @@
 Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
 """
 
-from gemm import interop, namespace, version
+from gemm import interop, namespace, prepared, version
 from gemm.api import GemmPlan, explain, gemm, matmul, plan
 from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
@@ -66,7 +66,10 @@ def _dask() -> object:
     return dask
 
 
-interop.makers["dask.array", "Array"] = _dask
+interop.KINDS += [
+    interop.Kind("gemm.prepared", "Prepared", interop.read_any, lambda: prepared, only_b=True),
+    interop.Kind("dask.array", "Array", interop.read_any, _dask),
+]
 
 
 def show_config() -> None:

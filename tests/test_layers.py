@@ -23,6 +23,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "errors": (), "plain": (), "problem": (), "version": (), "operands": ("problem",),
     "threads": MACHINE, "engine": MACHINE, "sources": MACHINE,
     "backends": ("backends", *MACHINE),
+    "arguments": (), "interop": ("backends.base", "dispatch.registry", *PURE),
     "regimes": PURE, "epilogue": ("backends.base", *PURE), "verify": ("backends.base", "regimes", *PURE),
     "measure": ("backends.base", "dispatch.plan", "verify", *PURE),
     "dispatch": ("dispatch", "backends.base", "epilogue", "measure", "verify", *MACHINE),
