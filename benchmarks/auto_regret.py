@@ -63,6 +63,7 @@ from peers.shapes import DTYPES, Shape, operands
 
 import gemm
 from gemm import dispatch, report
+from gemm.arguments import Given, Options
 from gemm.backends.base import Backend
 from gemm.call import normalise
 from gemm.cli import text
@@ -290,21 +291,7 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
                 np.broadcast_to(np.zeros(1, x.dtype), (*stack, *size))
                 for x, size in zip(operands(Shape(1, 1, 1), drawn.dtype), ((m, k), (k, n), (m, n)), strict=True)
             )
-            asked.append(
-                normalise(
-                    a,
-                    b,
-                    None,
-                    alpha=1.0,
-                    beta=0.0,
-                    trans_a=False,
-                    trans_b=False,
-                    out=None,
-                    dtype=c.dtype,
-                    precision="highest",
-                    reproducible=False,
-                ).problem
-            )
+            asked.append(normalise(Given(a, b), Options(dtype=c.dtype)).problem)
     dispatch.forget()
     new = []
     for problem in dict.fromkeys(asked):

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from gemm.api import kernels
 from gemm.dispatch import registry
+from gemm.inventory import kernels
 from gemm.verify.suite import checks
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}

@@ -10,19 +10,21 @@
 Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
 """
 
-__version__ = "0.1.0"
-
-from gemm.api import GemmPlan, backends, explain, gemm, kernels, matmul, plan, show_config
+from gemm import interop, namespace, prepared, version
+from gemm.api import GemmPlan, explain, gemm, matmul, plan
 from gemm.arrays import Array, array
 from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
 from gemm.engine import get_num_threads, set_num_threads, start
 from gemm.errors import BackendUnavailable
+from gemm.inventory import backends, kernels
 from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
 from gemm.pending import batching, gemm_many
 from gemm.prepared import Prepared, prepare
 from gemm.summation import einsum
 from gemm.using import use
+
+__version__ = version.VERSION
 
 __all__ = [
     "Array",
@@ -53,6 +55,29 @@ __all__ = [
     "use",
     "vecdot",
 ]
+
+# What stands above the modules that need it is handed to them here.
+Array._namespace = namespace
+
+
+def _dask() -> object:
+    from gemm import dask
+
+    return dask
+
+
+interop.KINDS += [
+    interop.Kind("gemm.prepared", "Prepared", interop.read_any, lambda: prepared, only_b=True),
+    interop.Kind("dask.array", "Array", interop.read_any, _dask),
+]
+
+
+def show_config() -> None:
+    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
+    from gemm.report import config
+
+    print(config())
+
 
 start()
 del start

@@ -1,22 +1,22 @@
-"""The public face: gemm, matmul, plan, explain and what the machine offers."""
+"""gemm, matmul, plan and explain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, interop, repeat
-from gemm.call import Call, Scalar, normalise
-from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.dispatch import errands, probe, trust
+from gemm.arguments import Given, Options, Scalar
+from gemm.call import Call, normalise
+from gemm.catalog import Kernel
+from gemm.dispatch import errands
 from gemm.dispatch.plan import Candidate, Plan, Split
-from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.errors import KernelFailed
 from gemm.prepared import Prepared
-from gemm.problem import Device, DeviceView, Problem
+from gemm.problem import DeviceView, Problem
 
 
 @repeat.quick
@@ -71,33 +71,18 @@ def gemm(
         BackendUnavailable: what was asked for by name cannot run here.
         MemoryError: no device had room for the product.
     """
-    options = (
+    key = (
         trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
-        trans_a.__class__, trans_b.__class__,  # 1 is not True
+        trans_a.__class__, trans_b.__class__,
     )  # fmt: skip
-    since = repeat.since()
+    since, operands = repeat.since(), (a, b, c, out, bias, alpha, beta)
     repeat.settle()
-    if repeat.replays and (result := repeat.again(options, a, b, c, out, bias, alpha, beta)) is not None:
+    if repeat.replays and (result := repeat.again(key, operands)) is not None:
         return result
-    if b.__class__ is Prepared:
-        return b.product(a, c, out, {
-            "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
-            "precision": precision, "reproducible": reproducible, "backend": backend, "kernel": kernel,
-            "bias": bias, "activation": activation,
-        })  # fmt: skip
-    if interop.lazy(a, b, c, bias):
-        if out is not None:
-            raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
-        from gemm.dask import gemm as lazily
-
-        return lazily(
-            a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
-            reproducible=reproducible, backend=backend, kernel=kernel, bias=bias, activation=activation,
-        )  # fmt: skip
-    call = normalise(
-        a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, dtype=dtype,
-        precision=precision, reproducible=reproducible, bias=bias, activation=activation,
-    )  # fmt: skip
+    options, given = Options._make(key), Given._make(operands)
+    if made_by := interop.maker("product", a.__class__, b.__class__, c.__class__, bias.__class__):
+        return made_by(given, options)
+    call = normalise(given, options)
     if not call.out.size:
         dispatch.check_names(backend, kernel)
         return call.finish()
@@ -105,7 +90,7 @@ def gemm(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
     if chosen is not None:
-        repeat.remember(since, options, chosen, call, a, b, c, out, bias, alpha, beta)
+        repeat.remember(since, options, chosen, call, given)
     return call.finish()
 
 
@@ -133,15 +118,12 @@ class GemmPlan:
             kernels that compute in host memory.
     """
 
-    def __init__(self, options: dict[str, Any], example: Call, backend: str, kernel: str | None) -> None:
+    def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
         held_by = example.out.device if isinstance(example.out, DeviceView) else None
-        self._options, self._backend = options, backend
-        self._problem = example.problem
-        dispatch.deliver(example.problem, backend, kernel, held_by, lambda chosen: self._take(chosen, example))
+        self._options, self._scales, self._problem, self._held_by = options, scales, example.problem, held_by
+        asked = options.backend, options.kernel
+        dispatch.deliver(example.problem, *asked, held_by, lambda chosen: self._take(chosen, example))
         self._memo, self._replays = repeat.new(4), repeat.Replays()
-        self._scales = options["alpha"], options["beta"]
-        self._held_by = held_by
-        self._asked = kernel
 
     def _take(self, chosen: Plan, example: Call) -> None:
         """Make `chosen` the plan, for products like `example`. Raises KernelFailed."""
@@ -158,7 +140,7 @@ class GemmPlan:
 
     @property
     def candidates(self) -> list[Candidate]:
-        return dispatch.candidates(self._problem, self._backend, self._asked, self._held_by)
+        return dispatch.candidates(self._problem, self._options.backend, self._options.kernel, self._held_by)
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
@@ -167,15 +149,17 @@ class GemmPlan:
         result = None if self._memo is None else self._memo.run(*given)
         if result is None:
             repeat.settle()
-            result = self._replays.run(*given)
-        if result is not None:
-            return result
-        call = normalise(a, b, c, out=out, bias=bias, **self._options)
+            result = self._replays.run(given)
+        return self._delivered(since, Given._make(given)) if result is None else result
+
+    def _delivered(self, since: object, given: Given) -> Any:
+        """The product of operands that were not known; it is learned."""
+        call = normalise(given, self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         delivered = dispatch.run(
-            call.problem, self._backend, self._asked, call.a, call.b, call.c, call.out, call.alpha, call.beta,
-            call.bias, first=(self._plan, self._launch),
+            call.problem, self._options.backend, self._options.kernel, call.a, call.b, call.c, call.out, call.alpha,
+            call.beta, call.bias, first=(self._plan, self._launch),
         )  # fmt: skip
         if delivered is None:  # the next one may be given to another
             return call.finish()
@@ -183,9 +167,9 @@ class GemmPlan:
             with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
                 self._take(delivered, call)
         if hasattr(self._launch, "replay"):
-            self._replays.learn(since, self._launch, call, *given)
+            self._replays.learn(since, self._launch, call, given)
         elif self._memo is not None:
-            repeat.learn(since, self._memo, self._plan, call, *given)
+            repeat.learn(since, self._memo, self._plan, call, given)
         return call.finish()
 
     def _repr_html_(self) -> str:
@@ -207,14 +191,14 @@ def plan(
     """A handle for repeated products like this one; arguments and errors as for `gemm`. Computes nothing yet."""
     if isinstance(b, Prepared):
         raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
-    options: dict[str, Any] = {
-        "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "dtype": dtype,
-        "precision": precision, "reproducible": reproducible, "activation": activation,
-    }  # fmt: skip
-    call = normalise(a, b, c, out=out, bias=bias, **options)
+    options = Options(
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
+        trans_a.__class__, trans_b.__class__,
+    )  # fmt: skip
+    call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
-    return GemmPlan(options, call, backend, kernel)
+    return GemmPlan(options, (alpha, beta), call)
 
 
 def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
@@ -259,75 +243,3 @@ def _time(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:7.2f} {unit}"
     return f"{seconds / 1e-6:7.2f} µs"
-
-
-@dataclass(frozen=True)
-class KernelStatus:
-    """A catalog row on this machine.
-
-    Attributes:
-        available: whether some device here can run it. reason: why not, or "".
-        devices: the keys of the devices that can.
-        untrusted: {device that can: why it is not chosen there unless it is named}, as far as that is known.
-    """
-
-    name: str
-    backend: str
-    target: str
-    dtype: str
-    available: bool
-    reason: str
-    devices: tuple[str, ...]
-    row: Kernel
-    untrusted: Mapping[str, str]
-
-
-def kernels() -> list[KernelStatus]:
-    """Each kernel of the catalog with whether it can run here. Loads every backend."""
-    found = []
-    for row in KERNELS:
-        able, reasons, untrusted = [], [], {}
-        for device, reason in _on(row):
-            if reason:
-                reasons.append(reason)
-            elif device is not None:
-                able.append(device.key)
-                if cause := trust.known_to_fail(row, device):
-                    untrusted[device.key] = cause
-        reason = "" if able else "; ".join(dict.fromkeys(reasons))
-        found.append(
-            KernelStatus(
-                row.name, row.backend, row.target, row.dtype, bool(able), reason, tuple(able), row, untrusted
-            )
-        )  # fmt: skip
-    return found
-
-
-def _on(row: Kernel) -> list[tuple[Device | None, str]]:
-    try:
-        devices = probe.devices(row.backend)
-    except BackendUnavailable as error:
-        return [(None, error.told)]
-    return [(device, dispatch.unavailable(row, device)) for device in devices]
-
-
-def backends() -> dict[str, str]:
-    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend.
-
-    backend="hybrid" is none of its own: it can be used where some other one than "cpu" and "numpy" can.
-    """
-    found = {}
-    for name in BACKENDS:
-        try:
-            probe.devices(name)
-            found[name] = ""
-        except BackendUnavailable as error:
-            found[name] = str(error)
-    return found
-
-
-def show_config() -> None:
-    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
-    from gemm.report import config
-
-    print(config())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ class Array(np.ndarray):
     """
 
     _options: Options
+    _namespace: ModuleType
+    """gemm.namespace, which is made of such arrays; the public face sets it."""
 
     def __array_finalize__(self, obj: Any) -> None:
         self._options = getattr(obj, "_options", _NONE)
@@ -74,14 +76,12 @@ class Array(np.ndarray):
 
         Raises ValueError for a version of the standard that NumPy does not follow.
         """
-        from gemm import namespace
-
         if api_version is not None:
             if not hasattr(np.ndarray, "__array_namespace__"):
                 raise ValueError(f"NumPy {np.__version__} follows no version of the array API: 2.0 does")
             numpys: Any = super()
             numpys.__array_namespace__(api_version=api_version)  # refuses what it does not follow
-        return namespace
+        return self._namespace
 
 
 class Bare:

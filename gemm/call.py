@@ -7,18 +7,17 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import interop, operands
+from gemm.arguments import Given, Options
 from gemm.catalog import INPUTS, KERNELS
 from gemm.dispatch import registry
 from gemm.errors import delivering
 from gemm.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, Operand, Problem
-
-Scalar = complex | float | int
 
 
 @dataclass
@@ -50,93 +49,168 @@ class Call:
     bias: Operand | None = None
 
 
-def normalise(
-    a: Any, b: Any, c: Any, *, alpha: Scalar, beta: Scalar, trans_a: bool | str, trans_b: bool | str,
-    out: Any, dtype: DTypeLike | None, precision: str, reproducible: bool, bias: Any = None,
-    activation: str | None = None,
-) -> Call:  # fmt: skip
-    """Check every argument and build the Call. Nothing is written; errors name the argument."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    x, y = interop.wrap(a, "a"), interop.wrap(b, "b")
-    z = None if c is None else interop.wrap(c, "c")
-    given = None if out is None else interop.wrap_output(out)
-    added = None if bias is None else interop.wrap(bias, "bias")
-    device = _one_place({"a": x, "b": y, "c": z, "out": given, "bias": added})
-    kind = common_dtype({"a": x, "b": y, "c": z}, dtype, given)
-    inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
-    for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())):
-        if isinstance(operand, DeviceView) and operand.dtype != kind and not own:
-            raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
-    types = [operands.named(name, name) for name in inputs] or [kind, kind]
-    alpha_, beta_ = scalar("alpha", alpha, kind), scalar("beta", beta, kind)
-    applied = _activation(activation, kind, reproducible)
-    if z is None and beta_ != 0:
-        raise ValueError(f"beta = {beta} scales c, but c is None; pass c (c=out to update out in place)")
+class Views(NamedTuple):
+    """The caller's operands as backends take them; None: it was not given."""
 
-    conjugated = any(o.dtype.kind == "c" and t in ("C", "c") for o, t in ((x, trans_a), (y, trans_b)))
-    x, drop_row = _matrix("a", x, trans_a, axis=0)
-    y, drop_column = _matrix("b", y, trans_b, axis=-1)
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand | None
+    bias: Operand | None
+
+
+class Arithmetic(NamedTuple):
+    """What is computed.
+
+    Attributes:
+        kind: the dtype of the result. inputs, types: of a and b, as a Problem has them, and as they are multiplied.
+        alpha, beta: rounded to `kind`. activation: as a Problem has it.
+    """
+
+    kind: np.dtype[Any]
+    inputs: tuple[str, ...]
+    types: tuple[np.dtype[Any], ...]
+    alpha: Any
+    beta: Any
+    activation: str
+
+
+class Shaped(NamedTuple):
+    """a and b as stacks of matrices, and what that says of the result.
+
+    Attributes:
+        sizes: m, n, k. shape: of the result as the caller sees it. row, column: a had no rows, b no columns, and
+            so has the result none.
+    """
+
+    a: Operand
+    b: Operand
+    sizes: tuple[int, int, int]
+    batch: tuple[int, ...]
+    shape: tuple[int, ...]
+    row: bool
+    column: bool
+
+    def as_matrices(self, operand: Operand) -> Operand:
+        """An operand of the result's shape with the axes that were dropped."""
+        operand = operands.expanded(operand, -1) if self.column else operand
+        return operands.expanded(operand, operand.ndim - 1) if self.row else operand
+
+    def empty(self) -> bool:
+        """Whether the result has no elements."""
+        return not all(self.shape)
+
+
+def normalise(given: Given, options: Options) -> Call:
+    """Check every argument and build the Call. Nothing is written; errors name the argument."""
+    if options.precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
+    views = _views(given)
+    device = _one_place(views)
+    what = _arithmetic(views, given, options)
+    lie = _shaped(views, options)
+    z, added = _summands(views, what, lie)
+    x, y, k, alpha = _factors(what, lie)
+    target, direct, finish = _target((x, y, z, added), views.out, lie, what.kind, given)
+    x = operands.broadcast(x, (*lie.batch, *x.shape[-2:]))
+    y = operands.broadcast(y, (*lie.batch, *y.shape[-2:]))
+    places = tuple(map(operands.place, (x, y, z, target)))
+    m, n, _ = lie.sizes
+    problem = Problem(
+        dtype=operands.name_of(what.kind), m=m, n=n, k=k, batch=math.prod(lie.batch),
+        layout="".join(map(operands.layout, (x, y, target))),
+        alpha=_class(alpha), beta=_class(what.beta), precision=options.precision,
+        reproducible=bool(options.reproducible), device=device, inputs=what.inputs,
+        places=places if any(places) else (), bias=added is not None, activation=what.activation,
+    )  # fmt: skip
+    as_given = direct and not (_conjugates(views.a, options.trans_a) or _conjugates(views.b, options.trans_b))
+    return Call(x, y, z, target, alpha.item(), what.beta.item(), problem, lie.shape, as_given, finish, added)
+
+
+def _views(given: Given) -> Views:
+    a, b, c, out, bias = given[:5]
+    return Views(
+        interop.wrap(a, "a"), interop.wrap(b, "b"), None if c is None else interop.wrap(c, "c"),
+        None if out is None else interop.wrap_output(out), None if bias is None else interop.wrap(bias, "bias"),
+    )  # fmt: skip
+
+
+def _arithmetic(views: Views, given: Given, options: Options) -> Arithmetic:
+    x, y, z = views[:3]
+    kind = common_dtype({"a": x, "b": y, "c": z}, options.dtype, views.out)
+    held = isinstance(x, DeviceView)  # and so are y and z
+    inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
+    for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())) if held else ():
+        if operand is not None and operand.dtype != kind and not own:
+            raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
+    types = tuple(operands.named(name, name) for name in inputs) or (kind, kind)
+    alpha, beta = scalar("alpha", given.alpha, kind), scalar("beta", given.beta, kind)
+    applied = _activation(options.activation, kind, options.reproducible)
+    if z is None and beta != 0:
+        raise ValueError(f"beta = {given.beta} scales c, but c is None; pass c (c=out to update out in place)")
+    return Arithmetic(kind, inputs, types, alpha, beta, applied)
+
+
+def _shaped(views: Views, options: Options) -> Shaped:
+    x, row = _matrix("a", views.a, options.trans_a, axis=0)
+    y, column = _matrix("b", views.b, options.trans_b, axis=-1)
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
     if k != rows:
         raise ValueError(
             f"a is {m} × {k} and b is {rows} × {n}: the columns of a ({k}) and rows of b ({rows}) must agree"
         )
+    batch, other = x.shape[:-2], y.shape[:-2]
     try:
-        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        batch = batch if batch == other else np.broadcast_shapes(batch, other)
     except ValueError:
-        raise ValueError(f"the batches of a {x.shape[:-2]} and b {y.shape[:-2]} do not broadcast") from None
-    dropped = (*(() if drop_row else (m,)), *(() if drop_column else (n,)))
-    shape = (*batch, *dropped)  # as the caller sees it
-    full = (*batch, m, n)
+        raise ValueError(f"the batches of a {batch} and b {other} do not broadcast") from None
+    shape = (*batch, *(() if row else (m,)), *(() if column else (n,)))
+    return Shaped(x, y, (m, n, k), batch, shape, row, column)
 
-    def as_matrices(operand: Operand) -> Operand:
-        operand = operands.expanded(operand, -1) if drop_column else operand
-        return operands.expanded(operand, operand.ndim - 1) if drop_row else operand
 
+def _summands(views: Views, what: Arithmetic, lie: Shaped) -> tuple[Operand | None, Operand | None]:
+    """c and bias as they are read; None: they are not."""
+    z, added = views.c, views.bias
     if z is not None:
         try:
-            z = as_matrices(operands.broadcast(z, shape))
+            z = lie.as_matrices(operands.broadcast(z, lie.shape))
         except ValueError:
-            raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {shape}") from None
-    if given is not None and given.shape != shape:
-        raise ValueError(f"out has shape {given.shape}; the result's is {shape}")
-    if beta_ == 0:
+            raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {lie.shape}") from None
+    if views.out is not None and views.out.shape != lie.shape:
+        raise ValueError(f"out has shape {views.out.shape}; the result's is {lie.shape}")
+    if what.beta == 0:
         z = None
     if added is not None:
-        added = _bias(added, m, n, kind, column=drop_column)
+        m, n, _ = lie.sizes
+        added = _bias(added, m, n, what.kind, column=lie.column)
+    if isinstance(z, np.ndarray) and not lie.empty():
+        z = operands.kernel_ready(z, what.kind)
+    return z, added
 
-    empty = math.prod(full) == 0
-    if k == 0 or alpha_ == 0:
+
+def _factors(what: Arithmetic, lie: Shaped) -> tuple[Operand, Operand, int, Any]:
+    """a and b as they are multiplied; k and alpha."""
+    x, y, (m, n, k) = lie.a, lie.b, lie.sizes
+    if k == 0 or what.alpha == 0:
         # A product of no terms: C is scaled, A and B are not read. acc = +0, t = -0 and fma(beta, c, -0) = beta·c,
         # signed zeros included.
-        k, alpha_ = 0, kind.type(-1 if beta_ != 0 and kind.kind not in "biu" else 1)
-        x, y = _nothing(x, types[0], (*batch, m, 0)), _nothing(y, types[1], (*batch, 0, n))
-    elif not empty:
-        x, y = (
-            o if isinstance(o, DeviceView) else operands.kernel_ready(o, own)
-            for o, own in zip((x, y), types, strict=True)
-        )
-    if isinstance(z, np.ndarray) and not empty:
-        z = operands.kernel_ready(z, kind)
-
-    target, direct, finish = _target(x, y, z, added, given, shape, as_matrices, kind, like=(a, b, c), returned=out)
-    x, y = operands.broadcast(x, (*batch, *x.shape[-2:])), operands.broadcast(y, (*batch, *y.shape[-2:]))
-    places = tuple(map(operands.place, (x, y, z, target)))
-    problem = Problem(
-        dtype=operands.name_of(kind), m=m, n=n, k=k, batch=math.prod(batch),
-        layout="".join(map(operands.layout, (x, y, target))),
-        alpha=_class(alpha_), beta=_class(beta_), precision=precision, reproducible=bool(reproducible),
-        device=device, inputs=inputs, places=places if any(places) else (), bias=added is not None, activation=applied,
-    )  # fmt: skip
-    return Call(x, y, z, target, alpha_.item(), beta_.item(), problem, shape, direct and not conjugated, finish, added)
+        alpha = what.kind.type(-1 if what.beta != 0 and what.kind.kind not in "biu" else 1)
+        left, right = what.types
+        return _nothing(x, left, (*lie.batch, m, 0)), _nothing(y, right, (*lie.batch, 0, n)), 0, alpha
+    if not lie.empty():
+        left, right = what.types
+        x = x if isinstance(x, DeviceView) else operands.kernel_ready(x, left)
+        y = y if isinstance(y, DeviceView) else operands.kernel_ready(y, right)
+    return x, y, k, what.alpha
 
 
-def _one_place(given: dict[str, Operand | None]) -> str:
+def _one_place(views: Views) -> str:
     """The key of the device that holds every operand, or "host"."""
+    if DeviceView not in map(type, views):
+        return "host"
     places = {
         name: operand.device.key if isinstance(operand, DeviceView) else "host"
-        for name, operand in given.items()
+        for name, operand in zip(Views._fields, views, strict=True)
         if operand is not None
     }
     if len(set(places.values())) > 1:
@@ -275,6 +349,11 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
     return (operands.transposed(operand) if flip else operand), False
 
 
+def _conjugates(operand: Operand, trans: bool | str) -> bool:
+    """Whether what is multiplied is a conjugate of an operand."""
+    return operand.dtype.kind == "c" and trans in ("C", "c")
+
+
 def _nothing(operand: Operand, kind: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
     """An operand of no elements, lying where `operand` does."""
     if isinstance(operand, DeviceView):
@@ -287,46 +366,50 @@ def _class(value: Any) -> str:
 
 
 def _target(
-    x: Operand, y: Operand, z: Operand | None, bias: Operand | None, given: Operand | None, shape: Sequence[int],
-    as_matrices: Callable[[Operand], Operand], kind: np.dtype[Any], *, like: Sequence[Any], returned: Any,
-) -> tuple[Operand, bool, Callable[[], Any]]:  # fmt: skip
+    read: Sequence[Operand | None], out: Operand | None, lie: Shaped, kind: np.dtype[Any], given: Given
+) -> tuple[Operand, bool, Callable[[], Any]]:
     """Where the kernel writes, whether the caller reads there, and how the caller gets its result.
 
-    Writes go to `given` itself unless it overlaps an input that is still to be read, or needs a cast: then to a
-    temporary that is copied at the end.
+    Writes go to `out` itself unless it overlaps an input that is still to be read, or needs a cast: then to a
+    temporary that is copied at the end. read: a, b, c and bias.
     """
-    direct = given is not None and (
+    if out is not None and _direct(out, read, lie, kind):
+        return lie.as_matrices(out), True, lambda: given.out
+    x, result = read[0], None
+    if isinstance(x, DeviceView):
+        with delivering(x.device.key):
+            result = registry.backend(x.device.backend).empty(lie.shape, replace(x, dtype=kind))
+    made: Operand = np.empty(lie.shape, kind) if result is None else result
+    if out is None:
+        like = given[:3]
+        example = next((array for array in like if type(array) is not np.ndarray and array is not None), given.a)
+        return lie.as_matrices(made), True, lambda: interop.like(made, example)
+
+    def copied() -> Any:
+        if made.size == 0:
+            return given.out
+        if isinstance(out, DeviceView) and isinstance(made, DeviceView):
+            _copy_on_device(lie.as_matrices(made), lie.as_matrices(out))
+        elif isinstance(out, np.ndarray) and isinstance(made, np.ndarray):
+            np.copyto(out, made, casting="same_kind")
+        return given.out
+
+    return lie.as_matrices(made), False, copied
+
+
+def _direct(given: Operand, read: Sequence[Any], lie: Shaped, kind: np.dtype[Any]) -> bool:
+    """Whether a kernel may write to `given` itself while it reads those operands."""
+    x, y, z, bias = read
+    return (
         given.dtype == kind
         and given.dtype.isnative
         and operands.distinct(given)
         and not operands.overlap(given, x)
         and not operands.overlap(given, y)
         and (bias is None or not operands.overlap(given, bias))
-        and (z is None or not operands.overlap(given, z) or operands.identical(as_matrices(given), z))
+        and (z is None or not operands.overlap(given, z) or operands.identical(lie.as_matrices(given), z))
         and (isinstance(given, DeviceView) or operands.kernel_ready(given, kind) is given)
     )
-    if direct and given is not None:
-        return as_matrices(given), True, lambda: returned
-    result: Operand
-    if isinstance(x, DeviceView):
-        with delivering(x.device.key):
-            result = registry.backend(x.device.backend).empty(tuple(shape), replace(x, dtype=kind))
-    else:
-        result = np.empty(tuple(shape), kind)
-    if given is None:
-        example = next((array for array in like if type(array) is not np.ndarray and array is not None), like[0])
-        return as_matrices(result), True, lambda: interop.like(result, example)
-
-    def copied() -> Any:
-        if result.size == 0:
-            return returned
-        if isinstance(given, DeviceView) and isinstance(result, DeviceView):
-            _copy_on_device(as_matrices(result), as_matrices(given))
-        elif isinstance(given, np.ndarray) and isinstance(result, np.ndarray):
-            np.copyto(given, result, casting="same_kind")
-        return returned
-
-    return as_matrices(result), False, copied
 
 
 def _copy_on_device(source: Operand, target: Operand) -> None:

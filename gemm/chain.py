@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm.arguments import Given, Options
 from gemm.backends.cpu import CpuLaunch
 from gemm.call import normalise
 from gemm.dispatch import choose
@@ -36,10 +37,8 @@ def go_on(
     if not isinstance(sums, np.ndarray) or sums.dtype not in (np.float32, np.float64) or not sums.flags.c_contiguous:
         raise TypeError("sums must be a NumPy array of float32 or float64 in C's order")
     left, right = (np.asarray(x).astype(sums.dtype, casting="same_kind", copy=False) for x in (a, b))
-    call = normalise(
-        left, right, None, alpha=1, beta=0, trans_a=trans_a, trans_b=trans_b, out=sums, dtype=sums.dtype,
-        precision="highest", reproducible=True,
-    )  # fmt: skip
+    options = Options(trans_a, trans_b, sums.dtype, reproducible=True)
+    call = normalise(Given(left, right, out=sums), options)
     if call.out.size and call.problem.k:
         plan = choose(call.problem, backend)
         with delivering(plan.kernel.name):

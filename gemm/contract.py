@@ -33,10 +33,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     """
     check(options)
     repeat.settle()
-    if interop.lazy(a, b):
-        from gemm.dask import tensordot as lazily
-
-        return lazily(a, b, axes, dtype=dtype, **options)
+    if made_by := interop.maker("tensordot", a.__class__, b.__class__):
+        return made_by(a, b, axes, dtype=dtype, **options)
     x, y = interop.wrap(a, "a"), interop.wrap(b, "b")
     left, right = paired(x.shape, y.shape, axes)
     if isinstance(x, DeviceView) or isinstance(y, DeviceView):

@@ -18,6 +18,7 @@ from typing import Any
 
 from gemm import threads
 from gemm.errors import BackendUnavailable
+from gemm.version import VERSION
 
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
@@ -115,7 +116,6 @@ def _register() -> None:
         return
     if not hasattr(threadpoolctl, "register"):  # older than 3.2
         return
-    from gemm import __version__
 
     class GemmController(threadpoolctl.LibController):  # type: ignore[misc]  # Any where threadpoolctl is absent
         user_api = "blas"  # so that who limits BLAS around workers of his own limits this, too
@@ -130,6 +130,6 @@ def _register() -> None:
             self.dynlib.gemm_set_num_threads(num_threads)
 
         def get_version(self) -> str:
-            return __version__
+            return VERSION
 
     threadpoolctl.register(GemmController)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,35 +17,106 @@ from gemm.operands import extra, overlap
 from gemm.problem import EXTRA, DeviceView, Operand
 
 
+class Kind(NamedTuple):
+    """A class of arrays, and what becomes of its instances.
+
+    Attributes:
+        library, name: the class, which is looked for only where its library is loaded.
+        read: makes an operand of an array and its name in errors.
+        maker: loads the module that makes products of such arrays: its `product` is called for `gemm.gemm`, its
+            `tensordot`, if it has one, for `gemm.tensordot`. None: these make them of what `read` returns.
+        only_b: which are made elsewhere only if it is b.
+        exact: instances of subclasses are not meant.
+    """
+
+    library: str
+    name: str
+    read: Callable[[Any, str], Operand]
+    maker: Callable[[], Any] | None = None
+    only_b: bool = False
+    exact: bool = False
+
+    def has(self, kind: type) -> bool:
+        own = getattr(sys.modules.get(self.library), self.name, ())  # () while another thread imports it
+        return kind is own if self.exact else issubclass(kind, own)
+
+
+def read_any(array: Any, name: str) -> Operand:
+    """A view of an array in memory of a backend's own, or an array of NumPy that shares host memory where it can."""
+    view = _on_device(array, name)
+    return _on_host(array, name) if view is None else view
+
+
+def _as_it_is(array: Any, _: str) -> Operand:
+    operand: Operand = array
+    return operand
+
+
+def _masked(_: Any, name: str) -> Operand:
+    raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
+
+
+def _tensor(array: Any, name: str) -> Operand:
+    """A tensor of PyTorch; of types that NumPy has not, the bits are read."""
+    view = _on_device(array, name)
+    if view is not None:
+        return view
+    kind = str(array.dtype).partition(".")[2]
+    if kind not in EXTRA:
+        return _on_host(array, name)
+    bits = extra(kind, f"{name} is a {kind} tensor")
+    return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
+
+
+KINDS = [
+    Kind("numpy", "ndarray", _as_it_is, exact=True),
+    Kind("gemm.problem", "DeviceView", _as_it_is),
+    Kind("numpy.ma", "MaskedArray", _masked),
+    Kind("torch", "Tensor", _tensor),
+]
+"""The classes that need more than `read_any`; the first one that has an array's is taken. The public face adds those
+whose products are made by modules above this one."""
+
+
+@lru_cache(maxsize=256)
+def _reader(kind: type) -> Callable[[Any, str], Operand]:
+    return next((row.read for row in KINDS if row.has(kind)), read_any)
+
+
+@lru_cache(maxsize=256)
+def maker(function: str, *kinds: type) -> Any:
+    """What makes products of operands of these classes, a, b, ...; `function` says which ones. None: gemm itself."""
+    for row in KINDS:
+        if row.maker is not None and any(map(row.has, kinds[1:2] if row.only_b else kinds)):
+            made_by = getattr(row.maker(), function, None)
+            if made_by is not None:
+                return made_by
+    return None
+
+
 def wrap(array: Any, name: str) -> Operand:
     """`array` as a host ndarray (a view where possible) or a DeviceView; `name` is for errors.
 
     Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
     """
-    if type(array) is np.ndarray or isinstance(array, DeviceView):
-        return array
+    kind: type = type(array)
+    return _reader(kind)(array, name)
+
+
+def _on_device(array: Any, name: str) -> DeviceView | None:
     for backend in _with_memory(array):
         with delivering(backend.name):
             view = backend.view(array, name)
         if view is not None:
             return view
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
-    library, _, kind = str(getattr(array, "dtype", "")).partition(".")
-    if library == "torch" and kind in EXTRA:  # no type of NumPy's own: its bits are read
-        bits = extra(kind, f"{name} is a {kind} tensor")
-        return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
+    return None
+
+
+def _on_host(array: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
-
-
-def lazy(*arrays: Any) -> bool:
-    """Whether one of them is dask's, whose products gemm.dask makes; judged without loading it."""
-    library = sys.modules.get("dask.array")
-    kind = getattr(library, "Array", ())  # () while another thread imports it
-    return any(isinstance(array, kind) for array in arrays)
 
 
 def wrap_output(array: Any) -> Operand:

@@ -20,6 +20,7 @@ import numpy as np
 
 from gemm import dispatch, repeat, threads
 from gemm.api import at_once, gemm
+from gemm.arguments import DEFAULTS, Given, Options, named
 from gemm.call import normalise
 from gemm.catalog import HOST_BACKENDS
 from gemm.errors import BackendUnavailable
@@ -27,8 +28,6 @@ from gemm.operands import item
 from gemm.resident import Together
 
 log = logging.getLogger("gemm")
-
-_CHECKED = {"precision", "reproducible", "alpha", "beta", "trans_a", "trans_b", "dtype", "activation"}
 
 _COLUMNS = (tuple, list)
 
@@ -123,15 +122,15 @@ class Batch:
 
     # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
 
-    def _goes(self, options: Any, alpha: Any, beta: Any, count: int, a: Any, b: Any, c: Any, out: Any) -> bool:
+    def _goes(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
         """Whether so many products like this one are to be computed elsewhere than by the CPU engine."""
-        asked = repeat.named(options, alpha, beta)
-        if asked["backend"] != "auto" or asked["kernel"] is not None or min(a.ndim, b.ndim) < 2:
+        a, b, c, _ = product
+        if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
-        many = [None if x is None else _stack([x] * count, axes) for x in (a, b, c)]  # of its shape, without a copy
+        x, y, z = (None if x is None else _stack([x] * count, axes) for x in (a, b, c))  # of its shape, without a copy
         try:
-            call = normalise(*many, out=None, **{name: asked[name] for name in _CHECKED})
+            call = normalise(Given(x, y, z, alpha=alpha, beta=beta), options)
             return dispatch.choose(call.problem).device.backend not in HOST_BACKENDS
         except (BackendUnavailable, MemoryError):
             return False
@@ -145,7 +144,7 @@ class Batch:
             a, b, c, out = zip(*products, strict=True)
             axes = max(a[0].ndim, b[0].ndim)
             operand_c = None if c[0] is None else _stack(c, axes)
-            results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **repeat.named(options, alpha, beta))
+            results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **named(options, alpha, beta))
         except Exception as error:  # of one of them, or it was too much at once
             log.debug("a stack of %d products failed, which are computed one by one: %s", len(products), error)
             self._retry(options, alpha, beta, numbers, products)
@@ -157,7 +156,7 @@ class Batch:
         """Each of these products by itself."""
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
-                at_once(a, b, c, out=out, **repeat.named(options, alpha, beta))
+                at_once(a, b, c, out=out, **named(options, alpha, beta))
             except Exception as error:  # whatever it is, it is this product's, and told of it; the others are computed
                 self._failed[number] = error
 
@@ -226,8 +225,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     Raises:
         ValueError, TypeError: as `gemm.gemm`; the message names the product, and those before it are complete.
     """
-    if unknown := options.keys() - {*repeat.defaults, "bias"}:
-        raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(repeat.defaults)}")
+    if unknown := options.keys() - {*DEFAULTS, "bias"}:
+        raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(DEFAULTS)}")
     columns = [_column(x) for x in (a, b, c, out)]
     lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
     if not lengths:
@@ -237,8 +236,9 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     if len(set(lengths.values())) > 1:
         raise ValueError(f"as many operands must be given of each, but {lengths}")
     count, number = next(iter(lengths.values())), 0
-    alpha, beta, *values = (options.get(name, default) for name, default in repeat.defaults.items())
-    key, scales = (*values, *map(type, values[:2])) if "bias" not in options else [], (alpha, beta)
+    alpha, beta, *values = (options.get(name, default) for name, default in DEFAULTS.items())
+    key: Any = Options(*values, *map(type, values[:2])) if "bias" not in options else []
+    scales = alpha, beta
     with batching() as batch:
         results = batch.at_once(key, scales, count, columns)
         if results is None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import dispatch, interop, operands, repeat
+from gemm.arguments import Given, Options
 from gemm.backends.base import Kept, Launch
 from gemm.call import Call, normalise
 from gemm.catalog import BY_NAME
@@ -24,7 +25,7 @@ from gemm.dispatch.plan import ALL, HYBRID
 from gemm.epilogue import Finishing
 from gemm.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
-from gemm.sources import version
+from gemm.version import VERSION
 
 _ROWS = 64
 """Rows of a product that a device's kernel is chosen for."""
@@ -79,41 +80,61 @@ class Prepared:
                 "made from, and prepare that"
             )
         row = self._plan.kernel
-        kernel = version(), row.name, tuple(sorted(row.params.items()))
+        kernel = VERSION, row.name, tuple(sorted(row.params.items()))
         return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
-    def product(self, a: Any, c: Any, out: Any, options: dict[str, Any]) -> Any:
-        """alpha · op(a) · self + beta · c; `options` as `gemm.gemm` takes them."""
-        if options.pop("trans_b") not in (False, "N", "n"):
-            raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
-        backend, kernel = options.pop("backend"), options.pop("kernel")
-        row = self._plan.kernel
-        if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
-            dispatch.check_names(backend, kernel)
-            raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
-        if options["precision"] in PRECISIONS[: PRECISIONS.index(row.precision)]:
-            asked = options["precision"]
-            raise ValueError(
-                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass that to prepare, too"
-            )
-        if options["dtype"] is None:
-            options["dtype"] = self.dtype
-        bias = options.pop("bias")
-        since = repeat.since()
-        given = a, self._repeated, c, out, bias, options["alpha"], options["beta"]
-        known: object = tuple(
-            (key, value, value.__class__) for key, value in options.items() if key not in ("alpha", "beta")
-        )
+    def product(self, given: Given, options: Options) -> Any:
+        """alpha · op(a) · self + beta · c; `given` and `options` as `gemm.gemm` has them, with this as b."""
+        known: object = options, tuple(map(type, options))
+        since, used = repeat.since(), (given.a, self._repeated, *given[2:])
         try:
             memo = self._memos.get(known)
         except TypeError:  # an option without a hash
             memo, known = None, None
         if memo is not None:
-            result = memo.run(*given)
+            result = memo.run(used) if isinstance(memo, repeat.Replays) else memo.run(*used)
             if result is not None:
                 return result
-        there = isinstance(interop.wrap(a, "a"), DeviceView)
-        call = normalise(a, self._kept if there else self._shape_of_b, c, out=out, trans_b=False, bias=bias, **options)
+        self._check(options)
+        call = self._call(given, options)
+        if not call.out.size:
+            return call.finish()
+        if call.problem.k == 0:  # alpha = 0: b is not read
+            dispatch.run(
+                call.problem, options.backend, options.kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta,
+                call.bias,
+            )  # fmt: skip
+            return call.finish()
+        call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
+        launch = self._launched(call)
+        if known is not None and hasattr(launch, "replay"):
+            self._memo(known, repeat.Replays).learn(since, launch, call, used)
+        elif known is not None and self._plan.kernel.backend == "cpu":
+            memo = self._memo(known, lambda: repeat.new(repeat.KINDS))
+            if memo is not None:
+                repeat.learn_native(since, memo, launch, call, used)
+        return call.finish()
+
+    def _check(self, options: Options) -> None:
+        """Raises ValueError for what it was not prepared for."""
+        if options.trans_b not in (False, "N", "n"):
+            raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
+        backend, kernel, row = options.backend, options.kernel, self._plan.kernel
+        if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
+            dispatch.check_names(backend, kernel)
+            raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
+        asked = options.precision
+        if asked in PRECISIONS[: PRECISIONS.index(row.precision)]:
+            raise ValueError(
+                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass that to prepare, too"
+            )
+
+    def _call(self, given: Given, options: Options) -> Call:
+        """The call, in which what has the shape of b may stand for it."""
+        there = isinstance(interop.wrap(given.a, "a"), DeviceView)
+        dtype = self.dtype if options.dtype is None else options.dtype
+        given = given._replace(b=self._kept if there else self._shape_of_b)
+        call = normalise(given, options._replace(trans_b=False, dtype=dtype))
         if call.problem.dtype != self.dtype.name:
             raise TypeError(
                 f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
@@ -121,22 +142,7 @@ class Prepared:
         if call.problem.fused and (there or self.dtype.name in NARROW):
             what = "an array of a device" if there else f"a {self.dtype} result"
             raise TypeError(f"bias and activation of {what} are not offered with a prepared b; pass the matrix itself")
-        if not call.out.size:
-            return call.finish()
-        if call.problem.k == 0:  # alpha = 0: b is not read
-            dispatch.run(
-                call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
-            )
-            return call.finish()
-        call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
-        launch = self._launched(call)
-        if known is None:
-            return call.finish()
-        if hasattr(launch, "replay"):
-            self._memo(known, repeat.Replays).learn(since, launch, call, *given)
-        elif row.backend == "cpu" and (memo := self._memo(known, lambda: repeat.new(repeat.KINDS))) is not None:
-            repeat.learn_native(since, memo, launch, call, *given)
-        return call.finish()
+        return call
 
     def _launched(self, call: Call) -> Launch:
         """The launch that has just computed `call`, whose b is what is kept."""
@@ -175,6 +181,11 @@ class Prepared:
         return self._memos[known]
 
 
+def product(given: Given, options: Options) -> Any:
+    """`gemm.gemm` of operands of which b is prepared."""
+    return given.b.product(given, options)
+
+
 def _unpickled(
     kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
     packed: np.ndarray,
@@ -182,8 +193,8 @@ def _unpickled(
     """What Prepared.__reduce__ tells of. Raises BackendUnavailable where its panels cannot be read."""
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"
-    if made_by != version():
-        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {version()}", remedy)
+    if made_by != VERSION:
+        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {VERSION}", remedy)
     if name not in BY_NAME:
         raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
     row = replace(BY_NAME[name], params=dict(params))
@@ -227,8 +238,8 @@ def prepare(
     held_by = None
     if isinstance(matrix, DeviceView):
         left, held_by = operands.nothing_of(matrix, *row), matrix.device
-    call = normalise(left, matrix, None, alpha=1, beta=0, trans_a=False, trans_b=trans_b, out=None, dtype=dtype,
-                     precision=precision, reproducible=reproducible)  # fmt: skip
+    options = Options(False, trans_b, dtype, precision, reproducible)
+    call = normalise(Given(left, matrix), options)
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
     asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend

@@ -26,12 +26,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from gemm import epilogue, operands
+from gemm.arguments import DEFAULTS
 from gemm.call import Call, scalar
 from gemm.dispatch import Plan, launcher, trust
 from gemm.errors import KernelFailed, delivering
 from gemm.problem import Device, DeviceView, Problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Operands = tuple[Any, Any, Any, Any, Any, Any, Any]
+"""A product's a, b, c, out, bias, alpha and beta: a gemm.arguments.Given, or the same before it is one."""
 
 OPTIONS, KINDS = 64, 4096
 """How many sets of options are remembered, and how many kinds of products each; of more, some give way by chance."""
@@ -92,13 +95,14 @@ class Replays(threading.local):
         self._memo: Any = None  # a native one, for libraries that it can read
         self._era: Any = None
 
-    def run(self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> Any:
+    def run(self, given: Operands) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
+        a, b, c, out, bias, alpha, beta = given
         if bias is None and self._memo is not None and self._era is since():
             result = self._memo.run(a, b, c, out, alpha, beta)
             if result is not None:
                 return result
-        known, scales = self.known(a, b, c, out, bias, alpha, beta)
+        known, scales = self.known(given)
         if known is None:
             return None
         try:
@@ -109,41 +113,32 @@ class Replays(threading.local):
             with delivering("a repeated product"):
                 raise
 
-    def known(
-        self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
-    ) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
+    def known(self, given: Operands) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
         """What is known of a product of arrays like others before, with its alpha and beta as they are launched."""
         found = None
-        if self._era is since() and all(x is None or x.__class__ is self._array for x in (a, b, c, out, bias)):
-            found = self._known.get(self._key(a, b, c, out, bias, alpha, beta))
-        scales = None if found is None else found.scales(alpha, beta)
+        if self._era is since() and all(x is None or x.__class__ is self._array for x in given[:5]):
+            found = self._known.get(self._key(given))
+        scales = None if found is None else found.scales(*given[5:])
         return (None, ()) if found is None or scales is None else (found, scales)
 
-    def _key(self, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> object:
+    def _key(self, given: Operands) -> object:
         """What a product is known by; None: it cannot be."""
-        scales: tuple[Any, Any] = alpha, beta
+        a, b, c, out, bias, *scales = given
         if not all(isinstance(x, numbers.Number) for x in scales):
             return None
         signature = self._signature(a, b, c, out, *(() if bias is None else (bias,)))
         return None if signature is None else (signature, *(bool(x == 0) for x in scales))
 
-    def learn(
-        self, began: object, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
-    ) -> None:
+    def learn(self, began: object, launch: Any, call: Call, given: Operands) -> None:
         """Know again what `launch` has just done for the caller's arrays, if it can be repeated.
 
         began: `since()` before it was chosen.
         """
         if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
             return
-        made, read = call.out.owner, None if call.c is None else c
-        more = () if bias is None else (bias,)
-        if len({x.__class__ for x in (a, b, read, made, *more) if x is not None}) > 1:
-            return  # which no replay can read
-        try:
-            replay = launch.replay(a, b, read, made, *more)
-        except KernelFailed:  # this product is delivered; what is wrong shows in the next one
-            return
+        a, b, c, out, bias, alpha, beta = given
+        read = None if call.c is None else c
+        replay = self._replay(launch, (a, b, read, call.out.owner, *(() if bias is None else (bias,))))
         if replay is None:
             return
         if self._era is not began:
@@ -152,7 +147,7 @@ class Replays(threading.local):
         if a.__class__ is not self._array:  # a native memo is for arrays of one class
             self._array, self._memo = a.__class__, None
         self._signature = launch.signature
-        key = self._key(a, b, c, out, bias, alpha, beta)
+        key = self._key(given)
         if key is None:
             return
         known = Known(replay, call.out.dtype, call.alpha, call.problem, call.out.device)
@@ -165,18 +160,28 @@ class Replays(threading.local):
             del self._known[next(iter(self._known))]
         self._known[key] = known
 
+    @staticmethod
+    def _replay(launch: Any, arrays: tuple[Any, ...]) -> Any:
+        """What repeats a launch of the caller's arrays; None: nothing can."""
+        if len({x.__class__ for x in arrays if x is not None}) > 1:
+            return None  # which no replay can read
+        try:
+            return launch.replay(*arrays)
+        except KernelFailed:  # this product is delivered; what is wrong shows in the next one
+            return None
+
 
 replays: dict[object, Replays] = {}
 """{options: Replays}, for `gemm.gemm`."""
 
 
-def again(options: object, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any) -> Any:
+def again(options: object, given: Operands) -> Any:
     """The product of device arrays like others before, or None."""
     try:
         known = replays.get(options)
     except TypeError:  # an option without a hash
         return None
-    return None if known is None else known.run(a, b, c, out, bias, alpha, beta)
+    return None if known is None else known.run(given)
 
 
 @cache
@@ -214,27 +219,17 @@ _end: Callable[[], None] = _kept.forget
 
 
 _at_once: dict[Any, Any] = {}
-defaults: dict[str, Any] = {}
-"""alpha, beta and gemm.gemm's options, and what they are if they are not given; a set of options begins with the values
-of those after alpha and beta."""
-
-
-def named(options: Any, alpha: Any, beta: Any) -> dict[str, Any]:
-    """alpha, beta and a set of options as arguments of gemm.gemm."""
-    return dict(zip(defaults, (alpha, beta, *options), strict=False))
 
 
 def quick(function: Function) -> Function:
     """`function`, which is gemm.gemm, as one in C that calls it only for products that no Memo knows; see front.c."""
     given, native = inspect.signature(function), _native()
-    names = [name for name in given.parameters if name not in ("a", "b", "c", "out", "bias")]
-    defaults.update((name, given.parameters[name].default) for name in names)
     if native is None:
         return function
     bare = [parameter.replace(annotation=parameter.empty) for parameter in given.parameters.values()]
     text = f"{function.__name__}{inspect.Signature(bare)}\n--\n\n{inspect.getdoc(function)}"
     made, at_once = native[0].front(
-        function, memos, (*names, "c", "out", "bias"), tuple(defaults.values()), function.__module__,
+        function, memos, (*DEFAULTS, "c", "out", "bias"), tuple(DEFAULTS.values()), function.__module__,
         function.__name__, text,
     )  # fmt: skip
     _at_once[made] = at_once
@@ -308,26 +303,23 @@ def _rounds(call: Call) -> str:
     return f"{call.out.dtype.kind}{call.out.dtype.itemsize}"
 
 
-def learn(
-    began: object, memo: Any, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any, beta: Any
-) -> None:
+def learn(began: object, memo: Any, plan: Plan, call: Call, given: Operands) -> None:
     """Let `memo` repeat what `plan` has just done for the caller's arrays, if that may be repeated.
 
     began: `since()` before it was chosen.
     """
+    _, b, _, _, bias, *_ = given
     if getattr(b, "dtype", None) == call.b.dtype:
         merged = plan.kernel.backend != "numpy" and bias is None  # numpy's bits are not a stack's
-        learn_native(began, memo, launcher(plan), call, a, b, c, out, bias, alpha, beta, merged=merged)
+        learn_native(began, memo, launcher(plan), call, given, merged=merged)
 
 
-def learn_native(
-    began: object, memo: Any, launch: Any, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any,
-    beta: Any, *, merged: bool = False,
-) -> None:  # fmt: skip
-    """`learn` for a launch, of which only a native one can be repeated; `b` is whatever that multiplies by.
+def learn_native(began: object, memo: Any, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
+    """`learn` for a launch, of which only a native one can be repeated; b is whatever that multiplies by.
 
     merged: others are known to a Batch, at least, which computes them as a stack.
     """
+    a, b, c, out, bias, *_ = given
     native = getattr(launch, "native", None)
     used = zip((a, c, out, bias), (call.a, call.c, call.out, call.bias), strict=True)
     converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
@@ -351,14 +343,10 @@ def learn_native(
         ready = None if views is None else native(*views)
     if ready is not None:
         make = (call.shape, call.out.dtype) if out is None else None
-        given = a, b, c, out, bias, alpha, beta
         memo.learn(*given, began, make, ready[0], _rounds(call), call.alpha, ready[1], finish, wide)
 
 
-def remember(
-    began: object, options: object, plan: Plan, call: Call, a: Any, b: Any, c: Any, out: Any, bias: Any, alpha: Any,
-    beta: Any,
-) -> None:  # fmt: skip
+def remember(began: object, options: object, plan: Plan, call: Call, given: Operands) -> None:
     """`learn` for `gemm.gemm` called with `options`."""
     try:
         memo = memos.get(options)
@@ -367,11 +355,11 @@ def remember(
     if isinstance(call.out, DeviceView) and hasattr(launch := launcher(plan), "replay"):
         if len(replays) >= OPTIONS and options not in replays:
             replays.clear()
-        replays.setdefault(options, Replays()).learn(began, launch, call, a, b, c, out, bias, alpha, beta)
+        replays.setdefault(options, Replays()).learn(began, launch, call, given)
         return
     if memo is None:
         if len(memos) >= OPTIONS:
             memos.clear()
         memo = memos[options] = new(KINDS, options)
     if memo is not None:
-        learn(began, memo, plan, call, a, b, c, out, bias, alpha, beta)
+        learn(began, memo, plan, call, given)

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm import api, sources
+from gemm import inventory, sources
 from gemm.catalog import BACKENDS
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable, link
 from gemm.problem import Device
+from gemm.version import VERSION
 
 VARIABLES = {
     "GEMM_NUM_THREADS": "threads of the cpu backend; default: the cores that this process may use",
@@ -38,7 +39,7 @@ _RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "
 
 def versions() -> dict[str, str]:
     """{distribution: version} of the package and of what it runs on; absent ones are left out."""
-    found = {"gemm": sources.version(), "python": platform.python_version(), "numpy": np.__version__}
+    found = {"gemm": VERSION, "python": platform.python_version(), "numpy": np.__version__}
     for name in _RELATED:
         try:
             found[name] = metadata.version(name)
@@ -142,7 +143,7 @@ def kernel_facts() -> list[dict[str, Any]]:
         {"name": k.name, "backend": k.backend, "target": k.target, "dtype": k.dtype, "ordered": k.row.ordered,
          "available": k.available, "devices": list(k.devices), "reason": k.reason,
          "untrusted": dict(k.untrusted), "about": k.row.about}
-        for k in api.kernels()
+        for k in inventory.kernels()
     ]  # fmt: skip
 
 

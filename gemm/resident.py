@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemm import dispatch, repeat
+from gemm.arguments import named
 from gemm.dispatch import roof
 from gemm.dispatch.plan import Plan
 from gemm.errors import BackendUnavailable
@@ -44,7 +45,7 @@ class Together:
         if known is None:
             return 0
         a, b, c, out = (item(column, number) for column in self._columns)
-        found, scales = known.known(a, b, c, out, None, *self._scales)
+        found, scales = known.known((a, b, c, out, None, *self._scales))
         if found is None:
             return 0
         count = self._delivered(number, min(left, self._limit), found, scales)
@@ -56,7 +57,7 @@ class Together:
         return count
 
     def _delivered(self, number: int, count: int, found: repeat.Known, scales: tuple[Any, ...]) -> int:
-        asked, done = repeat.named(self._options, *self._scales), 0
+        asked, done = named(self._options, *self._scales), 0
         where = asked["backend"], asked["kernel"], found.device
         problem = found.problem
 

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from gemm.catalog import KERNELS, Kernel
 from gemm.errors import link
+from gemm.version import VERSION
 
 log = logging.getLogger("gemm")
 
@@ -92,13 +93,6 @@ def state() -> str:
     """A fingerprint of all sources that are compiled at run time: their sizes and times, for reading takes longer."""
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
-
-
-def version() -> str:
-    """The package's version; part of every cache key."""
-    from gemm import __version__
-
-    return __version__
 
 
 def _usual_folder() -> str:
@@ -181,7 +175,7 @@ def digest(data: bytes) -> bytes:
 
 
 def _seal(data: bytes) -> bytes:
-    return digest(version().encode() + b"\0" + data)
+    return digest(VERSION.encode() + b"\0" + data)
 
 
 def load(name: str) -> bytes | None:

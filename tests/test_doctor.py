@@ -79,7 +79,7 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert old.remedy == 'pip install -U "numpy>=99"'
     assert missing.what == "nothing-like-it is not installed"
     monkeypatch.setattr(metadata, "requires", lambda _: [])
-    monkeypatch.setattr(environment, "__version__", "0.0.1")
+    monkeypatch.setattr(environment, "VERSION", "0.0.1")
     assert "gemm 0.0.1 runs" in only(environment.versions()).what
 
 

@@ -114,6 +114,6 @@ def test_a_repeated_product_goes_the_long_way(failing: Any) -> None:
     replays._array, replays._signature, replays._era = np.ndarray, lambda *_: "key", repeat.since()
     replays._known = {("key", False, True): known}
     if failing.expected is RuntimeError:
-        meets(failing, lambda: replays.run(A, A, None, None, None, 1.0, 0.0))
+        meets(failing, lambda: replays.run((A, A, None, None, None, 1.0, 0.0)))
     else:
-        assert replays.run(A, A, None, None, None, 1.0, 0.0) is None
+        assert replays.run((A, A, None, None, None, 1.0, 0.0)) is None

@@ -173,7 +173,7 @@ def test_a_pickle_is_read_by_another_process(tmp_path) -> None:
 def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch) -> None:
     packed = pickle.dumps(gemm.prepare(numbers(8, 6)))
     with monkeypatch.context() as patch:
-        patch.setattr(module, "version", lambda: "99.0")
+        patch.setattr(module, "VERSION", "99.0")
         with pytest.raises(gemm.BackendUnavailable, match=r"prepared by gemm .* this is 99\.0.*prepare that here"):
             pickle.loads(packed)
     with monkeypatch.context() as patch:

@@ -50,7 +50,7 @@ def test_damaged_entries_read_as_absent(folder, harm, caplog):
 
 def test_entries_of_another_version_read_as_absent(folder, monkeypatch):
     sources.store("entry", b"old")
-    monkeypatch.setattr("gemm.__version__", "999")
+    monkeypatch.setattr(sources, "VERSION", "999")
     assert sources.load("entry") is None
 
 

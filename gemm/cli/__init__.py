@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gemm import __version__
 from gemm.cli import bench, doctor, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.dispatch import errands
 from gemm.errors import BackendUnavailable
+from gemm.version import VERSION
 
 COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
 
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The whole grammar of the command line."""
     top = Parser(prog="gemm", description="Matrix products on whatever this machine has.")
-    top.add_argument("--version", action="version", version=f"gemm {__version__}")
+    top.add_argument("--version", action="version", version=f"gemm {VERSION}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name, module in COMMANDS.items():
         command = commands.add_parser(

@@ -23,6 +23,7 @@ from dask.utils import parse_bytes
 from numpy.typing import DTypeLike
 
 from gemm import call, contract, dispatch, operands, pairs
+from gemm.arguments import Given, Options, Scalar, named
 from gemm.dask import blocks, tasks
 from gemm.dask import chunks as cutting
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, chain, elementwise, stacked
@@ -35,7 +36,7 @@ CONTRACTIONS = ("auto", "sum", "fused", "chain")
 
 
 def gemm(
-    a: Any, b: Any, c: Any = None, *, alpha: call.Scalar = 1.0, beta: call.Scalar = 0.0,
+    a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
     trans_a: bool | str = False, trans_b: bool | str = False, dtype: DTypeLike | None = None,
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
     bias: Any = None, activation: str | None = None, contraction: str = "auto", chunks: Any = "auto",
@@ -72,7 +73,7 @@ def gemm(
     options: dict[str, Any] = {
         "trans_a": trans_a, "trans_b": trans_b, "precision": precision, "reproducible": reproducible,
     }  # fmt: skip
-    asked = _checked(arrays, alpha=alpha, beta=beta, dtype=dtype, activation=activation, **options)
+    asked = _checked(arrays, alpha, beta, Options(dtype=dtype, activation=activation, **options))
     dispatch.check_names(backend, kernel)
     kind = operands.named(asked.problem.dtype, "the result")
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
@@ -114,6 +115,13 @@ def gemm(
         kind=kind, alpha=asked.alpha, beta=asked.beta, activation=activation,
         dropped=(ROW not in kept, COLUMN not in kept), ordered=ordered,
     )  # fmt: skip
+
+
+def product(given: Given, options: Options) -> Any:
+    """`gemm.gemm` of operands of which some are dask's."""
+    if given.out is not None:
+        raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
+    return gemm(given.a, given.b, given.c, bias=given.bias, **named(options, given.alpha, given.beta))
 
 
 def matmul(x1: Any, x2: Any, /, **options: Any) -> Any:
@@ -191,7 +199,7 @@ def _nothing(x: Any, *shape: int) -> np.ndarray:
     return np.broadcast_to(np.empty((), x.dtype), shape)
 
 
-def _checked(arrays: dict[str, Any], **options: Any) -> call.Call:
+def _checked(arrays: dict[str, Any], alpha: Scalar, beta: Scalar, options: Options) -> call.Call:
     """The call as `gemm.gemm` would check it, but of a stack of no products. Raises ValueError, TypeError."""
     ndim = max(arrays["a"].ndim, arrays["b"].ndim)
     stand_ins = {}
@@ -206,7 +214,7 @@ def _checked(arrays: dict[str, Any], **options: Any) -> call.Call:
         batch = np.broadcast_shapes(*stacks)
     except ValueError:
         raise ValueError(f"the batches of a {stacks[0]} and b {stacks[1]} do not broadcast") from None
-    asked = call.normalise(stand_ins["a"], stand_ins["b"], c, out=None, bias=bias, **options)
+    asked = call.normalise(Given(**stand_ins, c=c, bias=bias, alpha=alpha, beta=beta), options)
     if c is not None:
         ends = asked.shape[1:][ndim - 2 :] if ndim > 1 else asked.shape
         shape, own = (*batch, *ends), arrays["c"].shape

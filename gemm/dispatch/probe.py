@@ -24,6 +24,7 @@ from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import errands, tuning
 from gemm.dispatch.plan import Rates
 from gemm.problem import Device
+from gemm.version import VERSION
 
 if TYPE_CHECKING:
     from gemm.dispatch.child import Line
@@ -179,7 +180,7 @@ def entry(kind: str = "probe") -> str:
 
     What was verified is told of all sources, but for the late rows ("verified"), each of which has its own fingerprint.
     """
-    found: list[Any] = [sys.version, sources.version(), [row.name for row in KERNELS]]
+    found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
         found += [sources.state(), engine.identity()]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from gemm import __version__, threads
+from gemm import threads
 from gemm.backends.cpu import CpuBackend
 from gemm.dispatch import child, correction
 from gemm.doctor.finding import Finding
 from gemm.errors import BackendUnavailable
 from gemm.report import VARIABLES
+from gemm.version import VERSION
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
@@ -56,8 +57,8 @@ def versions() -> Iterator[Finding]:
         yield Finding("warning", "the package is not installed", "it runs from a folder; its dependencies are unknown",
                       "pip install it", "versions")  # fmt: skip
         return
-    if here != __version__:
-        yield Finding("warning", f"gemm {__version__} runs, {here} is installed", "one of them is there by accident",
+    if here != VERSION:
+        yield Finding("warning", f"gemm {VERSION} runs, {here} is installed", "one of them is there by accident",
                       "Install it anew: pip install .", "versions")  # fmt: skip
     for line in requirements:
         found = re.match(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*$", line)

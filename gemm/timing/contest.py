@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm import api, dispatch
+from gemm.arguments import Given, Options
 from gemm.backends.base import Backend
 from gemm.call import normalise
 from gemm.catalog import BACKENDS
@@ -111,10 +112,7 @@ def enter(
         peer = Contestant(device, "np.matmul", lambda: matmul(x, y, out=out), out)
         peer.cold = timed(peer.call)
         return peer
-    problem = normalise(
-        a, b, None, alpha=1.0, beta=0.0, trans_a=trans_a, trans_b=trans_b, out=out, dtype=None, precision="highest",
-        reproducible=reproducible,
-    ).problem  # fmt: skip
+    problem = normalise(Given(a, b, out=out), Options(trans_a, trans_b, reproducible=reproducible)).problem
     plan = dispatch.choose(problem, device.key, kernel)
 
     def call() -> None:

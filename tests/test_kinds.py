@@ -1,0 +1,69 @@
+"""The arguments of a product: the options, spelt out once, and the table of what an operand's class says of it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm import interop
+from gemm.arguments import DEFAULTS, Given, Options, named
+from gemm.problem import DeviceView
+
+
+@pytest.mark.parametrize("function", [gemm.gemm, gemm.plan])
+def test_the_options_are_those_of_the_public_functions(function: Any) -> None:
+    """The C front fills in DEFAULTS where nothing is given."""
+    parameters = inspect.signature(function).parameters
+    assert {*parameters} == {*Given._fields, *DEFAULTS}
+    assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS
+    given = {name: parameters[name].default for name in Given._fields if name not in ("a", "b")}
+    assert given == Given._field_defaults
+
+
+def test_named_options_are_arguments_again() -> None:
+    options = Options(trans_b="T", precision="high", class_b=str)
+    assert named(options, 2, 3) == {**DEFAULTS, "alpha": 2, "beta": 3, "trans_b": "T", "precision": "high"}
+
+
+def test_the_first_row_that_has_a_class_reads_it() -> None:
+    readers = {row.name: row.read for row in interop.KINDS}
+    assert interop._reader(np.ndarray) is readers["ndarray"] is interop._reader(DeviceView)
+    assert interop._reader(np.ma.MaskedArray) is readers["MaskedArray"]
+    for kind in (list, float, np.matrix, gemm.Array, gemm.Prepared):
+        assert interop._reader(kind) is interop.read_any
+
+
+@pytest.mark.parametrize(("name", "bits"), [("bfloat16", 0x3F80), ("float32", None)])
+def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(
+    monkeypatch: pytest.MonkeyPatch, name: str, bits: int | None
+) -> None:
+    if bits is not None:
+        pytest.importorskip("ml_dtypes")
+
+    class Tensor:
+        dtype = f"torch.{name}"
+
+        def view(self, kind: Any) -> np.ndarray:
+            return np.array([bits], kind)
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            return np.ones(1, np.float32)
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, int16=np.int16))  # type: ignore[arg-type]
+    operand = interop.wrap(Tensor(), "a")
+    assert operand.dtype.name == name
+    assert float(operand[0]) == 1
+
+
+def test_products_of_a_prepared_b_are_made_elsewhere() -> None:
+    made_by = interop.maker("product", np.ndarray, gemm.Prepared, type(None), type(None))
+    assert made_by is sys.modules["gemm.prepared"].product
+    assert interop.maker("product", gemm.Prepared, np.ndarray) is None, "a is an operand like others"
+    assert interop.maker("tensordot", np.ndarray, gemm.Prepared) is None
+    assert interop.maker("product", np.ndarray, np.ndarray) is None
