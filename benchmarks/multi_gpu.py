@@ -1,15 +1,15 @@
 """What several GPUs of a host gain: the time of one product on 1, 2, 4, ... of them.
 
     python benchmarks/multi_gpu.py [--size 32768] [--dtypes bfloat16,float32] [--counts 1,2,4,8] [--rounds 5]
-                                   [--ways sharded,weak,one,host] [--json FILE]
+                                   [--ways sharded,weak,host] [--json FILE]
 
 Ways, all of n × n × n products, with the median of --rounds products after one that warms up, timed until every GPU is
 done; --counts beyond the GPUs of the machine are left out:
 
     sharded  operands and result in blocks over the GPUs (gemm.shard, SUMMA); on one GPU plain arrays there
     weak     likewise, of n · count^(1/3) for as much arithmetic a GPU; efficiency = its rate a GPU ÷ one GPU's
-    one      operands and result on the first GPU, by one and (backend="cuda:all") by all of them
-    host     operands and result in host memory, by one and by all; other counts by $CUDA_VISIBLE_DEVICES
+    host     operands and result in host memory, by one and (backend="cuda:all") by all of them; other counts by
+             $CUDA_VISIBLE_DEVICES
 
     speedup = one GPU's median time ÷ this one's, of the same way
 
@@ -52,7 +52,7 @@ from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 
 COUNTS = ("1", "2", "4", "8")
-WAYS = ("sharded", "weak", "one", "host")
+WAYS = ("sharded", "weak", "host")
 CHECKED = 8
 """Rows and columns of the result whose elements are computed anew."""
 PEER_LIMIT = 600
@@ -121,15 +121,6 @@ class Machine:
         times = self.timed(lambda: gemm.gemm(x, y, out=z))
         check(a, b, z.copy_to_host())
         self.note(way, n, dtype, gpus, times)
-
-    def one(self, n: int, dtype: str) -> None:
-        """A product of arrays on the first GPU, by one and by all."""
-        a, b, out = operands(Shape(n, n, n), dtype)
-        x, y, z = self.resident(a, b, out)
-        for gpus, backend in self.backends():
-            times = self.timed(lambda backend=backend: gemm.gemm(x, y, out=z, backend=backend))
-            check(a, b, z.copy_to_host())
-            self.note("one", n, dtype, gpus, times)
 
     def host(self, n: int, dtype: str) -> None:
         """A product of host arrays, by one and by all."""
@@ -234,9 +225,8 @@ def main() -> int:
                     machine.cublasmp(n, dtype, gpus)
                 except (subprocess.SubprocessError, LookupError, ValueError) as error:
                     absent["cublasmp"] = getattr(error, "stderr", "") or str(error)
-        for way in ("one", "host"):
-            if way in options.ways:
-                getattr(machine, way)(n, dtype)
+        if "host" in options.ways:
+            machine.host(n, dtype)
         if "torch" not in absent:
             machine.torch(n, dtype)
     for peer, why in absent.items():

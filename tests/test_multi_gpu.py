@@ -20,7 +20,7 @@ import pytest
 import gemm
 from gemm import operands
 from gemm.backends import cuda_api, cuda_compiler, cuda_peers, cuda_summa
-from gemm.dispatch import balance, choice, late, probe, registry, several, trust
+from gemm.dispatch import choice, late, probe, registry, split, trust
 from gemm.dispatch.plan import Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
@@ -55,8 +55,8 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
         monkeypatch.setattr(late, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
         monkeypatch.setattr(trust, "_failed", {})
         monkeypatch.setattr(trust, "_lost", {})
-        monkeypatch.setattr(balance, "START", 0.0)
-        monkeypatch.setattr(several, "GAIN", 9.0)  # whatever a split gains
+        monkeypatch.setattr(split, "START", 0.0)
+        monkeypatch.setattr(split, "GAIN", 9.0)  # whatever a split gains
         choice.forget()
         return devices
 
@@ -93,7 +93,7 @@ def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
 
 
-def split(*operands: Any, **options: Any) -> Split:
+def divided(*operands: Any, **options: Any) -> Split:
     """The plan of a product, which must be split."""
     plan = choice.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
     assert isinstance(plan, Split)
@@ -105,7 +105,7 @@ def split(*operands: Any, **options: Any) -> Split:
 
 def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
     """The bits of the CPU, on several GPUs, with and without an out."""
-    assert len({side.device.key for side in split(*operands, out=out, **options).sides}) > 1
+    assert len({side.device.key for side in divided(*operands, out=out, **options).sides}) > 1
     right = gemm.gemm(*operands, backend="cpu", **options)
     np.testing.assert_array_equal(gemm.gemm(*operands, backend=ALL, **options), right)
     if out is not None:
@@ -141,24 +141,24 @@ def resident(*operands: np.ndarray | None, on: int = 0) -> list[Any]:
     return [None if x is None else backend.to_device(x, device).owner for x in operands]
 
 
-def fetched(a: Any, b: Any, c: Any = None, **options: Any) -> None:
-    """The bits of the CPU, of operands on the second GPU."""
+def multiplied_there(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+    """The bits of the CPU, of operands on the second GPU, which computes them."""
     right = gemm.gemm(a, b, c, backend="cpu", reproducible=True, **options)
     x, y, z = resident(a, b, c, on=1)
-    assert len(split(x, y, z, reproducible=True, **options).sides) > 1
+    assert gemm.plan(x, y, z, backend=ALL, reproducible=True, **options).device == "cuda:1"
     found = gemm.gemm(x, y, z, backend=ALL, reproducible=True, **options)
     np.testing.assert_array_equal(found.copy_to_host(), right)
     assert found.device.key == "cuda:1"
 
 
 RESIDENT: dict[str, Callable[[], None]] = {
-    "plain": lambda: fetched(rand(M, K), rand(K, N)),
-    "transposed": lambda: fetched(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
-    "beta": lambda: fetched(rand(M, K), rand(K, N), rand(M, N), alpha=-1.5, beta=0.5),
-    "batch": lambda: fetched(rand(90, 4, 5), rand(90, 5, 6)),
-    "a stack of large ones": lambda: fetched(rand(3, M, K), rand(K, N)),
-    "float64": lambda: fetched(rand(M, K, dtype="d"), rand(K, N, dtype="d")),
-    "int64": lambda: fetched(*(np.trunc(9 * rand(*shape)).astype("i8") for shape in ((M, K), (K, N)))),
+    "plain": lambda: multiplied_there(rand(M, K), rand(K, N)),
+    "transposed": lambda: multiplied_there(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
+    "beta": lambda: multiplied_there(rand(M, K), rand(K, N), rand(M, N), alpha=-1.5, beta=0.5),
+    "batch": lambda: multiplied_there(rand(90, 4, 5), rand(90, 5, 6)),
+    "a stack of large ones": lambda: multiplied_there(rand(3, M, K), rand(K, N)),
+    "float64": lambda: multiplied_there(rand(M, K, dtype="d"), rand(K, N, dtype="d")),
+    "int64": lambda: multiplied_there(*(np.trunc(9 * rand(*shape)).astype("i8") for shape in ((M, K), (K, N)))),
 }
 
 
@@ -171,7 +171,7 @@ def test_operands_on_one_gpu(gpus: tuple[Device, ...], small_panels: None, name:
 
 
 def grids(gpus: tuple[Device, ...]) -> list[tuple[int, int]]:
-    return list(several.grids(len(gpus)))
+    return list(split.grids(len(gpus)))
 
 
 def test_shard_and_back(gpus: tuple[Device, ...]) -> None:
@@ -378,7 +378,6 @@ def test_streams_of_the_operands_are_kept(two: tuple[Device, ...], small_panels:
             for each in (x, y, out)
         ]
         address = x.view().data
-        assert len(split(*own[:2], out=own[2]).sides) > 1
         gemm.gemm(*own[:2], backend=ALL, out=own[2])  # so that nothing is loaded or timed any more
         for value in range(2, 10):
             driver.cuStreamSynchronize(stream)
@@ -391,7 +390,7 @@ def test_streams_of_the_operands_are_kept(two: tuple[Device, ...], small_panels:
             np.testing.assert_array_equal(x.copy_to_host(), np.zeros((M, K)))
 
 
-@pytest.mark.parametrize("where", ["host", "resident", "sharded"])
+@pytest.mark.parametrize("where", ["host", "sharded"])
 @pytest.mark.parametrize(("function", "status"), [("cuMemAllocFromPoolAsync", 2), ("cuLaunchKernel", 1)])
 def test_a_gpu_that_fails_is_made_up_for(
     gpus: tuple[Device, ...],
@@ -404,9 +403,7 @@ def test_a_gpu_that_fails_is_made_up_for(
     a, b, c = rand(M, K), rand(K, N), rand(M, N)
     right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
     operands: list[Any] = [a, b, c]
-    if where == "resident":
-        operands = resident(a, b, c)
-    elif where == "sharded":
+    if where == "sharded":
         operands = [gemm.shard(x, (len(gpus), 1)) for x in (a, b, c)]
     out = operands[2]
     monkeypatch.setenv("CUDA_MACHINE_FAIL", f"{function}@1:1:{status}:sticky")
@@ -433,7 +430,7 @@ def test_where_every_gpu_fails_it_is_told(two: tuple[Device, ...], monkeypatch: 
 def test_without_access_to_peers_copies_do_all(emulate: Emulate) -> None:
     two = emulate(2, peers=0)
     assert not cuda_peers.connect(two[0].handle, two[1].handle)
-    fetched(rand(M, K), rand(K, N))
+    multiplied_there(rand(M, K), rand(K, N))
 
 
 def test_one_gpu_is_told(emulate: Emulate) -> None:
@@ -478,9 +475,9 @@ def test_mistakes_are_refused(two: tuple[Device, ...]) -> None:
 
 
 def test_bounds_follow_the_rates() -> None:
-    assert several.bounds(100, [1, 1, 2], 10) == (0, 20, 50, 100)  # 25 rounds to even tens
-    assert several.bounds(3, [1] * 4) == (0, 1, 2, 2, 3)
-    assert several.bounds(0, [1, 1]) == (0, 0, 0)
+    assert split.bounds(100, [1, 1, 2], 10) == (0, 20, 50, 100)  # 25 rounds to even tens
+    assert split.bounds(3, [1] * 4) == (0, 1, 2, 2, 3)
+    assert split.bounds(0, [1, 1]) == (0, 0, 0)
 
 
 def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
@@ -495,8 +492,8 @@ def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
 
 
 def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "GAIN", 0.95)
-    monkeypatch.setattr(balance, "START", 1e-4)
+    monkeypatch.setattr(split, "GAIN", 0.95)
+    monkeypatch.setattr(split, "START", 1e-4)
     choice.forget()
     plan = choice.choose(Problem("float32", 8, 8, 8), ALL)
     assert not isinstance(plan, Split)
@@ -525,7 +522,7 @@ def test_the_benchmark_tells_speed_ups(tmp_path: Path) -> None:
     assert document["absent"].keys() <= {"torch", "cublasmp"}
     rows = [row for row in document["results"] if row["contestant"] == "gemm"]
     assert {(row["way"], row["gpus"]) for row in rows} == {
-        (way, gpus) for way in ("sharded", "weak", "one", "host") for gpus in (1, 2)
+        (way, gpus) for way in ("sharded", "weak", "host") for gpus in (1, 2)
     }
     alone = {row["way"]: row for row in rows if row["gpus"] == 1}
     for row in rows:

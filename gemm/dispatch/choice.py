@@ -14,7 +14,7 @@ from gemm.backends.base import Converting, Launch
 from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.dispatch import correction, cost, entrants, errands, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
+from gemm.dispatch.plan import SPLIT, Candidate, Plan, Split
 from gemm.epilogue import Finishing
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Operand, Problem
@@ -41,20 +41,16 @@ def choose(
         ValueError: an unknown name, or a kernel that this problem's arguments rule out.
         BackendUnavailable: what was named cannot run here.
     """
-    if backend == HYBRID and kernel is None and held_by is None and not without:
-        from gemm.dispatch import hybrid  # which has its sides chosen here
+    if backend in SPLIT and not without:
+        from gemm.dispatch import split  # which has plans of parts chosen here
 
-        return hybrid.choose(problem)
-    if backend in ALL and not without:
-        from gemm.dispatch import several  # likewise
-
-        return several.choose(problem, backend, kernel, held_by)
+        return split.choose(problem, backend, kernel, held_by, trust.generation)
     return _choice(problem, backend, kernel, held_by, without)
 
 
-def alone(problem: Problem) -> Plan:
-    """The best plan for backend="hybrid" that is no Split."""
-    return _choice(problem, HYBRID, None, None, frozenset())
+def alone(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> Plan:
+    """The best plan that is no Split. Raises what `choose` does."""
+    return _choice(problem, backend, kernel, held_by, frozenset())
 
 
 def _choice(
@@ -235,11 +231,6 @@ def candidates(
     return _considered(problem, backend, kernel, held_by).weighed()
 
 
-def soonest(problem: Problem, backend: str) -> Candidate | None:
-    """The candidate of the least predicted time; a late one may not be verified yet."""
-    return _considered(problem, backend, None, None).peek()
-
-
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
     """The error for a choice without candidates."""
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
@@ -269,11 +260,7 @@ def _since(candidate: Candidate) -> str:
 def launcher(plan: Plan) -> Launch:
     """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
     if isinstance(plan, Split):
-        if plan.problem.device != "host":
-            from gemm.dispatch.summa import SummaLaunch
-
-            return SummaLaunch(plan)
-        from gemm.dispatch.together import SplitLaunch
+        from gemm.dispatch.split_launch import SplitLaunch
 
         return SplitLaunch(plan)
     problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
