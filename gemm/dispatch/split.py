@@ -24,8 +24,8 @@ from gemm.problem import Device, Problem
 CPU = "cpu"
 GAIN = 0.95
 """A split that is predicted to take more than this share of one device's time is not made."""
-START = 1e-4
-"""Seconds that a second thread and two launches cost."""
+START = 2e-4
+"""Seconds that it takes to start another thread and a second launch, on two cores of an AMD EPYC."""
 ROUNDS = 3
 """Predictions of the parts' times, each of which corrects the rates that the next shares are in proportion to."""
 GRAIN, FINEST = 64, 16
