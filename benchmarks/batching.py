@@ -7,7 +7,7 @@
     one by one     gemm.gemm(a, b, out=c) for each; this is the 1 of the ratios
     batching       the same calls in a block of gemm.batching()
     gemm_many      gemm.gemm_many(as, bs, out=cs)
-    ..., new       the same two without out
+    ..., new       one by one and gemm_many without out
     stack          gemm.gemm on stacked arrays, and
     numpy, stack   np.matmul on them: what those pay who have them stacked
     numpy          np.matmul(a, b, out=c) for each

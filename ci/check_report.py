@@ -51,7 +51,7 @@ document.body.append(said);
 SECTIONS = {
     "machine", "thresholds", "chart-crossover", "chart-contestants", "chart-peak", "chart-roofline", "chart-layers",
     "chart-choice", "family-squares", "family-resnet50", "family-transformer", "family-skinny", "family-batched",
-    "energy", "method",
+    "method",
 }  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import generated
 
 REGRET, BATCHING = "gemm-auto-regret/1", "gemm-batching/1"
+WAYS = ("one by one", "one by one, new", "batching", "gemm_many", "gemm_many, new", "stack", "numpy, stack", "numpy")
+"""The ways of benchmarks/batching.py. Older runs have others, which are not drawn."""
 Document = dict[str, Any]
 
 
@@ -73,9 +75,9 @@ def draw_batching(document: Document, target: Path) -> None:
     lines = -(-len(rows) // columns)
     figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 2.4 * lines), squeeze=False, layout="constrained")
     for axes, row in zip(grid.flat, rows, strict=False):
-        ways = dict(sorted(row["seconds"].items(), key=lambda item: -float(item[1])))
-        times = [1e9 * seconds for seconds in ways.values()]
-        bars = axes.barh(list(ways), times, log=True, color="C0")
+        ways = sorted(row["seconds"].keys() & set(WAYS), key=lambda way: -float(row["seconds"][way]))
+        times = [1e9 * row["seconds"][way] for way in ways]
+        bars = axes.barh(ways, times, log=True, color="C0")
         axes.bar_label(bars, [f"{float(f'{time:.3g}'):,g}" for time in times], fontsize=7, padding=2)
         axes.set_xlim(right=20 * max(times))  # room for the labels
         axes.tick_params(labelsize=7)

@@ -21,7 +21,6 @@ from gemm.library import get_include, get_library
 from gemm.memory import copied, empty
 from gemm.pending import batching, gemm_many
 from gemm.prepared import Prepared, prepare
-from gemm.sharded import Sharded, shard
 from gemm.summation import einsum
 from gemm.using import use
 
@@ -30,7 +29,6 @@ __all__ = [
     "BackendUnavailable",
     "GemmPlan",
     "Prepared",
-    "Sharded",
     "array",
     "backends",
     "batching",
@@ -49,7 +47,6 @@ __all__ = [
     "plan",
     "prepare",
     "set_num_threads",
-    "shard",
     "show_config",
     "tensordot",
     "transpose",

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from gemm import dispatch, interop, repeat, sharded
+from gemm import dispatch, interop, repeat
 from gemm.call import Call, Scalar, normalise
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.dispatch import errands, probe, trust
@@ -17,7 +17,6 @@ from gemm.dispatch.plan import Candidate, Plan, Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.prepared import Prepared
 from gemm.problem import Device, DeviceView, Problem
-from gemm.sharded import Sharded
 
 
 @repeat.quick
@@ -34,9 +33,9 @@ def gemm(
         b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
             Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
             of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, `__cuda_array_interface__`, DLPack), all
-            in one place; what `prepare` made of b; or `Sharded`, beside which others lie on any GPU. Of dask arrays the
-            result is one, too: `gemm.dask.gemm`. Products of device arrays are enqueued, not waited for: of pyopencl
-            Arrays on the queue of out, else of a, behind all of their events; the result has the product's.
+            in one place; or what `prepare` made of b. Of dask arrays the result is one, too: `gemm.dask.gemm`. Products
+            of device arrays are enqueued, not waited for: of pyopencl Arrays on the queue of out, else of a, behind all
+            of their events; the result has the product's.
         c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
         trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
@@ -93,11 +92,6 @@ def gemm(
 
         return lazily(
             a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
-            reproducible=reproducible, backend=backend, kernel=kernel, bias=bias, activation=activation,
-        )  # fmt: skip
-    if a.__class__ is Sharded or b.__class__ is Sharded:
-        return sharded.product(
-            a, b, c, out, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
             reproducible=reproducible, backend=backend, kernel=kernel, bias=bias, activation=activation,
         )  # fmt: skip
     call = normalise(

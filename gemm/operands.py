@@ -219,12 +219,6 @@ class Spread:
     def shape(self) -> tuple[int, ...]:
         return (*self.blocks[0][0].shape[:-2], self.rows[-1], self.columns[-1])
 
-    @property
-    def mT(self) -> Spread:
-        """Transposed, in place."""
-        turned = tuple(tuple(block.mT for block in column) for column in zip(*self.blocks, strict=True))
-        return Spread(self.columns, self.rows, turned)
-
     def pieces(self, cut: Cut) -> Iterator[tuple[DeviceView, Cut]]:
         """What each block has of the part `cut`, and where that is in the part."""
         down, across = len(self.shape) - 2, len(self.shape) - 1

@@ -182,12 +182,6 @@ def _named(error: BaseException, number: int) -> BaseException:
     return named
 
 
-def _joined() -> Batch:
-    """The Batch that this thread is in, or a new one."""
-    found: Batch | None = repeat.current()
-    return Batch() if found is None else found
-
-
 def batching() -> Batch:
     """A block in which small products of this thread wait, and are computed together.
 
@@ -208,7 +202,8 @@ def batching() -> Batch:
     An exception that leaves the block goes on, after the products that were asked for are computed. An error that
     computing them meets is raised at the end (or by flush) and names the product; all others are complete.
     """
-    return _joined()
+    found: Batch | None = repeat.current()
+    return Batch() if found is None else found
 
 
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
@@ -244,7 +239,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     count, number = next(iter(lengths.values())), 0
     alpha, beta, *values = (options.get(name, default) for name, default in repeat.defaults.items())
     key, scales = (*values, *map(type, values[:2])) if "bias" not in options else [], (alpha, beta)
-    with _joined() as batch:
+    with batching() as batch:
         results = batch.at_once(key, scales, count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])

@@ -97,10 +97,10 @@ def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
 
 @lru_cache(maxsize=512)
 def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
-    best: dict[str, tuple[tuple[float, float], Problem]] = {}
+    best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way = launched(kernel, device, problem)
-        name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), problem.flops)
+        name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), _elements(problem))
         if name not in best or rank < best[name][0]:
             best[name] = rank, problem
     found = {name: problem for name, (_, problem) in best.items()}
@@ -116,6 +116,12 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
     few = way.tiles < 2 * way.at_once if way.tiles > way.at_once else 2 * way.tiles < way.at_once
     ring = kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1)
     return few + (problem.k < (ring + kernel.params.get("BK", 1)) * way.parts)
+
+
+def _elements(problem: Problem) -> int:
+    """Of a, b and the outputs of launches in a row: making and comparing them takes most of a check's time."""
+    m, n, k = problem.m, problem.n, problem.k
+    return problem.batch * (m * k + k * n + 8 * m * n)
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:

@@ -214,22 +214,22 @@ class _Sent:
         self.dtype, self.types = types_of(kernel)
         self.lead = (problem.batch,) if problem.batch > 1 else ()
         shape = (*self.lead, problem.m, problem.n)
-        self.a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
-        self.b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n))
-        self.c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape).astype(self.dtype)
+        a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
+        b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
+        c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
         # A sum of each row by random weights tells of any element that is wrong: numbers of so few bits add up exactly.
         self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
-        self.right = matmul(_wide(self.a), matmul(_wide(self.b), self.weights))
-        self.right_c = self.right - 2 * matmul(_wide(self.c), self.weights)
-        self.sent_a, self.sent_b = (_lying(backend, device, x, letter)
-                                    for x, letter in zip((self.a, self.b), problem.layout, strict=False))  # fmt: skip
-        self.sent_c = backend.to_device(self.c, device)
+        self.right = _times(a, _times(b, self.weights))
+        self.right_c = self.right - 2 * _times(c, self.weights)
+        self.sent_a = _lying(backend, device, a, problem.layout[0])
+        self.sent_b = _lying(backend, device, b, problem.layout[1])
+        self.sent_c = backend.to_device(c, device)
         self.outs: list[tuple[DeviceView, bool]] = []
 
     def prepare(self, count: int) -> None:
         """Make so many outputs: windows of poisoned frames, where rows begin at multiples of 16 bytes."""
         poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # no number where there is such a thing
-        side, (*lead, m, n) = self._side, self.c.shape
+        side, (*lead, m, n) = self._side, self.sent_c.shape
         self.frame = np.full((*lead, m + 2, (n + 2 * side) * self.dtype.itemsize), poison).view(self.dtype)
         self.outs = [(self.backend.to_device(self.frame, self.device), index % 4 == 3) for index in range(count)]
         plain = replace(self.problem, device=self.device.key)
@@ -243,7 +243,7 @@ class _Sent:
     def window(self, frame: DeviceView) -> DeviceView:
         """What is to be written of a frame."""
         offset = frame.offset + frame.strides[-2] + self._side * frame.strides[-1]
-        return replace(frame, offset=offset, shape=self.c.shape)
+        return replace(frame, offset=offset, shape=self.sent_c.shape)
 
     def enqueue(self, index: int) -> None:
         """Launch for output number `index`, waiting for nothing; every fourth adds a c."""
@@ -259,7 +259,7 @@ class _Sent:
             result = frame[where]
             told = f"{self.kernel.label} on {self.device.name}: {what}, {_brief(self.problem)}, launch {index + 1}"
             with np.errstate(invalid="ignore", over="ignore"):
-                sums = matmul(_wide(result), self.weights)
+                sums = _times(result, self.weights)
             if not np.array_equal(sums, self.right_c if adds else self.right):
                 raise Mismatch(f"{told} of {len(self.outs)} in a row is wrong")
             result[...] = self.frame[where]
@@ -281,14 +281,33 @@ def _lying(backend: Backend, device: Device, x: np.ndarray, letter: str) -> Devi
     return backend.to_device(np.swapaxes(x, -1, -2), device).mT if letter == "T" else backend.to_device(x, device)
 
 
-def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """1 and -1, or 0 where there is no such number; both parts of complex ones."""
+def _times(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x·y, summed in float64, or in complex128; some rows of x at a time, so that few of them are widened at once."""
+    some = max(1, (1 << 18) // max(1, x.shape[-1]))
+    parts = [matmul(_wide(x[..., row : row + some, :]), y) for row in range(0, max(1, x.shape[-2]), some)]
+    return np.concatenate(parts, -2)
 
-    def real() -> np.ndarray:
-        drawn = dice.integers(0, 2, shape, np.int8)
-        return drawn if dtype.kind == "u" else 2 * drawn - 1
 
-    return (real() + 1j * real()).astype(dtype) if dtype.kind == "c" else real().astype(dtype)
+def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], letter: str = "N") -> np.ndarray:
+    """1 and -1, or 0 where there is no such number; both parts of complex ones.
+
+    Args:
+        letter: of a layout: "T" is contiguous along its last axis but one.
+    """
+    if letter == "T":
+        return np.swapaxes(ones(dice, dtype, (*shape[:-2], shape[-1], shape[-2])), -1, -2)
+    if dtype.kind == "c":
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        return np.stack([ones(dice, part, shape) for _ in range(2)], -1).view(dtype)[..., 0]
+    count = math.prod(shape)
+    bits = np.unpackbits(np.frombuffer(dice.bytes(-(-count // 8)), np.uint8), count=count)
+    # The bits of the first number plus, where a bit is drawn, the difference to the other's: faster than conversions.
+    number = np.dtype(f"u{dtype.itemsize}")
+    pair = np.array([0 if dtype.kind == "u" else -1, 1], np.int8).astype(dtype).view(number)
+    drawn = bits.astype(number)
+    drawn *= pair[1:] - pair[:1]
+    drawn += pair[:1]
+    return drawn.view(dtype).reshape(shape)
 
 
 def few_ones(
@@ -378,22 +397,27 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
         asked = Problem(row.dtype, *shape, layout=letters, precision=row.precision, inputs=names, device=device.key)
         backend.launcher(row, device, asked)(left, right, None, out, 1, 0)
 
-    # v has at most _SPARSE columns with a one, so that no sum of c is larger.
+    # v has at most _SPARSE columns with a one, so that no sum of c is larger, and only those of x are not 0.
     v = np.zeros((8, k), types[0])
     places = dice.permutation(k)[:_SPARSE]
     v[dice.integers(0, 8, len(places)), places] = 1
     us = [flat(dice, types[0], (m, 8)) for _ in range(2)]
-    b = ones(dice, types[1], (k, n))
+    b = ones(dice, types[1], (k, n), problem.layout[1])
     e, g = few_ones(dice, dtype, (_NARROW, n), 1).T, few_ones(dice, dtype, (_NARROW, m), 1)
-    xs = [matmul(_wide(u), _wide(v)) for u in us]
+    xs = [matmul(_wide(u), _wide(v[:, places])) for u in us]
     poison = np.uint8(0xA5 if dtype.kind in "iu" else 0xFF)
 
     def empty(rows: int, columns: int) -> DeviceView:
         return backend.to_device(np.full((rows, columns * dtype.itemsize), poison).view(dtype), device)
 
+    def spread(x: np.ndarray) -> np.ndarray:
+        whole = np.zeros((k, m), types[0]).T if problem.layout[0] == "T" else np.zeros((m, k), types[0])
+        whole[:, places] = x
+        return whole
+
     there = [sent(u) for u in us], sent(v), sent(b, problem.layout[1]), sent(e), sent(g)
     u_there, v_there, b_there, e_there, g_there = there
-    x_there = [sent(x.astype(types[0]), problem.layout[0]) for x in xs[: 1 + (first is None)]]
+    x_there = [sent(spread(x), problem.layout[0]) for x in xs[: 1 + (first is None)]]
     c = _far(backend, device, dtype, m, n) if far else empty(m, n)
     ds, fs = [empty(m, _NARROW) for _ in us], [empty(_NARROW, n) for _ in us]
     backend.synchronize(device)
@@ -404,9 +428,9 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
         multiplied(kernel, x, b_there, c)
         multiplied(second, c, e_there, d)
         multiplied(second, g_there, c, f)
-    wide_b, wide_e, wide_g = _wide(b), _wide(e), _wide(g)
+    rows, wide_e, wide_g = _wide(b[places]), _wide(e), _wide(g)
     for turn, (d, f) in enumerate(zip(ds, fs, strict=True)):
-        right_d, right_f = matmul(xs[turn], matmul(wide_b, wide_e)), matmul(matmul(wide_g, xs[turn]), wide_b)
+        right_d, right_f = matmul(xs[turn], matmul(rows, wide_e)), matmul(matmul(wide_g, xs[turn]), rows)
         for name, view, right in (("d = c·e", d, right_d), ("f = g·c", f, right_f)):
             if not np.array_equal(_wide(backend.to_host(view)), right):
                 raise Mismatch(
@@ -576,7 +600,8 @@ def _within(
     if narrow or kernel.inputs:
         out, a, b = (x.astype(np.float32) for x in (out, a, b))
         c = None if c is None else c.astype(np.float32)
-    wide = np.longdouble
+    # float64 is exact enough for sums of float32: it errs by 2**-29 of the bound.
+    wide = np.longdouble if dtype.itemsize > 4 else np.float64
     exact = wide(case.alpha) * matmul(a.astype(wide), b.astype(wide))
     size = matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
     if c is not None:

@@ -240,7 +240,7 @@ def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
 
 # Rows that are verified when they are first to be chosen.
 
-BEST, OTHER = BY_NAME["sgemm_cuda_tile"], next(row for row in BY_NAME.values() if row.late and row.name[0] == "d")
+FAST, OTHER, TILE = map(BY_NAME.get, ("sgemm_cuda_ffma_tma_128x128", "sgemm_cuda_ffma_64x64", "sgemm_cuda_tile"))
 GPU = Device("cuda", "cuda:0", "a GPU", kind="gpu")
 
 
@@ -248,7 +248,7 @@ class Field:
     """A queue of candidates, all of late rows."""
 
     def __init__(self, *seconds):
-        rows = (BEST, OTHER)
+        rows = (FAST, OTHER, TILE)
         self.left = [Candidate(row, GPU, time) for row, time in zip(rows, seconds, strict=True)]
 
     def unproven(self, _):
@@ -259,22 +259,34 @@ class Field:
 
 
 @pytest.mark.parametrize(("known", "seconds", "patient", "expected", "log"), [
-    ({BEST: True}, (1, 2), False, (BEST, False), []),
-    ({OTHER: True}, (1, 1.5), False, (OTHER, True), ["begin"]),
-    ({OTHER: True}, (1, 1.5), True, (BEST, False), ["wait"]),
-    ({OTHER: True}, (1, 60), False, (BEST, False), ["wait"]),  # it would take longer than the verification
-    ({}, (1, 2), False, (BEST, False), ["wait"]),  # there is nothing to stand in
-    ({BEST: False, OTHER: True}, (1, 2), False, (OTHER, False), []),
-    ({BEST: False, OTHER: False}, (1, 2), False, (None, False), []),
+    ({FAST: True}, (1, 2, 3), False, (FAST, False), []),
+    ({OTHER: True}, (1, 1.5, 1.6), False, (OTHER, True), ["begin", FAST]),
+    ({OTHER: True}, (1, 1.5, 1.6), True, (FAST, False), ["wait", FAST]),
+    ({OTHER: True}, (1, 60, 70), False, (FAST, False), ["begin", FAST, "wait", FAST]),
+    ({}, (1, 1.1, 1.2), False, (TILE, True), ["begin", FAST, "wait", TILE]),
+    ({}, (1, 1.1, 1.2), True, (FAST, False), ["wait", FAST]),
+    ({}, (1, 1.1, 60), False, (FAST, False), ["begin", FAST, "wait", FAST]),  # for the simplest takes too long
+    ({FAST: False}, (1, 1.1, 1.2), False, (TILE, True), ["begin", OTHER, "wait", TILE]),
+    ({FAST: False, OTHER: False}, (1, 1.1, 1.2), False, (TILE, False), ["begin", TILE, "wait", TILE]),
+    ({FAST: False, OTHER: True}, (1, 2, 3), False, (OTHER, False), []),
+    ({FAST: False, OTHER: False, TILE: False}, (1, 2, 3), False, (None, False), []),
 ], ids=str)  # fmt: skip
 def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
     done = []
     monkeypatch.setattr(late, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
-    monkeypatch.setattr(late, "verified", lambda *_: done.append("wait") or True)
-    monkeypatch.setattr(late, "begin", lambda *_: done.append("begin"))
+    monkeypatch.setattr(late, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
+    monkeypatch.setattr(late, "begin", lambda kernel, _: done.extend(("begin", kernel)))
     found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
+
+
+def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(monkeypatch):
+    monkeypatch.setattr(late, "record", lambda *_: None)
+    monkeypatch.setattr(late, "begin", lambda *_: None)
+    monkeypatch.setattr(late, "verified", lambda kernel, _: kernel is OTHER)
+    found, meanwhile = choice._standing_in(Field(1, 1.1, 1.2), frozenset(), patient=False)
+    assert (found.kernel, meanwhile) == (OTHER, False)
 
 
 @pytest.mark.parametrize(("name", "known", "expected"), [

@@ -259,10 +259,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 
     const Output<RUN> output(g, blockIdx.y);
     const long long number = blockIdx.y * (long long)tiles_of<BM, BN>(g) + index;
-    join<TM * TN / 32, THREADS>(g, number, part, threadIdx.x, *(const double(*)[TM * TN / 32]) & acc, shared,
-                                [&](int i, const double(&sums)[RUN]) {
-                                    const int row = i / 4 / WIDE * 16 + i / 2 % 2 * 8 + lane / 4;
-                                    const int column = i / 4 % WIDE * 8 + lane % 4 * 2;
-                                    output.put(tile.top + top + row, tile.left + left + column, sums);
-                                });
+    join<TM * TN / 32, THREADS, true>(g, number, part, threadIdx.x, *(const double(*)[TM * TN / 32]) & acc, shared,
+                                      [&](int i, const double(&sums)[RUN]) {
+                                          const int row = i / 4 / WIDE * 16 + i / 2 % 2 * 8 + lane / 4;
+                                          const int column = i / 4 % WIDE * 8 + lane % 4 * 2;
+                                          output.put(tile.top + top + row, tile.left + left + column, sums);
+                                      });
 }

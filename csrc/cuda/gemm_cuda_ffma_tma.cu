@@ -39,6 +39,7 @@
 #define THREADS 384
 #endif
 #define JOIN_BARRIER 2 // 1 is that of hopper.cuh
+#define ACTIVATION static __device__ __noinline__
 #if !A_TURNED
 #define BESIDE_M 1 // lanes read neighbouring rows, whose 16 bytes of the same k lie in different banks
 #endif

@@ -85,9 +85,6 @@ class Part(Protocol):
 class Enqueued(Protocol):
     """Work on several devices of a backend, none of which is waited for: see Backend.in_order. Raises KernelFailed."""
 
-    def fetch(self, source: Spread, to: DeviceView, cut: Cut) -> None:
-        """to = the part `cut` of `source`, on to's device."""
-
     def part(
         self, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut, *, chained: bool
     ) -> Part:

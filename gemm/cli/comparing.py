@@ -101,10 +101,6 @@ def show(found: Comparison) -> None:
         print(textwrap.fill(tables.THRESHOLDS, 110))
     else:
         print(tables.NO_DEVICE)
-    head, cells = tables.energy(document)
-    if cells:
-        print()
-        text.table(head, cells, numbers=(2, 3), title="Energy")
     for note in tables.notes(document):
         print(textwrap.fill(note, 110))
 

@@ -14,7 +14,6 @@
                   measured, seconds, spread, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
     thresholds  [{series, contestant, mode, products, size, below, sizes, verdicts, ratios}]
     choice      {sizes, k, chosen, lead}: gemm.compare.choices
-    energy      {product, meters, absent, rows [{contestant, mode, joules, gflops_per_watt, meters {name: joules}}]}
     left_out    [what there was not enough memory for]
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 

@@ -38,7 +38,6 @@ def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
         "choice": ("What auto chooses", "Predictions of the dispatcher for products from host to host, none of them "
                    "measured here. Numbers: the CPU's predicted time ÷ the best device's, where one is considered.",
                    drawings.choice),
-        "energy": ("Energy", "Of whole packages and boards, idle power included.", drawings.energy),
     }  # fmt: skip
     found = {}
     with mpl.rc_context(_STYLE):

@@ -12,7 +12,7 @@ from typing import Any
 from gemm import report
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS
-from gemm.compare import energy, sweep, tables, threshold
+from gemm.compare import sweep, tables, threshold
 from gemm.compare.choices import choices
 from gemm.compare.families import FAMILIES, Case, cases
 from gemm.compare.field import PEERS, Field
@@ -22,7 +22,7 @@ from gemm.compare.sweep import PACES, Row, find
 from gemm.dispatch import probe, registry
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device
-from gemm.timing.contest import Contestant, Shape
+from gemm.timing.contest import Shape
 
 SCHEMA = "gemm-compare/1"
 METHOD = (
@@ -112,20 +112,11 @@ def compare(
     field = Field.of(devices, peers)
     known = roofs([device for _, device in devices], dtype)
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    largest = max(chosen, key=lambda case: (case.family == "squares", case.shape.flops))
-    meters, unmetered = energy.meters()
-    used: list[Row] = []
     rows: list[Row] = []
     left_out = []
-
-    def look(case: Case, entered: dict[str, Contestant]) -> None:
-        if meters and case is largest:
-            step(f"{case.shape}: energy", 0)
-            used.extend(_energy(case, entered, meters))
-
     for case in chosen:
         try:
-            rows += sweep.compete(case, field, PACES[quick], dtype, peaks, lambda text: step(text, 0), look)
+            rows += sweep.compete(case, field, PACES[quick], dtype, peaks, lambda text: step(text, 0))
         except MemoryError:
             left_out.append(f"{case.name} ({case.family}): not enough memory")
         step(str(case.shape), 1)
@@ -134,10 +125,8 @@ def compare(
         "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
         "method": METHOD, "devices": [report.device_facts(device) for _, device in devices],
         "contestants": field.about, "absent": {**(missing or {}), **field.absent}, "roofs": known, "results": rows,
-        "thresholds": thresholds(rows), "choice": choices(dtype),
-        "energy": {
-            "product": str(largest.shape), "meters": [m.name for m in meters], "absent": unmetered, "rows": used
-        }, "left_out": left_out, "quiet": watch.facts(_spreads(rows)),
+        "thresholds": thresholds(rows), "choice": choices(dtype), "left_out": left_out,
+        "quiet": watch.facts(_spreads(rows)),
     })  # fmt: skip
 
 
@@ -163,19 +152,6 @@ def _spreads(rows: Sequence[Row]) -> list[float]:
         if reference and row["contestant"] != "cpu:0":
             low, middle, high = threshold.quartiles(threshold.ratios(reference, row["samples_s"]))
             found.append((high - low) / middle)
-    return found
-
-
-def _energy(case: Case, entered: dict[str, Contestant], meters: list[energy.Meter]) -> list[Row]:
-    found = []
-    for name, one in entered.items():
-        for mode, call in (("host", one.call), ("resident", one.launch)):
-            if call is None:
-                continue
-            by_meter, _ = energy.spent(call, meters)
-            joules = sum(by_meter.values())
-            found.append({"contestant": name, "mode": mode, "joules": joules, "meters": by_meter,
-                          "gflops_per_watt": case.shape.flops / joules / 1e9 if joules else None})  # fmt: skip
     return found
 
 

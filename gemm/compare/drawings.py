@@ -220,16 +220,3 @@ def choice(document: dict[str, Any]) -> Any:
     patches = [Patch(color=shade, label=key) for key, shade in zip(keys, shades, strict=True)]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(keys))
     return figure
-
-
-def energy(document: dict[str, Any]) -> Any:
-    rows = [row for row in document["energy"]["rows"] if row["gflops_per_watt"]]
-    if not rows:
-        return None
-    colours = _colours(document)
-    figure, (axes,) = _panels(1, 7, 1.2 + 0.3 * len(rows))
-    names = [f"{row['contestant']}, {_WAYS[row['mode'], 1][0]}" for row in rows]
-    axes.barh(names, [row["gflops_per_watt"] for row in rows], color=[colours[row["contestant"]] for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel(f"GFLOP/s a watt, {document['energy']['product']}")
-    return figure

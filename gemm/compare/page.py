@@ -41,7 +41,7 @@ def _file(name: str) -> str:
 def _sections(document: dict[str, Any]) -> str:
     parts = [_machine(document), _thresholds(document), *_charts(document)]
     parts += [_family(document, family) for family in document["families"]]
-    parts += [_energy(document), _section("method", "Method", f"<p>{escape(document['method'])}</p>")]
+    parts.append(_section("method", "Method", f"<p>{escape(document['method'])}</p>"))
     return f'<div class="gemm-compare">{"".join(parts)}</div>'
 
 
@@ -98,14 +98,6 @@ def _rate(row: Mapping[str, Any] | None, most: float | None) -> Cell:
     percent = "" if row["percent_of_peak"] is None else f", {row['percent_of_peak']:.0f} % of peak"
     return Cell(phrases.number(row["gflops"]), "number best" if row["gflops"] == most else "number",
                 f"{spread}{percent}, {row['kernel']}")  # fmt: skip
-
-
-def _energy(document: dict[str, Any]) -> str:
-    head, lines = tables.energy(document)
-    absent = "".join(f"<p>{escape(why)}</p>" for why in document["energy"]["absent"])
-    if not lines:
-        return _section("energy", "Energy", f"<p>{escape(tables.NO_METER)}</p>{absent}")
-    return _section("energy", "Energy", _table(head, map(_line, lines)) + absent)
 
 
 def _line(cells: Sequence[str]) -> list[Cell]:

@@ -49,13 +49,12 @@ PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
 
 
 def compete(
-    case: Case, field: Field, pace: Pace, dtype: str, peaks: dict[str, float], step: Callable[[str], None],
-    look: Callable[[Case, dict[str, Contestant]], None] = lambda case, entered: None,
-) -> list[Row]:  # fmt: skip
+    case: Case, field: Field, pace: Pace, dtype: str, peaks: dict[str, float], step: Callable[[str], None]
+) -> list[Row]:
     """The results of one product.
 
     Args:
-        peaks: {device key: GFLOP/s}. step: told who comes next. look: shown the contestants after their contest.
+        peaks: {device key: GFLOP/s}. step: told who comes next.
 
     Raises MemoryError.
     """
@@ -87,7 +86,6 @@ def compete(
         rounds = max(_LEAST, min(pace.rounds, int(pace.seconds / per_round)))
         contest.compete(racing, rounds, 1, lambda who: step(f"{shape}: {who}"))
     contest.check(list(entered.values()), shape, a, b)
-    look(case, entered)
     for name, one in entered.items():
         rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
     return rows

@@ -14,7 +14,6 @@ THRESHOLDS = (
     "it does not. –: it is not ahead at the largest size."
 )
 NO_DEVICE = "There are no thresholds: they take the cpu backend and a device with a memory of its own."
-NO_METER = "This platform tells nothing of energy."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
          **{("once", n): phrases.counted(n, "product") for n in REPEATS}}  # fmt: skip
 
@@ -48,15 +47,6 @@ def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[A
         lines.append((case[0], str(case[1]), *(own.get(column) for column in columns)))
     titles = [f"{who}, {_WAYS[mode, times]}" if who in away else who for who, mode, times in columns]
     return ["product", "m × n × k", *titles], lines
-
-
-def energy(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: contestant, way, joules a product, GFLOP/s a watt."""
-    lines = [
-        [row["contestant"], _WAYS[row["mode"], 1], f"{row['joules']:.3g} J", phrases.number(row["gflops_per_watt"])]
-        for row in document["energy"]["rows"]
-    ]
-    return ["contestant", f"of {document['energy']['product']}", "a product", "GFLOP/s a watt"], lines
 
 
 def roofs(document: dict[str, Any]) -> dict[str, str]:

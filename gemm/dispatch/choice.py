@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 
 from gemm.backends.base import Converting, Launch
-from gemm.catalog import HOST_BACKENDS, Kernel
+from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
 from gemm.dispatch import correction, cost, entrants, errands, probe, registry, trust, tuning
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import SPLIT, Candidate, Plan, Split
@@ -23,6 +23,7 @@ log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
 """Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
+_PLACES = {name: place for place, name in enumerate(BY_NAME)}
 
 
 def choose(
@@ -79,10 +80,24 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
             unproven.append(found)
         elif record["ok"] if record is not None else late.verified(found.kernel, found.device):
             break
-    if unproven and found is not None and (found.seconds or 0.0) - (unproven[0].seconds or 0.0) <= STAND_IN:
-        late.begin(unproven[0].kernel, unproven[0].device)
+    if not unproven:
+        return found, False
+    soonest = unproven[0]
+    late.begin(soonest.kernel, soonest.device)
+    if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
         return found, True
+    # Nothing that could stand in is verified. Of the simplest kernel, the catalog's last, that takes the least time:
+    # of late rows a tenth. Others are small themselves.
+    there = [each for each in unproven if each.device.key == soonest.device.key]
+    simplest = max(there, key=lambda each: _PLACES[each.kernel.name])
+    near = _seconds(simplest) - _seconds(soonest) <= STAND_IN
+    if soonest.kernel.late and simplest is not soonest and near and late.verified(simplest.kernel, simplest.device):
+        return simplest, True
     return next((each for each in unproven if late.verified(each.kernel, each.device)), found), False
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.seconds or 0.0
 
 
 @lru_cache(maxsize=4096)

@@ -43,7 +43,7 @@ def test_schema(recorded: Path) -> None:
     assert list(document) == [
         "schema", "date", "command", "commit", "versions", "machine", "environment", "dtype", "quick", "families",
         "rounds", "method", "devices", "contestants", "absent", "roofs", "results", "thresholds", "choice",
-        "energy", "left_out", "quiet",
+        "left_out", "quiet",
     ]  # fmt: skip
     described = gemm.compare.__doc__ or ""
     assert all(name in described for name in (*document, *sweep.COLUMNS))

@@ -42,21 +42,17 @@ def matplotlib() -> None:
 
 
 def test_page(with_device: dict[str, Any]) -> None:
-    rows = [{"contestant": "cpu:0", "mode": "host", "joules": 0.5, "meters": {"package-0": 0.5},
-             "gflops_per_watt": 1.25}]  # fmt: skip
-    spent = {"energy": with_device["energy"] | {"rows": rows}, "absent": {"torch": "<b>&"}}
-    text = Comparison(with_device | spent).page()
+    text = Comparison(with_device | {"absent": {"torch": "<b>&"}}).page()
     elements = Elements()
     elements.feed(text)
     assert elements.open == []
     assert {at["id"] for tag, at in elements.seen if tag == "section"} == {
         "machine", "thresholds", "chart-crossover", "chart-contestants", "chart-peak", "chart-roofline",
-        "chart-choice", "chart-energy", "family-squares", "family-batched", "energy", "method",
+        "chart-choice", "family-squares", "family-batched", "method",
     }  # fmt: skip
     names = [at["id"] for _, at in elements.seen if at.get("id")]
     assert len(set(names)) == len(names)
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 6
-    assert "0.5 J" in text
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 5
     assert "&lt;b&gt;&amp;" in text
     assert "There is no GPU" not in text
     for _, at in elements.seen:  # nothing is loaded, nothing runs

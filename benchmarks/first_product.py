@@ -1,0 +1,137 @@
+"""How long the first product of a process takes, with no compiled kernel on disk and with all, and the same one later.
+
+    python benchmarks/first_product.py [--only REGEX] [--size 2048] [--json FILE]
+
+Each row is of a process of its own, whose library (NumPy, PyTorch, CuPy, pyopencl) has computed a product of its own
+before gemm is imported; with an empty folder for gemm's cache, then with what the first process left there, after it
+had waited for the kernels that were verified meanwhile. Rows whose library or device is not here are left out.
+
+The JSON document ("gemm-first-product/1", seconds):
+
+    date, command, commit, versions, machine, environment, size
+    results     [{operands, cache ("empty" or "filled"), first, others (three more shapes, right after), warm (the
+                median of nine), kernel (that of the warm ones)}]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+OPERANDS = (
+    "numpy float32", "numpy float64", "torch float16", "torch bfloat16", "torch float32", "torch float64",
+    "torch int8", "cupy float32", "pyopencl float32",
+)  # fmt: skip
+
+
+def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
+    """a, b of `size` rows and columns, and what waits for the device. Raises whatever the library raises."""
+    library, dtype = what.split()
+    dice = np.random.default_rng(1)
+    a, b = (dice.integers(-9, 10, (size, size)).astype("float32" if dtype == "bfloat16" else dtype) for _ in range(2))
+    if library == "torch":
+        import torch
+
+        kind = getattr(torch, dtype)
+        a, b = (torch.from_numpy(x).cuda().to(kind) for x in (a, b))
+        a.double() @ b.double()
+        return a, b, torch.cuda.synchronize
+    if library == "cupy":
+        import cupy
+
+        a, b = cupy.asarray(a), cupy.asarray(b)
+        a @ b
+        return a, b, cupy.cuda.Device().synchronize
+    if library == "pyopencl":
+        import pyopencl as cl
+        import pyopencl.array as cl_array
+
+        queue = cl.CommandQueue(cl.create_some_context(interactive=False))
+        return cl_array.to_device(queue, a), cl_array.to_device(queue, b), queue.finish
+    a @ b
+    return a, b, lambda: None
+
+
+def measure(what: str, size: int, pause: float) -> dict[str, Any]:
+    """One row, in this process.
+
+    Args:
+        pause: seconds between the first products and the warm ones: kernels are verified meanwhile.
+    """
+    a, b, wait = made(what, size)
+    wait()
+    import gemm
+
+    def timed(left: Any) -> float:
+        start = time.perf_counter()
+        gemm.gemm(left, b)
+        wait()
+        return time.perf_counter() - start
+
+    first = timed(a)
+    others = [timed(a[:rows]) for rows in (size // 20, size // 2, 3 * size // 4)]
+    time.sleep(pause)
+    warm = statistics.median(timed(a) for _ in range(9))
+    return {"first": first, "others": others, "warm": warm, "kernel": gemm.plan(a, b).kernel}
+
+
+def apart(what: str, size: int, cache: str, pause: float) -> dict[str, Any] | None:
+    """The same in a process of its own; None where it fails."""
+    command = [sys.executable, __file__, "--one", what, "--size", str(size), "--pause", str(pause)]
+    done = subprocess.run(command, env={**os.environ, "GEMM_CACHE_DIR": cache}, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{what}: left out: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", flush=True)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """Measure and print; 1 if nothing was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="REGEX", help="operands to do, such as torch")
+    parser.add_argument("--size", type=int, default=2048, help="rows and columns")
+    parser.add_argument("--pause", type=float, default=10.0, help="seconds before the warm products")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--one", choices=OPERANDS, help=argparse.SUPPRESS)  # what a child is asked for
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.size, options.pause)))
+        return 0
+    from gemm import report
+    from gemm.cli.arguments import save_json
+
+    document = {"schema": "gemm-first-product/1", **report.head(), "size": options.size, "results": []}
+    for what in OPERANDS:
+        if not re.search(options.only, what):
+            continue
+        with tempfile.TemporaryDirectory() as cache:
+            for state, pause in (("empty", options.pause), ("filled", 1.0)):
+                row = apart(what, options.size, cache, pause)
+                if row is None:
+                    break
+                document["results"].append({"operands": what, "cache": state, **row})
+                print(f"{what}, cache {state}: first {row['first']:.3f} s, others "
+                      f"{', '.join(f'{x:.3f}' for x in row['others'])} s, warm {row['warm']:.4f} s, {row['kernel']}",
+                      flush=True)  # fmt: skip
+                if options.json:
+                    save_json(options.json, document)
+    return 0 if document["results"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
