@@ -12,7 +12,6 @@ The peer is PyTorch on one GPU, where it is installed; its time includes the cop
 is compared with float64 sums of some of its elements. The document ("gemm-multi-gpu/1", seconds) holds
 
     date, command, commit, versions, machine, environment, devices, rounds
-    links       [{from, to, rate (bytes/s), direct (without the host's memory)}]
     results     [{n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null of the peer)}]
     absent      {peer: why it was not run}
 """
@@ -36,7 +35,6 @@ from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm import report
-from gemm.backends import cuda_peers
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
@@ -104,14 +102,6 @@ class Machine:
         a, b = (torch.randn(n, n).to(getattr(torch, dtype)) for _ in range(2))
         self.note(n, dtype, 1, self.timed(lambda: torch.mm(a.cuda(), b.cuda()).cpu()), "torch")
 
-    def links(self) -> list[Row]:
-        """Of each pair of GPUs."""
-        return [
-            {"from": y.key, "to": x.key, "rate": cuda_peers.rate(x.handle, y.handle),
-             "direct": cuda_peers.connect(x.handle, y.handle)}
-            for x in self.devices for y in self.devices if x is not y
-        ]  # fmt: skip
-
 
 def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
     """End the program if some elements of a·b are not as near to `found` as k rounded sums may be."""
@@ -167,7 +157,7 @@ def main() -> int:
     if options.json:
         save_json(options.json, {
             "schema": "gemm-multi-gpu/1", **report.head(), "rounds": options.rounds,
-            "devices": [report.device_facts(device) for device in machine.devices], "links": machine.links(),
+            "devices": [report.device_facts(device) for device in machine.devices],
             "results": machine.results, "absent": absent,
         })  # fmt: skip
     return 0

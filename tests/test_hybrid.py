@@ -59,7 +59,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(late, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
     monkeypatch.setattr(trust, "_failed", {})
     monkeypatch.setattr(trust, "_lost", {})
-    monkeypatch.setattr(split, "shares_cores", lambda device: False)
+    monkeypatch.setattr(split, "_shares_cores", lambda device: False)
     monkeypatch.setattr(split, "START", 0.0)
     monkeypatch.setattr(split, "GAIN", 2.0)  # whatever a cut gains
     choice.forget()
@@ -259,25 +259,19 @@ class Slow(split_launch.Side):
     """A side that writes to out until it is let go."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        super().__init__(name, self._write)
         self.begun, self.go, self.ended = threading.Event(), threading.Event(), False
 
-    def run(self, backend: str) -> None:
+    def _write(self, backend: str) -> None:
         self.begun.set()
         assert self.go.wait(60)
         time.sleep(0.1)
         self.ended = True
 
 
-class Own(split_launch.Side):
+def own(what: Callable[[], None]) -> split_launch.Side:
     """The CPU's side, in the calling thread, which does `what` there."""
-
-    def __init__(self, what: Callable[[], None]) -> None:
-        super().__init__("cpu")
-        self._what = what
-
-    def run(self, backend: str) -> None:
-        self._what()
+    return split_launch.Side("cpu", lambda _: what())
 
 
 def begun(slow: Sequence[Slow]) -> None:
@@ -316,7 +310,7 @@ def test_ctrl_c_waits_for_the_other_side(busy: bool, count: int, times: int) -> 
         time.sleep(0.12 * busy)
 
     with pytest.raises(KeyboardInterrupt):
-        split_launch.at_once([*slow, Own(work)])
+        split_launch.at_once([*slow, own(work)])
     ended = [side.ended for side in slow]
     for _ in range(2):  # what is still on its way
         with suppress(KeyboardInterrupt):
@@ -330,7 +324,7 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too() -> None:
 
     def work() -> None:
         try:
-            split_launch.at_once([slow, Own(lambda: begun([slow]))])
+            split_launch.at_once([slow, own(lambda: begun([slow]))])
         except BaseException as error:
             found.append(error)
         ended.append(slow.ended)
@@ -363,7 +357,7 @@ def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, w
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(KeyboardInterrupt):
-        split_launch.at_once([*slow, Own(lambda: None)])
+        split_launch.at_once([*slow, own(lambda: None)])
     assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
     for side in slow:
         side.go.set()
@@ -382,7 +376,7 @@ def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch, 
         raise error
 
     with pytest.raises(error):
-        split_launch.at_once([slow, Own(fail)])
+        split_launch.at_once([slow, own(fail)])
     (thread,) = given
     thread.run()
     assert not slow.begun.is_set()
@@ -393,7 +387,7 @@ def test_a_part_that_no_thread_has_begun_is_computed_here(monkeypatch: pytest.Mo
     given: list[threading.Thread] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: given.append(thread))
     done: list[str] = []
-    split_launch.at_once([Own(lambda: done.append("other")), Own(lambda: done.append("own"))])
+    split_launch.at_once([own(lambda: done.append("other")), own(lambda: done.append("own"))])
     given[0].run()
     assert done == ["own", "other"]
 
@@ -487,7 +481,7 @@ def test_small_products_and_devices_of_shared_cores_are_not_cut(
     assert "+" not in gemm.plan(tiny, tiny, backend="hybrid").kernel
     np.testing.assert_allclose(gemm.gemm(tiny, tiny, backend="hybrid"), tiny @ tiny, rtol=1e-4, atol=1e-4)
     sides(a, b)
-    monkeypatch.setattr(split, "shares_cores", lambda device: True)
+    monkeypatch.setattr(split, "_shares_cores", lambda device: True)
     choice.forget()
     alone = gemm.plan(a, b, backend="hybrid")
     assert alone.device in ("cpu:0", device.key)

@@ -56,7 +56,7 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
     return replace(split, reason=f"{split.reason}; {best.device.key} alone would take {_ms(best.seconds)}")
 
 
-def devices(backend: str) -> tuple[Device, ...]:
+def _devices(backend: str) -> tuple[Device, ...]:
     """All that `backend`, one of ALL, names. Raises BackendUnavailable where there are not two."""
     found = registry.backend(ALL[backend]).devices()
     if len(found) < 2:
@@ -68,7 +68,7 @@ def devices(backend: str) -> tuple[Device, ...]:
 def _groups(backend: str) -> list[list[str]]:
     """Names of devices or backends: the fastest of each group takes part. Raises BackendUnavailable."""
     if backend in ALL:
-        return [[device.key] for device in devices(backend)]
+        return [[device.key] for device in _devices(backend)]
     facts = probe.facts(run=True)
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
@@ -82,7 +82,7 @@ def name_of(plan: Plan) -> str:
     return CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
 
 
-def shares_cores(device: Device) -> bool:
+def _shares_cores(device: Device) -> bool:
     """Whether a device of another backend than the CPU's computes on the CPU's own cores."""
     return device.kind == "cpu"
 
@@ -99,7 +99,7 @@ def _undivided(problem: Problem, whole: Sequence[Plan]) -> str:
         return "no other device has a kernel for it"
     if any(place and not place.isdigit() for place in problem.places):
         return "operands in memory of gemm.empty are used by one device at a time"
-    sharing = [plan.device.key for plan in whole if name_of(plan) != CPU and shares_cores(plan.device)]
+    sharing = [plan.device.key for plan in whole if name_of(plan) != CPU and _shares_cores(plan.device)]
     return f"{sharing[0]} computes on the CPU's own cores" if sharing else ""
 
 
@@ -137,7 +137,7 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
         return
     a, b, *_ = problem.sizes
-    p, q = min(grids(len(rates)), key=lambda grid: grid[1] * a + grid[0] * b)
+    p, q = min(_grids(len(rates)), key=lambda grid: grid[1] * a + grid[0] * b)
     groups = [rates[at * q : (at + 1) * q] for at in range(p)]
     rows = bounds(problem.m, [sum(group) for group in groups], _grain(problem.m))
     for (top, bottom), group in zip(pairwise(rows), groups, strict=True):
@@ -145,7 +145,7 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
             yield (("m", top, bottom),) * (p > 1) + (("n", left, right),) * (q > 1)
 
 
-def grids(count: int) -> Iterator[tuple[int, int]]:
+def _grids(count: int) -> Iterator[tuple[int, int]]:
     """Every p × q of `count` parts, those of the most rows first."""
     yield from ((p, count // p) for p in range(count, 0, -1) if count % p == 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -43,20 +43,20 @@ class SplitLaunch:
         plan, down = self._plan, out.ndim - 2
         spoils, sides = c is not None and operands.identical(c, out), list[Side]()
         for side, given in zip(plan.sides, plan.cuts, strict=True):
-            cut, own = ranges(plan.problem, given, out.shape), bias
+            cut, own = _ranges(plan.problem, given, out.shape), bias
             if bias is not None:
                 own = part(bias, {at - down: r for at, r in cut.items() if at >= down and bias.shape[at - down] > 1})
             x, y, z, goal = parts(a, b, c, out, cut)
             if goal.size:
-                sides.append(_HostSide(side, plan.named, (x, y, z, goal, alpha, beta, own), spoils=spoils))
+                sides.append(_side(side, plan.named, x, y, z, goal, alpha, beta, own))
         at_once(sides)
         well = [side.name for side in sides if side.failure is None]
         for each in sides:
             if each.failure is not None:
-                make_up(each, [*well, ALL.get(plan.backend, "auto")])
+                _make_up(each, [*well, ALL.get(plan.backend, "auto")], spoils=spoils)
 
 
-def ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
+def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
     """A part of Split's as one of an out of that shape, whose longest axis of a stack is cut for the batch."""
     found: Cut = {}
     for axis, start, stop in given:
@@ -71,18 +71,14 @@ class Side:
     """One device's part of a product, which belongs to the first thread that claims it.
 
     Attributes:
-        name: the device's key, or "cpu". native: the CPU's own kernels compute it.
-        spoils: others write to an out that is c meanwhile. failure: what was raised.
+        name: the device's key, or "cpu". native: the CPU's own kernels compute it. failure: what was raised.
+        run: run(backend) computes the part by the best kernel of `backend`. It raises what gemm.dispatch.run does.
     """
 
-    def __init__(self, name: str, *, native: bool = False, spoils: bool = False) -> None:
-        self.name, self.native, self.spoils = name, native, spoils
+    def __init__(self, name: str, run: Callable[[str], object], *, native: bool = False) -> None:
+        self.name, self.run, self.native = name, run, native
         self.failure: BaseException | None = None
         self._claims, self._done = dict[str, str](), threading.Event()
-
-    def run(self, backend: str) -> None:
-        """Compute the part by the best kernel of `backend`. Raises BackendUnavailable, MemoryError or RuntimeError."""
-        raise NotImplementedError
 
     def _claimed(self, by: str) -> bool:
         """Whether the part belongs to `by`. One step, which nothing can interrupt."""
@@ -103,19 +99,14 @@ class Side:
             self._done.wait()
 
 
-class _HostSide(Side):
-    """A part of a product of operands on the host, which are given as gemm.dispatch.run takes them."""
-
-    def __init__(self, plan: Plan, kernel: str | None, given: tuple[Any, ...], *, spoils: bool) -> None:
-        super().__init__(name_of(plan), native=plan.kernel.backend == CPU, spoils=spoils)
-        a, b, c, out, *_ = given
-        places = tuple(map(operands.place, (a, b, c, out)))
-        layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
-        self._problem = replace(plan.problem, batch=batch, layout=layout, places=places * any(places))
-        self._kernel, self._given = kernel, given
-
-    def run(self, backend: str) -> None:
-        choice.run(self._problem, backend, self._kernel, *self._given)
+def _side(plan: Plan, kernel: str | None, *given: Any) -> Side:
+    """A part, whose operands are given as gemm.dispatch.run takes them."""
+    a, b, _, out, *_ = given
+    places = tuple(map(operands.place, given[:4]))
+    layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
+    problem = replace(plan.problem, batch=batch, layout=layout, places=places * any(places))
+    native = plan.kernel.backend == CPU
+    return Side(name_of(plan), lambda backend: choice.run(problem, backend, kernel, *given), native=native)
 
 
 def at_once(sides: Sequence[Side]) -> None:
@@ -154,8 +145,11 @@ def _error(sides: Sequence[Side]) -> BaseException | None:
     return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
 
 
-def make_up(side: Side, others: Iterable[str]) -> None:
-    """Compute the part of a side that has failed by the first of `others` that can."""
+def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
+    """Compute the part of a side that has failed by the first of `others` that can.
+
+    `spoils`: the other sides have written to an out that is c.
+    """
     error = side.failure
     for name in others:
         try:
@@ -164,6 +158,6 @@ def make_up(side: Side, others: Iterable[str]) -> None:
         except REPAIRABLE as failure:
             error = failure
     assert error is not None
-    if side.spoils:
+    if spoils:
         raise RuntimeError(f"{error}; out, which is c, is partly written") from error
     raise error
