@@ -23,7 +23,7 @@ import gemm
 from gemm import engine
 from gemm.backends import cuda_api, cuda_compiler
 from gemm.backends.base import Backend
-from gemm.dispatch import choice, late, probe, registry, split, split_launch, trust
+from gemm.dispatch import delivery, late, probe, registry, split, split_launch, trust
 from gemm.dispatch.plan import Plan, Split
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, Problem
@@ -62,9 +62,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(split, "_shares_cores", lambda device: False)
     monkeypatch.setattr(split, "START", 0.0)
     monkeypatch.setattr(split, "GAIN", 2.0)  # whatever a cut gains
-    choice.forget()
+    delivery.forget()
     yield found
-    choice.forget()
+    delivery.forget()
     _forget_cuda()
 
 
@@ -80,7 +80,7 @@ def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
 def sides(*operands: np.ndarray, **options: Any) -> list[Plan]:
     """Those of a product, which must be cut; the device's is the first."""
     plan = gemm.plan(*operands, backend="hybrid", **options)
-    chosen = choice.choose(plan._problem, "hybrid")
+    chosen = delivery.choose(plan._problem, "hybrid")
     assert isinstance(chosen, Split)
     assert len(chosen.sides) == 2
     assert plan.kernel == " + ".join(side.kernel.name for side in chosen.sides)
@@ -176,7 +176,7 @@ class Failing:
             return failing
 
         monkeypatch.setattr(type(registry.backend(backend)), "launcher", launcher)
-        choice.forget()
+        delivery.forget()
 
 
 @pytest.mark.parametrize("side", ["cpu", "device"])
@@ -206,7 +206,7 @@ def test_both_sides_fail_and_numpy_delivers(device: Device, monkeypatch: pytest.
     for name in ("cpu", device.backend):
         Failing(monkeypatch, name)
     np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), a @ b, rtol=1e-4, atol=1e-4)
-    chosen = choice.choose(Problem("float32", M, N, K), "hybrid", None, None, frozenset({("nothing", "nowhere")}))
+    chosen = delivery.choose(Problem("float32", M, N, K), "hybrid", None, None, frozenset({("nothing", "nowhere")}))
     assert chosen.kernel.name == "gemm_numpy_reference"
 
 
@@ -221,16 +221,22 @@ def test_what_nobody_can_make_up_for_is_an_error(device: Device, monkeypatch: py
     np.testing.assert_array_equal(c, before)
 
 
+def parts_by(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Plan | None]) -> None:
+    """Have `run` compute the parts of products."""
+    monkeypatch.setattr(delivery, "run", run)
+    delivery.launcher.cache_clear()  # which made launches that have the real one
+
+
 def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = rand(M, K), rand(K, N), rand(M, N)
-    real, rows = choice.run, sides(a, b, c, beta=0.5, out=c)[0].problem.m
+    real, rows = delivery.run, sides(a, b, c, beta=0.5, out=c)[0].problem.m
 
     def run(problem: Problem, backend: str, *rest: Any) -> Plan | None:
         if problem.m == rows:
             raise BackendUnavailable(backend, "fails for the test")
         return real(problem, backend, *rest)
 
-    monkeypatch.setattr(choice, "run", run)
+    parts_by(monkeypatch, run)
     with pytest.raises(RuntimeError, match="out, which is c, is partly written"):
         gemm.gemm(a, b, c, beta=0.5, backend="hybrid", out=c)
 
@@ -404,13 +410,13 @@ def test_both_sides_compute_at_once(device: Device, monkeypatch: pytest.MonkeyPa
     """Each waits until the other is at it."""
     a, b = rand(M, K), rand(K, N)
     sides(a, b, reproducible=True)
-    right, real, both = gemm.gemm(a, b, backend="cpu", reproducible=True), choice.run, threading.Barrier(2)
+    right, real, both = gemm.gemm(a, b, backend="cpu", reproducible=True), delivery.run, threading.Barrier(2)
 
     def run(*given: Any) -> Plan | None:
         both.wait(60)
         return real(*given)
 
-    monkeypatch.setattr(choice, "run", run)
+    parts_by(monkeypatch, run)
     np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right)
 
 
@@ -419,8 +425,8 @@ def test_both_sides_compute_at_once(device: Device, monkeypatch: pytest.MonkeyPa
 def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = rand(M, K), rand(K, N)
     right = gemm.gemm(a, b, backend="hybrid", reproducible=True)
-    real = choice.run
-    monkeypatch.setattr(choice, "run", lambda x, _, *rest: real(x, "cpu", *rest))  # drivers do not outlive a fork
+    real = delivery.run
+    parts_by(monkeypatch, lambda x, _, *rest: real(x, "cpu", *rest))  # drivers do not outlive a fork
     if (pid := os.fork()) == 0:
         try:
             os._exit(not np.array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), right))
@@ -432,10 +438,10 @@ def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch:
 @pytest.mark.parametrize("reproducible", [False, True])
 def test_nothing_is_learned_from_what_was_computed(device: Device, reproducible: bool) -> None:
     a, b = rand(M, K), rand(K, N)
-    plan = choice.choose(gemm.plan(a, b, backend="hybrid", reproducible=reproducible)._problem, "hybrid")
+    plan = delivery.choose(gemm.plan(a, b, backend="hybrid", reproducible=reproducible)._problem, "hybrid")
     for _ in range(5):
         gemm.gemm(a, b, backend="hybrid", reproducible=reproducible)
-    assert choice.choose(plan.problem, "hybrid") == plan
+    assert delivery.choose(plan.problem, "hybrid") == plan
 
 
 def rated(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
@@ -449,7 +455,7 @@ def rated(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         if line["step"] == "kernel" else line for line in facts.lines
     ]  # fmt: skip
     monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
-    choice.forget()
+    delivery.forget()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -459,13 +465,13 @@ def test_sides_end_nearly_as_soon_as_any_cut_lets_them(
     """By predicted times. A side that is too slow for a share is left out."""
     rated(monkeypatch, seed)
     monkeypatch.setattr(split, "GAIN", 0.95)
-    choice.forget()
+    delivery.forget()
     square = Problem("float32", 8192, 4096, 4096)
-    found = choice.choose(square, "hybrid")
+    found = delivery.choose(square, "hybrid")
 
     def end(rows: int) -> float:
         shares = ((rows, device.key), (8192 - rows, "cpu"))
-        return max(choice.choose(replace(square, m=m), name).seconds for m, name in shares if m)
+        return max(delivery.choose(replace(square, m=m), name).seconds for m, name in shares if m)
 
     best = min(end(rows) for rows in range(0, 8193, 64))
     assert found.seconds == pytest.approx(max(side.seconds for side in getattr(found, "sides", (found,))))
@@ -476,13 +482,13 @@ def test_small_products_and_devices_of_shared_cores_are_not_cut(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split, "GAIN", 0.95)
-    choice.forget()
+    delivery.forget()
     tiny, a, b = rand(8, 8), rand(M, K), rand(K, N)
     assert "+" not in gemm.plan(tiny, tiny, backend="hybrid").kernel
     np.testing.assert_allclose(gemm.gemm(tiny, tiny, backend="hybrid"), tiny @ tiny, rtol=1e-4, atol=1e-4)
     sides(a, b)
     monkeypatch.setattr(split, "_shares_cores", lambda device: True)
-    choice.forget()
+    delivery.forget()
     alone = gemm.plan(a, b, backend="hybrid")
     assert alone.device in ("cpu:0", device.key)
     assert alone.reason.endswith(f"{device.key} computes on the CPU's own cores")
@@ -501,13 +507,13 @@ def test_memory_of_gemm_empty_is_one_sides_at_a_time(device: Device) -> None:
 
 def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, int] = {}
-    real = choice.run
+    real = delivery.run
 
     def run(problem: Problem, backend: str, *rest: Any) -> Plan | None:
         found[backend] = gemm.get_num_threads()
         return real(problem, backend, *rest)
 
-    monkeypatch.setattr(choice, "run", run)
+    parts_by(monkeypatch, run)
     before = gemm.get_num_threads()
     try:
         for limit, left in ((16, 4), (8, 2), (4, 1), (3, 0), (1, 0)):

@@ -19,7 +19,7 @@ import pytest
 import gemm
 from gemm import operands
 from gemm.backends import cuda_api, cuda_compiler
-from gemm.dispatch import choice, late, probe, registry, split, trust
+from gemm.dispatch import delivery, late, probe, registry, split, trust
 from gemm.dispatch.plan import Split
 from gemm.errors import BackendUnavailable
 from gemm.problem import Device, Problem
@@ -56,11 +56,11 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
         monkeypatch.setattr(trust, "_lost", {})
         monkeypatch.setattr(split, "START", 0.0)
         monkeypatch.setattr(split, "GAIN", 9.0)  # whatever a split gains
-        choice.forget()
+        delivery.forget()
         return devices
 
     yield machine
-    choice.forget()
+    delivery.forget()
     gc.collect()  # arrays give their memory back to this machine
     _forget()
 
@@ -88,7 +88,7 @@ def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 def divided(*operands: Any, **options: Any) -> Split:
     """The plan of a product, which must be split."""
-    plan = choice.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
+    plan = delivery.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
     assert isinstance(plan, Split)
     return plan
 
@@ -232,7 +232,7 @@ def test_bounds_follow_the_rates() -> None:
 def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[Device, ...]
 ) -> None:
-    square, tall = (choice.choose(Problem("float32", m, 512, 512), ALL) for m in (512, 4096))
+    square, tall = (delivery.choose(Problem("float32", m, 512, 512), ALL) for m in (512, 4096))
     assert isinstance(square, Split)
     assert isinstance(tall, Split)
     assert [len(cut) for cut in square.cuts] == [2 if len(gpus) == 4 else 1] * len(gpus)
@@ -243,8 +243,8 @@ def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
 def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "GAIN", 0.95)
     monkeypatch.setattr(split, "START", 2e-4)
-    choice.forget()
-    plan = choice.choose(Problem("float32", 8, 8, 8), ALL)
+    delivery.forget()
+    plan = delivery.choose(Problem("float32", 8, 8, 8), ALL)
     assert not isinstance(plan, Split)
     assert "more devices would not gain enough" in plan.reason
     x, y = resident(rand(8, 8), rand(8, 8), on=1)

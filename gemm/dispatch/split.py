@@ -43,7 +43,7 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
         generation: `trust.generation`, with which earlier choices end.
     """
     groups = [] if backend == HYBRID and held_by is not None else _groups(backend)
-    best = replace(choice.alone(problem, backend, kernel, held_by), rival=math.inf)
+    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)
     if held_by is not None:
         return best
     found = [[plan for name in group if (plan := _plan(problem, name, kernel))] for group in groups]

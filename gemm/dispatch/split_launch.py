@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from gemm import engine, operands
-from gemm.dispatch import choice
 from gemm.dispatch.plan import ALL, Part, Plan, Split
 from gemm.dispatch.split import CPU, name_of
 from gemm.errors import BackendUnavailable
@@ -33,8 +32,9 @@ class SplitLaunch:
     BackendUnavailable where nothing is left, RuntimeError where an out that is c was written by then.
     """
 
-    def __init__(self, plan: Split) -> None:
-        self._plan = plan
+    def __init__(self, plan: Split, run: Callable[..., object]) -> None:
+        """`run` is gemm.dispatch.run, which computes the parts."""
+        self._plan, self._run = plan, run
 
     def __call__(
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
@@ -48,7 +48,7 @@ class SplitLaunch:
                 own = part(bias, {at - down: r for at, r in cut.items() if at >= down and bias.shape[at - down] > 1})
             x, y, z, goal = parts(a, b, c, out, cut)
             if goal.size:
-                sides.append(_side(side, plan.named, x, y, z, goal, alpha, beta, own))
+                sides.append(_side(side, self._run, plan.named, x, y, z, goal, alpha, beta, own))
         at_once(sides)
         well = [side.name for side in sides if side.failure is None]
         for each in sides:
@@ -99,14 +99,14 @@ class Side:
             self._done.wait()
 
 
-def _side(plan: Plan, kernel: str | None, *given: Any) -> Side:
-    """A part, whose operands are given as gemm.dispatch.run takes them."""
+def _side(plan: Plan, run: Callable[..., object], kernel: str | None, *given: Any) -> Side:
+    """A part, whose operands are given as `run` takes them."""
     a, b, _, out, *_ = given
     places = tuple(map(operands.place, given[:4]))
     layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
     problem = replace(plan.problem, batch=batch, layout=layout, places=places * any(places))
     native = plan.kernel.backend == CPU
-    return Side(name_of(plan), lambda backend: choice.run(problem, backend, kernel, *given), native=native)
+    return Side(name_of(plan), lambda backend: run(problem, backend, kernel, *given), native=native)
 
 
 def at_once(sides: Sequence[Side]) -> None:
