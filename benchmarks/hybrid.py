@@ -4,8 +4,8 @@
                                 [--json FILE]
 
 Three contestants multiply the same n × n matrices: the CPU, the other device that would do so soonest (CUDA or OpenCL),
-and both as backend="hybrid" computes them, after so many products that it has settled. All in one process, interleaved,
-in rotating order; times are medians, and the hybrid result is compared with the CPU's, of integers bit by bit.
+and both as backend="hybrid" computes them. All in one process, interleaved, in rotating order; times are medians, and
+the hybrid result is compared with the CPU's, of integers bit by bit.
 
     ratio = the CPU's median time ÷ the device's; a product is marked where they are within 10 times of each other
     gain  = least median time of the two alone ÷ hybrid's; where hybrid chose one of them, it is near 1
@@ -49,7 +49,7 @@ from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.compare.peers.base import Loop, Peer
 from gemm.compare.quiet import Watch
-from gemm.dispatch import correction, probe, registry
+from gemm.dispatch import probe, registry
 from gemm.dispatch.plan import Split
 from gemm.problem import Problem
 
@@ -57,8 +57,6 @@ SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
 WITHIN = 10.0
 """Times the one side's time up to which the other one's help may pay."""
-WARM = 3 * (1 + correction.TIMES)
-"""Products after which hybrid has settled on what was measured."""
 
 
 class Side(Peer):
@@ -114,7 +112,7 @@ class Product:
         best = min(others, key=lambda each: each.seconds or 0.0)
         self.device, other = best.device.key, best.seconds or 0.0
         self.ratio = cpu / other
-        times = options.rounds + 3 + WARM // 3  # of each; then operands are made and compared
+        times = options.rounds + 3  # of each; then operands are made and compared
         self.needed = times * (cpu + other + min(cpu, other)) + 1e-7 * n * n + 1.0
 
     @property
@@ -129,7 +127,7 @@ class Product:
         for key, name in (("cpu", "cpu"), ("device", self.device), ("hybrid", "hybrid")):
             peer, own = Side(name, self.precision), out.copy()
             entry = Entry(key, peer, peer.prepare(a, b, own), own, gemm.get_num_threads(), 0.0)
-            entry.loop(WARM if key == "hybrid" else 1)
+            entry.loop(1)
             entry.first = entry.timed()
             entries.append(entry)
         compete(entries, options.rounds, options.sample)

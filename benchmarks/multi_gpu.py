@@ -1,22 +1,18 @@
 """What several GPUs of a host gain: the time of one product on one of them and on all.
 
-    python benchmarks/multi_gpu.py [--size 32768] [--dtypes bfloat16,float32] [--rounds 5] [--ways one,host]
-                                   [--json FILE]
+    python benchmarks/multi_gpu.py [--size 32768] [--dtypes bfloat16,float32] [--rounds 5] [--json FILE]
 
-Ways, all of n × n × n products, with the median of --rounds products after one that warms up, timed until every GPU is
-done; $CUDA_VISIBLE_DEVICES chooses how many GPUs there are:
+n × n × n products of operands and results in host memory, by one GPU and, with backend="cuda:all", by all of them: the
+median of --rounds products after one that warms up, timed until every GPU is done. $CUDA_VISIBLE_DEVICES chooses how
+many GPUs there are.
 
-    one      operands and result on the first GPU, by one and (backend="cuda:all") by all of them
-    host     operands and result in host memory, by one and by all
+    speedup = one GPU's median time ÷ this one's
 
-    speedup = one GPU's median time ÷ this one's, of the same way
-
-The peer is PyTorch on one GPU, where it is installed. Every result is compared with float64 sums of some of its
-elements. The document ("gemm-multi-gpu/1", seconds) holds
+The peer is PyTorch on one GPU, where it is installed; its time includes the copies of operands and result. Every result
+is compared with float64 sums of some of its elements. The document ("gemm-multi-gpu/1", seconds) holds
 
     date, command, commit, versions, machine, environment, devices, rounds
-    links       [{from, to, rate (bytes/s), direct (without the host's memory)}]
-    results     [{way, n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null of the peer)}]
+    results     [{n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null of the peer)}]
     absent      {peer: why it was not run}
 """
 
@@ -39,12 +35,10 @@ from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm import report
-from gemm.backends import cuda_peers
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.dispatch import registry
 from gemm.errors import BackendUnavailable
 
-WAYS = ("one", "host")
 CHECKED = 8
 """Rows and columns of the result whose elements are computed anew."""
 
@@ -75,33 +69,17 @@ class Machine:
             found.append(time.perf_counter() - begun)
         return found[1:]
 
-    def note(self, way: str, n: int, dtype: str, gpus: int, times: list[float], contestant: str = "gemm") -> None:
+    def note(self, n: int, dtype: str, gpus: int, times: list[float], contestant: str = "gemm") -> None:
         """Keep a result and print it."""
-        row: Row = {"way": way, "n": n, "dtype": dtype, "gpus": gpus, "contestant": contestant, "times": times}
+        row: Row = {"n": n, "dtype": dtype, "gpus": gpus, "contestant": contestant, "times": times}
         row["median"] = statistics.median(times)
         row["tflops"] = 2e-12 * n**3 / row["median"]
-        alone = next(
-            (x for x in (*self.results, row) if x["gpus"] == 1 and x["contestant"] == "gemm"
-             and (x["way"], x["dtype"]) == (way, dtype)), None,
-        )  # fmt: skip
-        row["speedup"] = alone["median"] / row["median"] if alone is not None and contestant == "gemm" else None
+        alone = next((x for x in (*self.results, row) if x["gpus"] == 1 and x["dtype"] == dtype), row)
+        row["speedup"] = alone["median"] / row["median"] if contestant == "gemm" else None
         self.results.append(row)
         shown = "" if row["speedup"] is None else f"{row['speedup']:8.2f}"
-        line = f"{way:8} {n:>6} {dtype:>9} {gpus:>4} {contestant:>9} {1e3 * row['median']:10.3f} {row['tflops']:9.2f}"
+        line = f"{n:>6} {dtype:>9} {gpus:>4} {contestant:>9} {1e3 * row['median']:10.3f} {row['tflops']:9.2f}"
         print(line, shown, flush=True)
-
-    def resident(self, *arrays: np.ndarray) -> list[Any]:
-        """Copies on the first GPU."""
-        return [self.backend.to_device(array, self.devices[0]).owner for array in arrays]
-
-    def one(self, n: int, dtype: str) -> None:
-        """A product of arrays on the first GPU, by one and by all."""
-        a, b, out = operands(Shape(n, n, n), dtype)
-        x, y, z = self.resident(a, b, out)
-        for gpus, backend in self.backends():
-            times = self.timed(lambda backend=backend: gemm.gemm(x, y, out=z, backend=backend))
-            check(a, b, z.copy_to_host())
-            self.note("one", n, dtype, gpus, times)
 
     def host(self, n: int, dtype: str) -> None:
         """A product of host arrays, by one and by all."""
@@ -109,7 +87,7 @@ class Machine:
         for gpus, backend in self.backends():
             times = self.timed(lambda backend=backend: gemm.gemm(a, b, out=out, backend=backend))
             check(a, b, out)
-            self.note("host", n, dtype, gpus, times)
+            self.note(n, dtype, gpus, times)
 
     def backends(self) -> Iterator[tuple[int, str]]:
         """How many GPUs multiply by which name."""
@@ -118,20 +96,11 @@ class Machine:
             yield len(self.devices), "cuda:all"
 
     def torch(self, n: int, dtype: str) -> None:
-        """PyTorch's time on one GPU."""
+        """PyTorch's time on one GPU, from host to host."""
         import torch
 
-        a, b = (torch.randn(n, n, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
-        out = torch.empty_like(a)
-        self.note("one", n, dtype, 1, self.timed(lambda: torch.mm(a, b, out=out)), "torch")
-
-    def links(self) -> list[Row]:
-        """Of each pair of GPUs."""
-        return [
-            {"from": y.key, "to": x.key, "rate": cuda_peers.rate(x.handle, y.handle),
-             "direct": cuda_peers.connect(x.handle, y.handle)}
-            for x in self.devices for y in self.devices if x is not y
-        ]  # fmt: skip
+        a, b = (torch.randn(n, n).to(getattr(torch, dtype)) for _ in range(2))
+        self.note(n, dtype, 1, self.timed(lambda: torch.mm(a.cuda(), b.cuda()).cpu()), "torch")
 
 
 def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
@@ -165,7 +134,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--size", type=positive, default=32768)
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"], metavar="NAME[,NAME…]")
     parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--ways", type=listed, default=list(WAYS), metavar="NAME[,NAME…]")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
@@ -173,19 +141,15 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Time, print, write."""
     options = arguments().parse_args()
-    if unknown := set(options.ways) - set(WAYS):
-        raise SystemExit(f"--ways takes {', '.join(WAYS)}, not {', '.join(sorted(unknown))}")
     try:
         machine = Machine(options.rounds)
     except BackendUnavailable as error:
         raise SystemExit(str(error)) from error
     absent, n = missing(), options.size
-    print(f"{'way':8} {'n':>6} {'dtype':>9} {'GPUs':>4} {'':>9} {'ms':>10} {'TFLOP/s':>9}  speedup")
+    print(f"{'n':>6} {'dtype':>9} {'GPUs':>4} {'':>9} {'ms':>10} {'TFLOP/s':>9}  speedup")
     for dtype in options.dtypes:
         dtype_of(dtype)
-        for way in WAYS:
-            if way in options.ways:
-                getattr(machine, way)(n, dtype)
+        machine.host(n, dtype)
         if "torch" not in absent:
             machine.torch(n, dtype)
     for peer, why in absent.items():
@@ -193,7 +157,7 @@ def main() -> int:
     if options.json:
         save_json(options.json, {
             "schema": "gemm-multi-gpu/1", **report.head(), "rounds": options.rounds,
-            "devices": [report.device_facts(device) for device in machine.devices], "links": machine.links(),
+            "devices": [report.device_facts(device) for device in machine.devices],
             "results": machine.results, "absent": absent,
         })  # fmt: skip
     return 0

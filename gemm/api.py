@@ -51,10 +51,10 @@ def gemm(
             (k + 2)·2⁻²⁴; and sums of float16 in float16, u = 2⁻¹¹, as long as none exceeds 65504.
         reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
         backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
-            "hybrid": large products of host arrays by the CPU and the fastest other device at once, each a share of the
-            rows; the better one alone where that gains nothing; arrays on a device there. The shares follow measured
-            times, and with them the last bits of elements that both round differently, but for reproducible=True.
-            "cuda:all": by all GPUs at once, each a rectangle of the result; by one where that is sooner.
+            "hybrid": large products of host arrays by the CPU and the fastest other device at once. "cuda:all": by all
+            GPUs at once. Each device computes a rectangle of the result; one computes all of it where more gain
+            nothing. The shares follow predicted times. Except with reproducible=True, devices may round elements
+            differently. Arrays on a device are multiplied there.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
         bias: (n,) or (1, n): added to each row of the result; (m, 1): to each column ((m,) where b is a column). It is
             rounded to the result's dtype and the same for all of a batch.
@@ -111,7 +111,7 @@ class GemmPlan:
     """A product whose checks and choice are done: call it on operands like those it was made for.
 
     Attributes:
-        kernel, device: names of what will run, of backend="hybrid" both sides'. seconds: its predicted time.
+        kernel, device: names of what will run, joined by " + " where several devices do. seconds: its predicted time.
         reason: why it was chosen.
         candidates: all that were weighed, with their predicted times or why they cannot run.
         operands: {name: what a device does with it}, "used in place", "packed on the device" or "copied"; empty for

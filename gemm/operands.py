@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gemm.problem import EXTRA, Device, DeviceView, Operand
+from gemm.problem import EXTRA, DeviceView, Operand
 
 PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
 LINE = 64  # bytes of a cache line
@@ -191,57 +190,3 @@ def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, An
     left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
     right = part(b, {axis: r for axis, r in cut.items() if axis != rows})
     return left, right, None if c is None else part(c, cut), part(out, cut)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A matrix in blocks, each on a GPU; or a stack that is one block.
-
-    Attributes:
-        rows, columns: 0 and the ends of the blocks along each axis. blocks: [row][column].
-    """
-
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    blocks: tuple[tuple[DeviceView, ...], ...]
-
-    @classmethod
-    def of(cls, view: DeviceView) -> Spread:
-        """All of it in one block."""
-        return cls((0, view.shape[-2]), (0, view.shape[-1]), ((view,),))
-
-    @property
-    def all(self) -> list[DeviceView]:
-        """The blocks."""
-        return [block for row in self.blocks for block in row]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.blocks[0][0].shape[:-2], self.rows[-1], self.columns[-1])
-
-    def pieces(self, cut: Cut) -> Iterator[tuple[DeviceView, Cut]]:
-        """What each block has of the part `cut`, and where that is in the part."""
-        down, across = len(self.shape) - 2, len(self.shape) - 1
-        of = [
-            [(at, max(low, first), min(high, last)) for at, (low, high) in enumerate(pairwise(ends))]
-            for ends, (first, last) in ((x, cut.get(axis, (0, x[-1])))
-            for axis, x in ((down, self.rows), (across, self.columns)))
-        ]  # fmt: skip
-        outer = {axis: r for axis, r in cut.items() if axis < down}
-        top, left = (cut.get(axis, (0, 0))[0] for axis in (down, across))
-        for i, r0, r1 in of[0]:
-            for j, c0, c1 in of[1]:
-                if r0 < r1 and c0 < c1:
-                    y, x = self.rows[i], self.columns[j]
-                    own = part(self.blocks[i][j], outer | {down: (r0 - y, r1 - y), across: (c0 - x, c1 - x)})
-                    yield own, {down: (r0 - top, r1 - top), across: (c0 - left, c1 - left)}
-
-    def on(self, device: Device, cut: Cut) -> DeviceView | None:
-        """The part `cut` if all of it lies in one block on `device`, else None."""
-        found = [view for view, _ in self.pieces(cut)]
-        return found[0] if len(found) == 1 and found[0].device.handle is device.handle else None
-
-    def like(self, cut: Cut) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape of the part `cut`, and strides of some array of that shape in the blocks' order of axes."""
-        shape = tuple(cut[axis][1] - cut[axis][0] if axis in cut else n for axis, n in enumerate(self.shape))
-        return shape, self.blocks[0][0].strides

@@ -14,7 +14,7 @@ import gemm
 from gemm import repeat, sources
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.cli import main, tune
-from gemm.dispatch import choice, correction, entrants, fit, probe, registry, trust
+from gemm.dispatch import correction, delivery, entrants, fit, probe, registry, trust
 from gemm.problem import Device, Problem
 
 HOST = Device("cpu", "cpu:0", "a CPU", features=frozenset({"avx2", "fma"}), limits={"threads": 4})
@@ -139,8 +139,8 @@ class Clock:
 
     def __init__(self, monkeypatch, seconds):
         self.now, self.launched, self._seconds = 0.0, [], seconds
-        monkeypatch.setattr(choice.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(choice, "launcher", self._launcher)
+        monkeypatch.setattr(delivery.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(delivery, "launcher", self._launcher)
 
     def _launcher(self, plan):
         def launch(*operands):
@@ -153,12 +153,12 @@ class Clock:
 def products(count, **more):
     a = np.ones((1024, 1024), np.float32)
     problem = Problem("float32", 1024, 1024, 1024, **more)
-    return [choice.run(problem, "auto", None, a, a, None, a, 1.0, 0.0) for _ in range(count)]
+    return [delivery.run(problem, "auto", None, a, a, None, a, 1.0, 0.0) for _ in range(count)]
 
 
 class TestWhileAProgramRuns:
     def test_what_is_slower_than_predicted_gives_way(self, machine, monkeypatch):
-        first = choice.choose(SQUARE)
+        first = delivery.choose(SQUARE)
         assert math.isfinite(first.rival)
         other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
@@ -170,7 +170,7 @@ class TestWhileAProgramRuns:
     def test_one_slow_sample_clears_nothing(self, machine, monkeypatch):
         """Somebody else had the machine. What is known of other products stays, whatever comes of this class."""
         monkeypatch.setitem(repeat.memos, "known", None)
-        first = choice.choose(SQUARE)
+        first = delivery.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival})
         cleared = []
         monkeypatch.setattr(trust, "forgetful", [*trust.forgetful, lambda: cleared.append(len(clock.launched))])
@@ -185,7 +185,7 @@ class TestWhileAProgramRuns:
 
     def test_what_gives_way_leaves_other_products_to_be_repeated(self, machine, monkeypatch):
         monkeypatch.setitem(repeat.memos, "known", None)
-        first = choice.choose(SQUARE)
+        first = delivery.choose(SQUARE)
         other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
         products(12)
@@ -193,7 +193,7 @@ class TestWhileAProgramRuns:
         assert "known" in repeat.memos
 
     def test_what_is_as_predicted_stays_and_is_soon_certain(self, machine, monkeypatch):
-        first = choice.choose(SQUARE)
+        first = delivery.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: first.seconds})
         delivered = products(8)
         assert set(clock.launched) == {first.device.key}
@@ -205,12 +205,12 @@ class TestWhileAProgramRuns:
         if how == "GEMM_ADAPT=0":
             monkeypatch.setenv("GEMM_ADAPT", "0")
         more = {"reproducible": True} if how == "reproducible" else {}
-        first = choice.choose(Problem("float32", 1024, 1024, 1024, **more))
+        first = delivery.choose(Problem("float32", 1024, 1024, 1024, **more))
         clock = Clock(monkeypatch, {"cpu:0": 50.0, GPU.key: 50.0})
         if how == "named":
             a = np.ones((1024, 1024), np.float32)
             for _ in range(6):
-                choice.run(SQUARE, "cpu", None, a, a, None, a, 1.0, 0.0)
+                delivery.run(SQUARE, "cpu", None, a, a, None, a, 1.0, 0.0)
             assert set(clock.launched) == {"cpu:0"}
         else:
             assert None not in products(6, **more)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "PEERS", "STICKY", "LOG", "SUM"):
+    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
         monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
     monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
     monkeypatch.setenv("CUDA_MACHINE_RACES", "1")

@@ -19,8 +19,7 @@ from gemm import measure as measuring
 from gemm import sources, threads
 from gemm.backends.base import Backend
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, correction, cost, entrants, late, probe, registry, roof, trust
-from gemm.dispatch import choice as choosing
+from gemm.dispatch import child, correction, cost, delivery, entrants, late, probe, registry, roof, trust
 from gemm.errors import KernelFailed
 from gemm.measure import measure
 from gemm.problem import Device, Problem
@@ -113,7 +112,7 @@ def test_a_target_of_another_machine_is_unavailable_with_the_reason():
 
 def test_a_problem_is_chosen_for_once():
     problem = Problem("float32", 30, 31, 32)
-    assert choosing.choose(problem) is choosing.choose(problem)
+    assert delivery.choose(problem) is delivery.choose(problem)
 
 
 def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_device():
@@ -422,14 +421,14 @@ def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatc
 
         return launch
 
-    choosing.forget()
+    delivery.forget()
     for name in ("cpu", "numpy"):
         monkeypatch.setattr(type(registry.backend(name)), "launcher", launcher)
     c = np.full((3, 5), 7, np.float32)
     with pytest.raises(MemoryError, match="packed panels"):
         gemm.gemm(A, B, c, beta=1.0, out=c)
     assert (c == 7).all()
-    choosing.forget()
+    delivery.forget()
 
 
 # The probe against drivers that misbehave. `evil.py` is put on the child's path and joins its backends.

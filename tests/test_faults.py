@@ -29,8 +29,7 @@ from gemm.backends.base import Backend, Kept
 from gemm.backends.opencl import OpenCLBackend
 from gemm.backends.opencl_replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
-from gemm.dispatch import child, cost, entrants, errands, probe, registry, trust
-from gemm.dispatch import choice as choosing
+from gemm.dispatch import child, cost, delivery, entrants, errands, probe, registry, trust
 from gemm.errors import BackendUnavailable, KernelFailed
 from gemm.problem import Device, DeviceView, Problem
 
@@ -139,12 +138,12 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
         monkeypatch.setattr(
             probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
-        choosing.forget()
+        delivery.forget()
         return backend
 
     with errands.waiting():  # for the verification of what would be chosen
         yield planted
-    choosing.forget()
+    delivery.forget()
 
 
 def facts(device: Device, *kernels: str) -> probe.Facts:
@@ -443,7 +442,7 @@ def pocl(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(device.handle, "_programs", {})
     monkeypatch.setattr(device.handle, "_own", threading.local())
     monkeypatch.setattr(device.handle, "_spare", [])
-    choosing.forget()
+    delivery.forget()
     assert gemm.plan(BIG_A, BIG_B).kernel == NAIVE
     return device
 
@@ -494,7 +493,7 @@ def test_errors_of_pyopencl(
     error = opencl_error(kind, code) if kind else UnicodeDecodeError("utf-8", b"\xe9", 0, 1, words)
     multiply = None if call == "out is c" else CALLS[call](BIG_A, BIG_B)  # plans are made before
     if name in ("Kernel", "Program.build"):
-        choosing.launcher.cache_clear()
+        delivery.launcher.cache_clear()
         pocl.handle._programs.clear()
         pocl.handle._own = threading.local()
     injected(monkeypatch, name, error)

@@ -15,7 +15,7 @@ STANDARD = {"atexit", "copy", "dataclasses", "encodings", "hashlib", "heapq", "j
             "traceback"}  # fmt: skip
 OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
 LATER = ("gemm.backends.opencl", "gemm.backends.cuda", "gemm.backends.numpy", "gemm.cli", "gemm.compare",
-         "gemm.dispatch.child", "gemm.dispatch.hybrid", "gemm.dispatch.late", "gemm.dispatch.trial",
+         "gemm.dispatch.child", "gemm.dispatch.late", "gemm.dispatch.split", "gemm.dispatch.trial",
          "gemm.dispatch.tuner", "gemm.report", "gemm.timing", "gemm.verify")  # fmt: skip
 # What finds an editable install brings pathlib and importlib along; the package has them from a wheel, too.
 CODE = """

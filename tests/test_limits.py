@@ -11,7 +11,7 @@ import pytest
 
 import gemm
 from gemm import operands
-from gemm.dispatch import choice, registry
+from gemm.dispatch import delivery, registry
 from gemm.problem import Device, DeviceView
 
 ROWS = [status for status in gemm.kernels() if status.available and status.backend in ("cpu", "numpy")
@@ -101,7 +101,7 @@ def test_products_on_a_gpu_whose_out_is_shifted_over_an_operand(
     emulated_gpu: Any, monkeypatch: pytest.MonkeyPatch, which: str, turned: bool
 ) -> None:
     monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))  # others keep theirs
-    choice.forget()
+    delivery.forget()
     rng = np.random.default_rng(4)
     backend = registry.backend("cuda")
     device = backend.devices()[0]
@@ -121,4 +121,4 @@ def test_products_on_a_gpu_whose_out_is_shifted_over_an_operand(
         out = Place(memory, start + shift, (n, n), (n, 1))
         assert gemm.gemm(given["a"], given["b"], given["c"], beta=0.5, out=out) is out
         np.testing.assert_allclose(memory.copy_to_host(), expected, rtol=1e-5, atol=1e-5)
-    choice.forget()
+    delivery.forget()

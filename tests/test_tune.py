@@ -19,8 +19,7 @@ from gemm import sources
 from gemm.backends.base import Backend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.cli import main
-from gemm.dispatch import choice as choosing
-from gemm.dispatch import probe, registry, search, tuner, tuning
+from gemm.dispatch import delivery, probe, registry, search, tuner, tuning
 from gemm.dispatch.child import Child
 from gemm.dispatch.entrants import Entrant
 from gemm.dispatch.records import LEVELS, Class, Record, document, key_of, parse
@@ -78,7 +77,7 @@ def fresh(tmp_path, monkeypatch):
         sources.cache_dir.cache_clear()
         tuning._shipped.cache_clear()
         probe._memory.clear()
-        choosing.forget()
+        delivery.forget()
 
     forget()
     yield tmp_path
@@ -551,7 +550,7 @@ class TestCommand:
         assert group.fits(device)
         assert (known.kernel, known.shape) == (row.name, (1, 40, 48, 56))
         a, b = np.ones((40, 56), row.dtype), np.ones((56, 48), row.dtype)
-        choosing.forget()
+        delivery.forget()
         plan = gemm.plan(a, b, backend=device.key, kernel=row.name)
         (used,) = [c for c in plan.candidates if c.device.key == device.key]
         assert {name: used.kernel.params[name] for name in row.space} == known.params

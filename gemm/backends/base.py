@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gemm import threads
 from gemm.catalog import Kernel
 from gemm.errors import BackendUnavailable
-from gemm.operands import Cut, Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 Launch = Callable[..., None]
@@ -64,34 +62,6 @@ class Kept:
     """
 
     memory: Any
-
-
-class Part(Protocol):
-    """A part of out = alpha·a·b + beta·c + bias, for one device to compute.
-
-    Attributes:
-        shape: its.
-    """
-
-    shape: tuple[int, ...]
-
-    def enqueue(self, device: Device, launch: Launch, alpha: Any, beta: Any, *, fused: bool) -> None:
-        """Have `device` compute it by `launch`, a kernel's there. `fused`: the bias is the launch's last argument.
-
-        Raises KernelFailed, `spoilt` where c is out and was overwritten by then.
-        """
-
-
-class Enqueued(Protocol):
-    """Work on several devices of a backend, none of which is waited for: see Backend.in_order. Raises KernelFailed."""
-
-    def part(
-        self, a: Spread, b: Spread, c: Spread | None, out: Spread, bias: Spread | None, cut: Cut, *, chained: bool
-    ) -> Part:
-        """The part `cut`, of one block of `out` or of a stack that is one. c is `out` itself where it is the same.
-
-        chained: its sums may be cut along k, each part rounded to out's type.
-        """
 
 
 class Drivers:
@@ -219,14 +189,3 @@ class Backend(ABC):
 
     copying: ClassVar[float] = 0.0
     """Bytes a second that the host's threads copy for all devices together, of operands in host memory."""
-
-    def rate(self, device: Device, other: Device) -> float:
-        """Bytes a second that `device` fetches from the memory of `other`."""
-        raise TypeError(f"{self.name} does not copy between devices")
-
-    def in_order(self, of: Iterable[Spread]) -> AbstractContextManager[Enqueued]:
-        """Work on several devices that is in order with what else is enqueued for these operands.
-
-        It begins after what their queues hold when the context is entered; what they get after it waits for the work.
-        """
-        raise TypeError(f"{self.name} does not spread a product over devices")

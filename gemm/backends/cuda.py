@@ -6,13 +6,11 @@ __cuda_array_interface__ or DLPack) are multiplied in place, in order on their o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import ClassVar, cast
 
 import numpy as np
 
-from gemm.backends import cuda_arrays, cuda_panels, cuda_peers, cuda_summa
+from gemm.backends import cuda_arrays, cuda_panels
 from gemm.backends.base import Backend, Drivers, Launch
 from gemm.backends.cuda_api import cuda
 from gemm.backends.cuda_driver import find_devices
@@ -20,7 +18,6 @@ from gemm.backends.cuda_keep import keep
 from gemm.backends.cuda_launch import Launcher
 from gemm.backends.cuda_staging import TOGETHER
 from gemm.catalog import Kernel
-from gemm.operands import Spread
 from gemm.problem import Device, DeviceView, Operand, Problem
 
 
@@ -68,9 +65,3 @@ class CudaBackend(Backend):
             cuda().cuCtxSynchronize()
 
     copying: ClassVar[float] = cuda_panels.HOST
-
-    def rate(self, device: Device, other: Device) -> float:
-        return cuda_peers.rate(device.handle, other.handle)
-
-    def in_order(self, of: Iterable[Spread]) -> AbstractContextManager[cuda_summa.Enqueued]:
-        return cuda_summa.in_order(of)

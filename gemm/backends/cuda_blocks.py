@@ -55,11 +55,11 @@ class Block:
 
 def block(array: np.ndarray, *, padded: bool = True) -> Block:
     """The Block of `array`, of an element or more. Results are not `padded`: gaps in them would be read as they are."""
-    return lay(array.shape, array.strides, array.dtype.itemsize, padded)
+    return _lay(array.shape, array.strides, array.dtype.itemsize, padded)
 
 
 @lru_cache(maxsize=1024)
-def lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
+def _lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
     """`block` of an array of that shape and those strides."""
     steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
     axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))

@@ -49,7 +49,7 @@ HOLDING: dict[str, Signs] = {
 }
 """Backends with memory of their own, whose Backend.view is asked of arrays with such signs, and of no others."""
 SPREADING = ("cuda",)
-"""Backends that compute one product on several of their devices (Backend.in_order), as backend="cuda:all" asks."""
+"""Backends that compute one product on several of their devices, as backend="cuda:all" asks."""
 
 KERNELS: tuple[Kernel, ...] = (
     *CPU,

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 
-from gemm.backends.base import Converting, Launch
 from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
-from gemm.dispatch import correction, cost, entrants, errands, probe, registry, trust, tuning
+from gemm.dispatch import cost, entrants, errands, probe, registry, trust
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
-from gemm.dispatch.plan import ALL, HYBRID, Candidate, Plan, Split
-from gemm.epilogue import Finishing
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, DeviceView, Operand, Problem
+from gemm.dispatch.plan import Candidate, Plan
+from gemm.errors import BackendUnavailable
+from gemm.problem import Device, Problem
 
 log = logging.getLogger("gemm")
 
@@ -30,10 +25,10 @@ def choose(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
     without: frozenset[tuple[str, str]] = frozenset(),
 ) -> Plan:  # fmt: skip
-    """The plan for `problem`.
+    """The plan for `problem` on one device.
 
     Args:
-        backend: "auto", "hybrid", "cuda:all", a backend, a target or a device key.
+        backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" are all of their devices.
         kernel: a catalog row's name, or None.
         held_by: the device that holds the operands, None for the host.
         without: (kernel, device) pairs that have already failed in this call.
@@ -42,25 +37,6 @@ def choose(
         ValueError: an unknown name, or a kernel that this problem's arguments rule out.
         BackendUnavailable: what was named cannot run here.
     """
-    if backend == HYBRID and kernel is None and held_by is None and not without:
-        from gemm.dispatch import hybrid  # which has its sides chosen here
-
-        return hybrid.choose(problem)
-    if backend in ALL and not without:
-        from gemm.dispatch import several  # likewise
-
-        return several.choose(problem, backend, kernel, held_by)
-    return _choice(problem, backend, kernel, held_by, without)
-
-
-def alone(problem: Problem) -> Plan:
-    """The best plan for backend="hybrid" that is no Split."""
-    return _choice(problem, HYBRID, None, None, frozenset())
-
-
-def _choice(
-    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]]
-) -> Plan:
     patient = backend != "auto" or errands.patient()
     return _choose(problem, backend, kernel, held_by, without, patient, trust.generation)
 
@@ -250,11 +226,6 @@ def candidates(
     return _considered(problem, backend, kernel, held_by).weighed()
 
 
-def soonest(problem: Problem, backend: str) -> Candidate | None:
-    """The candidate of the least predicted time; a late one may not be verified yet."""
-    return _considered(problem, backend, None, None).peek()
-
-
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
     """The error for a choice without candidates."""
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
@@ -280,104 +251,4 @@ def _since(candidate: Candidate) -> str:
     return f"{kernel.name} {trust.known_to_fail(kernel, device) or 'failed'}"
 
 
-@lru_cache(maxsize=4096)
-def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
-    if isinstance(plan, Split):
-        if plan.problem.device != "host":
-            from gemm.dispatch.device_split import DeviceSplitLaunch
-
-            return DeviceSplitLaunch(plan)
-        from gemm.dispatch.together import SplitLaunch
-
-        return SplitLaunch(plan)
-    problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
-    backend = registry.backend(plan.kernel.backend)
-    if problem.inputs == plan.kernel.inputs:
-        launch = backend.launcher(plan.kernel, plan.device, problem)
-    else:
-        launch = Converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
-    return launch if problem == plan.problem else Finishing(launch, plan.problem)
-
-
 trust.forgetful.append(_choose.cache_clear)
-
-
-def forget() -> None:
-    """Drop cached choices and launches, as if the process had just started; demotions stay."""
-    launcher.cache_clear()
-    tuning.forget()
-    correction.forget()
-    trust.forget_choices()
-
-
-def deliver(
-    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, attempt: Callable[[Plan], None],
-    plan: Plan | None = None,
-) -> Plan | None:  # fmt: skip
-    """Try `attempt` with `plan`, if given, and the best candidates until one does not fail; what fails is demoted.
-
-    Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered if the next product
-    like this one will be given to it, too. When no candidate is left it raises MemoryError, if one lacked memory, or
-    BackendUnavailable, with what each has failed of; and RuntimeError when an operand is no longer what it was.
-    """
-    without: frozenset[tuple[str, str]] = frozenset()
-    failures: list[KernelFailed] = []
-    if plan is not None and (isinstance(plan, Split) or plan.meanwhile or trust.failed(plan.kernel, plan.device)):
-        plan = None
-    while True:
-        try:
-            plan = plan or choose(problem, backend, kernel, held_by, without)
-        except BackendUnavailable as error:
-            if not failures:
-                raise
-            causes = dict.fromkeys(map(str, failures))
-            if any(failure.memory for failure in failures):
-                raise MemoryError("; ".join(causes)) from failures[-1]
-            others = [cause for cause in causes if cause not in error.cause]
-            raise BackendUnavailable(error.backend, "; ".join([*others, error.cause])) from failures[-1]
-        try:
-            attempt(plan)
-            return None if any(failure.memory for failure in failures) else plan
-        except (KernelFailed, MemoryError) as error:
-            failures.append(failure := KernelFailed.of(error))
-            trust.demote(plan.kernel, plan.device, failure)
-            if failure.spoilt:
-                raise RuntimeError(str(failure)) from error
-            without, plan = without | {(plan.kernel.name, plan.device.key)}, None
-
-
-def run(
-    problem: Problem, backend: str, kernel: str | None,
-    a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float, bias: Operand | None = None,
-    first: tuple[Plan, Launch] | None = None,
-) -> Plan | None:  # fmt: skip
-    """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
-
-    Returns None, too, while it is in doubt whether that is the best one (gemm.dispatch.correction), or it stands in for
-    one that is not known yet. Inputs (and an
-    `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
-    """
-
-    operands = (a, b, c, out, alpha, beta, *((bias,) if problem.fused else ()))
-
-    def attempt(plan: Plan) -> None:
-        launch = first[1] if first and plan is first[0] else launcher(plan)
-        doubtful = plan.rival < math.inf and correction.doubtful(plan)
-        start = time.perf_counter()
-        try:
-            launch(*operands)
-        except (KernelFailed, MemoryError) as error:
-            if isinstance(error, MemoryError) or error.memory:
-                given = {"a": a, "b": b, "c": c, "out": out}
-                sizes = [f"{name} has {x.size * x.dtype.itemsize}" for name, x in given.items() if x is not None]
-                error.args = (f"{KernelFailed.of(error)} (bytes: {', '.join(sizes)})",)
-            raise
-        if doubtful:
-            correction.learn(plan, time.perf_counter() - start)
-
-    held_by = out.device if isinstance(out, DeviceView) else None
-    delivered = deliver(problem, backend, kernel, held_by, attempt, first and first[0])
-    if delivered is None or delivered.meanwhile:
-        return None
-    return delivered if delivered.rival == math.inf or not correction.doubtful(delivered) else None

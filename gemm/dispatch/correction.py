@@ -9,8 +9,7 @@ While a program runs, only what is in doubt is timed: products of host arrays fo
 take less than `DOUBT` times as long. Of each class the first one warms up and the next `TIMES` are timed, and what
 proves slower than the other device is predicted to be is chosen no more; so a class changes its device as often as
 there are devices at most. Choices where nothing is in doubt cost nothing more. GEMM_ADAPT=0 turns this off;
-reproducible products neither teach nor learn. What gemm.dispatch.hybrid learns is counted and kept here as well
-(`tell`, `told`), under subjects of its own.
+reproducible products neither teach nor learn.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MOST = 8.0
 """More is no error of the model: something else went on."""
 
 Subject = tuple[str, str]
-"""A device's key, and the type of host operands or the label of a kernel that reads resident ones; or hybrid's."""
+"""A device's key, and the type of host operands or the label of a kernel that reads resident ones."""
 Table = dict[Subject, dict[tuple[int, ...], float]]
 """{subject: {`Problem.octaves`: logarithm of what was measured ÷ predicted}}."""
 
@@ -158,33 +157,6 @@ def learn(plan: Plan, seconds: float) -> None:
     # Only when all are timed: a single one may have been disturbed. Products of a class in doubt are not repeated.
     if count == TIMES + 1 and model * math.exp(_fitted_surface(whose).get(at, 0.0) + known[at]) > plan.rival:
         trust.forget_choices(repeated=False)
-
-
-def tries(whose: Subject, at: tuple[int, ...]) -> int:
-    """How often `tell` was told of a class."""
-    return _counts.get((whose, "", at), 0)
-
-
-def told(whose: Subject, at: tuple[int, ...]) -> float | None:
-    """What `tell` or `put` has kept of a class."""
-    return _learned.get(whose, {}).get(at)
-
-
-def tell(whose: Subject, at: tuple[int, ...], late: float) -> bool:
-    """A product of a class took so much longer than predicted (`error`). The first one warms up, of the others the
-    least is kept; returns whether it is this one."""
-    key = whose, "", at
-    count = _counts[key] = _counts.get(key, 0) + 1
-    before = told(whose, at)
-    if count == 1 or (before is not None and before <= late):
-        return False
-    put(whose, at, late)
-    return True
-
-
-def put(whose: Subject, at: tuple[int, ...], value: float) -> None:
-    """Have `told` give `value`."""
-    _learned.setdefault(whose, {})[at] = value
 
 
 def forget() -> None:

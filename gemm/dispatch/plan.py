@@ -10,9 +10,13 @@ from gemm.catalog import SPREADING, Kernel
 from gemm.problem import Device, Problem
 
 HYBRID = "hybrid"
-"""The name for the CPU and a device at once; see gemm.dispatch.hybrid."""
+"""The name for the CPU and the fastest other device at once; see gemm.dispatch.split."""
 ALL = {f"{name}:all": name for name in SPREADING}
-"""{the name for all devices of a backend at once, "cuda:all": the backend}; see gemm.dispatch.several."""
+"""{the name for all devices of a backend at once, "cuda:all": the backend}; see gemm.dispatch.split."""
+SPLIT = frozenset((HYBRID, *ALL))
+"""The names for several devices at once."""
+Part = tuple[tuple[str, int, int], ...]
+"""A part of a product: (axis, start, stop) of each axis that is cut, a field of Problem, "m", "n" or "batch"."""
 CALL = 2e-6
 """Seconds of a call that only enters native code."""
 
@@ -94,19 +98,17 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Plan):
-    """A product in parts that several devices compute at once.
+    """A product in parts that several devices compute at once; see gemm.dispatch.split.
 
-    It is chosen anew for each product, as measured times may move the cuts. `kernel` and `device` are the first side's,
-    `seconds` are those until the last side is done.
+    It is chosen anew for each product, as a device may have failed. `kernel` and `device` are the first side's,
+    `seconds` are those until the last side ends.
 
     Attributes:
-        backend: what was asked for, HYBRID or one of ALL. named: the kernel that was, or None.
-        sides: a plan each; one of them has everything where that turned out to be sooner.
-        cuts: the part of each side: (axis, start, stop) of each axis that is cut, a field of Problem, "m", "n" or
-            "batch".
+        backend: what was asked for, one of SPLIT. named: the kernel that was, or None.
+        sides: the plans of the parts. cuts: the parts.
     """
 
     backend: str
     sides: tuple[Plan, ...]
-    cuts: tuple[tuple[tuple[str, int, int], ...], ...]
+    cuts: tuple[Part, ...]
     named: str | None = None

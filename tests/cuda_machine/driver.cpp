@@ -20,12 +20,11 @@ struct Allocation {
     char *base;
     size_t mapped, size;
     int device;
-    bool host, registered, pooled;
+    bool host, registered;
 };
 std::map<uint64_t, Allocation> allocations;
 size_t allocated[DEVICES];
-bool reaches[DEVICES][DEVICES], pool_reached[DEVICES][DEVICES]; // [who][whose memory], [whose pool][by whom]
-thread_local std::vector<int> contexts;                         // ordinals
+thread_local std::vector<int> contexts; // ordinals
 
 int setting(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -125,7 +124,7 @@ bool pinned(const void *pointer) {
     return holder(pointer) != nullptr;
 }
 
-// Whether the memory of `pointer` is not another device's: then only copies between peers may touch it.
+// Whether the memory of `pointer` is not another device's, which nothing here may touch.
 bool near(const void *pointer, int on) {
     const Allocation *found = holder(pointer);
     return !found || found->host || found->device == on;
@@ -135,7 +134,7 @@ int devices() {
     return std::min(setting("CUDA_MACHINE_DEVICES", 1), DEVICES);
 }
 
-// While a kernel runs on a device, memory of others that it was given no access to is not there.
+// While a kernel runs on a device, memory of others is not there.
 class Apart {
     std::vector<const Allocation *> hidden;
 
@@ -146,8 +145,7 @@ class Apart {
   public:
     explicit Apart(int on) {
         for (const auto &[address, a] : allocations) {
-            const bool reached = a.pooled ? pool_reached[a.device][on] : reaches[on][a.device];
-            if (a.host || a.device == on || reached) continue;
+            if (a.host || a.device == on) continue;
             protect(&a, PROT_NONE);
             hidden.push_back(&a);
         }
@@ -182,7 +180,7 @@ static int allocate(uint64_t *address, size_t size, bool host, int pool = -1) {
     *address = ((uint64_t)base + used - size) & ~(uint64_t)255;
     memset((void *)*address, 0xFF, std::min(size, (size_t)64 << 20));
     memset((char *)*address + size, 0xA5, (size_t)(base + used - (char *)*address) - size);
-    allocations[*address] = {base, mapped, size, on, host, false, pool >= 0};
+    allocations[*address] = {base, mapped, size, on, host, false};
     if (!host) allocated[on] += size;
     return 0;
 }
@@ -475,36 +473,6 @@ API cuCtxGetDevice(int *on) {
     return 0;
 }
 
-// ---- Peers.
-
-API cuDeviceCanAccessPeer(int *can, int on, int other) {
-    ENTER(" %d %d", on, other);
-    *can = on != other && setting("CUDA_MACHINE_PEERS", 1);
-    return 0;
-}
-API cuCtxEnablePeerAccess(void *context, unsigned flags) {
-    ENTER(" %p", context);
-    const int other = (int)(uintptr_t)context - 1;
-    if (device() < 0 || flags) return device() < 0 ? 201 : 1;
-    if (other == device() || !setting("CUDA_MACHINE_PEERS", 1)) return 217;
-    if (reaches[device()][other]) return 704;
-    reaches[device()][other] = true;
-    return 0;
-}
-struct AccessDesc {
-    int kind, device, flags;
-};
-API cuMemPoolSetAccess(void *pool, const AccessDesc *given, size_t count) {
-    ENTER(" %zu", count);
-    const int whose = (int)(uintptr_t)pool - 1;
-    for (size_t i = 0; i < count; ++i) {
-        if (given[i].kind != 1 || given[i].device < 0 || given[i].device >= devices()) return 1;
-        if (given[i].device == whose || !setting("CUDA_MACHINE_PEERS", 1)) return 217;
-        pool_reached[whose][given[i].device] = given[i].flags == 3;
-    }
-    return 0;
-}
-
 // ---- Memory.
 
 API cuMemGetInfo_v2(size_t *left, size_t *total) {
@@ -573,7 +541,7 @@ API cuMemFreeHost(void *pointer) {
 API cuMemHostRegister_v2(void *pointer, size_t size, unsigned) {
     ENTER(" %zu", size);
     if (allocations.count((uint64_t)pointer)) return 712;
-    allocations[(uint64_t)pointer] = {nullptr, 0, size, device(), true, true, false};
+    allocations[(uint64_t)pointer] = {nullptr, 0, size, device(), true, true};
     return 0;
 }
 API cuMemHostUnregister(void *pointer) {
@@ -767,14 +735,12 @@ static const struct {
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
-    {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
-    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},

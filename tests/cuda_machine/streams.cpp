@@ -310,37 +310,6 @@ API cuMemcpy2DAsync_v2(const Copy2D *c, void *stream) {
     if (c->to.kind == 1 && !pinned(to)) run_to(find(stream), find(stream)->enqueued);
     return status;
 }
-// Between devices: each address must lie on that of its context.
-API cuMemcpyPeerAsync(char *to, void *to_context, const char *from, void *from_context, size_t size, void *stream) {
-    ENTER(" %zu, from %p to %p, stream %p", size, from_context, to_context, stream);
-    if (!near(to, (int)(uintptr_t)to_context - 1) || !near(from, (int)(uintptr_t)from_context - 1)) return 1;
-    return enqueue(stream, "copy", [=] { memcpy(to, from, size); });
-}
-struct PeerSide {
-    size_t x, y, z, level;
-    unsigned kind; // 2 device
-    char *host, *device;
-    void *array, *context;
-    size_t pitch, height;
-    char *begin() const {
-        return device + (z * height + y) * pitch + x;
-    }
-};
-struct Copy3DPeer {
-    PeerSide from, to;
-    size_t width, height, depth;
-};
-API cuMemcpy3DPeerAsync(const Copy3DPeer *c, void *stream) {
-    ENTER(" %zu x %zu x %zu, from %p to %p, stream %p", c->width, c->height, c->depth, c->from.context, c->to.context,
-          stream);
-    const size_t width = c->width, height = c->height, in = c->from.pitch, out = c->to.pitch;
-    if (c->from.kind != 2 || c->to.kind != 2 || c->depth != 1 || width > in || width > out) return 1;
-    char *to = c->to.begin(), *from = c->from.begin();
-    if (!near(to, (int)(uintptr_t)c->to.context - 1) || !near(from, (int)(uintptr_t)c->from.context - 1)) return 1;
-    return enqueue(stream, "copy", [=] {
-        for (size_t y = 0; y < height; ++y) memcpy(to + y * out, from + y * in, width);
-    });
-}
 API cuMemsetD32Async(unsigned *to, unsigned value, size_t count, void *stream) {
     ENTER(" %zu, stream %p", count, stream);
     return enqueue(stream, "set", [=] {
