@@ -79,5 +79,10 @@ def show_config() -> None:
     print(config())
 
 
+def __dir__() -> list[str]:
+    """The public names; modules that are loaded are none of them."""
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__spec__", "__version__"]
+
+
 start()
 del start

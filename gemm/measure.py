@@ -14,8 +14,8 @@ import numpy as np
 from gemm import operands
 from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
-from gemm.dispatch.plan import CALL, Rates
 from gemm.problem import Device, DeviceView, Operand, Problem
+from gemm.rates import CALL, Rates
 from gemm.verify.samples import random_matrix, types_of
 
 LEAST = 16

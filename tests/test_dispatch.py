@@ -23,6 +23,7 @@ from gemm.dispatch import child, correction, cost, delivery, entrants, late, pro
 from gemm.errors import KernelFailed
 from gemm.measure import measure
 from gemm.problem import Device, Problem
+from gemm.rates import Rates
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -119,9 +120,9 @@ def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_devi
     """The source documents' rule, from the launch and transfer terms alone."""
     row = BY_NAME["sgemm_cuda_tile"]
     gpu = Device("cuda", "cuda:0", "a GPU", kind="gpu")
-    gpu_rates = cost.Rates(launch=1e-5, flops=5e12, upload=2e10, download=2e10)
+    gpu_rates = Rates(launch=1e-5, flops=5e12, upload=2e10, download=2e10)
     cpu = Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
-    cpu_rates = cost.Rates(launch=2e-6, flops=2e11)
+    cpu_rates = Rates(launch=2e-6, flops=2e11)
 
     def seconds(n, place="host"):
         problem = Problem("float32", n, n, n, device=place)
@@ -145,7 +146,7 @@ def weigh(name, rates, *shape, **problem):
 
 
 def test_the_model_counts_idle_units_and_launches():
-    rates = cost.Rates(launch=1e-5, flops=4e13)
+    rates = Rates(launch=1e-5, flops=4e13)
     tile, small = "sgemm_generic_tile_128x128", "sgemm_generic_tile_64x32"
     # Four groups on 132 units: not slower per group than 132 of them.
     assert weigh(tile, rates, 256, 256, 64) == weigh(tile, rates, 1408, 1536, 64)
@@ -157,7 +158,7 @@ def test_the_model_counts_idle_units_and_launches():
 
 
 def test_the_model_counts_passes_over_what_a_kernel_streams():
-    rates = cost.Rates(launch=1e-5, flops=4e13, memory=4e12)
+    rates = Rates(launch=1e-5, flops=4e13, memory=4e12)
     few, more, image = "sgemm_generic_skinny_4x4", "sgemm_generic_skinny_16x4", "sgemm_generic_tile_64x64"
     once = weigh(few, rates, 4, 4096, 4096, batch=8)
     assert once == pytest.approx(1e-5 + 8 * 4 * 4096**2 / 4e12, rel=0.1)
@@ -171,7 +172,7 @@ def test_the_model_counts_passes_over_what_a_kernel_streams():
 
 
 def test_the_model_counts_what_is_loaded_by_elements():
-    rates = cost.Rates(launch=1e-5, flops=4e13)
+    rates = Rates(launch=1e-5, flops=4e13)
     direct = "sgemm_generic_tile_direct_32x32"
     whole = weigh(direct, rates, 1024, 1024, 1024)
     assert 1.2 * whole < weigh(direct, rates, 1024, 1024, 1023) < weigh(direct, rates, 1024, 1023, 1023) < 2 * whole
@@ -203,7 +204,7 @@ def test_only_gpus_have_the_memory_timed_that_a_kernel_streams():
 
 
 def test_the_model_counts_the_packing_of_operands():
-    rates = cost.Rates(launch=1e-5, flops=4e13, staged=3e-4)
+    rates = Rates(launch=1e-5, flops=4e13, staged=3e-4)
     tile, naive, image = "sgemm_generic_tile_64x64", "sgemm_generic_naive", "sgemm_adreno_image_8x4"
     assert weigh(tile, rates, 64, 64, 64) < 1e-4
     for shape, layout in (((64, 64, 63), "NNN"), ((63, 64, 64), "NNN"), ((64, 64, 64), "TNN"), ((64, 64, 64), "NTN")):
@@ -215,7 +216,7 @@ def test_the_model_counts_the_packing_of_operands():
 
 
 def test_packing_takes_as_long_as_the_memory_does():
-    known = cost.Rates(launch=1e-5, flops=4e13, staged=3e-4, memory=4e12)
+    known = Rates(launch=1e-5, flops=4e13, staged=3e-4, memory=4e12)
     tile, shape = "sgemm_generic_tile_64x64", (8192, 64, 8191)
     packed, aligned = weigh(tile, known, *shape), weigh(tile, known, 8192, 64, 8192)
     assert packed - aligned == pytest.approx(3e-4 + cost.PACKING * 4 * (8192 + 64) * 8191 / 4e12, rel=0.01)
@@ -248,7 +249,7 @@ def random_rates(rng):
         if rng.random() < 0.7:
             found[name] = 10 ** rng.uniform(*span)
     found["overlaps"] = int(10 ** rng.uniform(3, 9)) if rng.random() < 0.5 else 0
-    return cost.Rates(**found)
+    return Rates(**found)
 
 
 PLAIN = ("sgemm_scalar_4x4", "sgemm_generic_naive", "sgemm_generic_tile_64x64", "sgemm_generic_skinny_16x4",
@@ -273,7 +274,7 @@ def test_the_soonest_is_never_later_than_what_is_predicted(name):
 
 
 def test_the_soonest_of_variants_that_differ_in_what_is_moved_meanwhile():
-    measured = [cost.Rates(launch=1e-5, flops=1e12, upload=1e10, download=1e10, start=1e-5, overlaps=1 << x)
+    measured = [Rates(launch=1e-5, flops=1e12, upload=1e10, download=1e10, start=1e-5, overlaps=1 << x)
                 for x in (10, 30)]  # fmt: skip
     row, problem = BY_NAME["sgemm_generic_naive"], Problem("float32", 2000, 2000, 2000)
     bound = cost.Soonest(row, GPU, measured, moved=True).seconds(problem, problem.flops, problem.moved)
@@ -282,7 +283,7 @@ def test_the_soonest_of_variants_that_differ_in_what_is_moved_meanwhile():
 
 
 def test_the_soonest_of_a_plain_kernel_is_not_merely_low():
-    rates, cpu = cost.Rates(launch=1e-5, flops=1e12), Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
+    rates, cpu = Rates(launch=1e-5, flops=1e12), Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
     row, problem = BY_NAME["sgemm_scalar_4x4"], Problem("float32", 512, 512, 512)
     found = cost.predict(row, cpu, problem, rates).seconds
     assert cost.Soonest(row, cpu, [rates], moved=True).seconds(problem, problem.flops, problem.moved) >= found / 2
@@ -305,7 +306,7 @@ def test_what_was_not_verified_computes_no_product(state):
 
 def test_the_model_charges_no_transfer_for_what_stays_where_it_lies():
     def transfer(name, *places, wrapped=0, beta="x", layout="NNN"):
-        rates = cost.Rates(launch=1e-5, flops=4e13, upload=1.0, download=1.0, staged=3e-4, wrapped=wrapped)
+        rates = Rates(launch=1e-5, flops=4e13, upload=1.0, download=1.0, staged=3e-4, wrapped=wrapped)
         problem = Problem("float32", 64, 128, 256, places=places, beta=beta, layout=layout)
         found = cost.predict(BY_NAME[name], GPU, problem, rates)
         return found.transfer, found.launch
@@ -335,7 +336,7 @@ def test_a_device_is_looked_for_sooner_where_nothing_is_moved():
 
 
 def test_the_model_swaps_operands_as_the_launcher_does():
-    rates = cost.Rates(launch=1e-5, flops=4e12, staged=3e-4)
+    rates = Rates(launch=1e-5, flops=4e12, staged=3e-4)
     dot, skinny = "sgemm_generic_dot_16x4", "sgemm_generic_skinny_4x4"
     tall, flat = (4096, 4, 4096), (4, 4096, 4096)
     assert weigh(dot, rates, *tall) == weigh(dot, rates, *flat, layout="NTN") < 1e-4
@@ -658,7 +659,7 @@ def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
 
 
 def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both():
-    link = cost.Rates(launch=1e-5, flops=5e12, upload=2e10, download=1e10, start=1e-4, overlaps=1 << 20)
+    link = Rates(launch=1e-5, flops=5e12, upload=2e10, download=1e10, start=1e-4, overlaps=1 << 20)
     assert roof.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
     assert roof.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
     assert roof.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
@@ -672,7 +673,7 @@ def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both(
 
 def test_operands_that_numpy_converts_first_cost_that():
     device = next(iter(registry.backend("cpu").devices()))
-    rates = cost.Rates(launch=2e-6, flops=1e11, memory=5e10)
+    rates = Rates(launch=2e-6, flops=1e11, memory=5e10)
     plain = Problem("int32", 4, 3936, 2209)
     narrow = replace(plain, inputs=("int8", "int8"))
     wide, given = (cost.predict(BY_NAME["i32gemm_scalar_4x4"], device, x, rates).seconds for x in (plain, narrow))
@@ -684,7 +685,7 @@ def test_operands_that_numpy_converts_first_cost_that():
 @pytest.mark.parametrize(("name", "step"), [("sgemm_generic_naive", 1), ("sgemm_generic_dot_16x4", 128)])
 def test_an_item_of_a_gpu_takes_time_for_its_outputs(name, step):
     device = Device("opencl", "opencl:9", "a GPU", kind="gpu", limits={"compute_units": 4})
-    row, rates = BY_NAME[name], cost.Rates(launch=1e-5, flops=1e12)
+    row, rates = BY_NAME[name], Rates(launch=1e-5, flops=1e12)
     few, same, more = (
         cost.predict(row, device, Problem("float32", 1024, 1024, k, device=device.key), rates).compute
         for k in (4 * step - step // 2, 4 * step, 16 * step)

@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from gemm.catalog import Kernel
 from gemm.dispatch import roof
-from gemm.dispatch.plan import CALL, Candidate, Rates
+from gemm.dispatch.plan import Candidate
 from gemm.dispatch.records import Record
 from gemm.problem import Device, Problem
+from gemm.rates import CALL, Rates
 
 FEW = 8
 """Rows or columns of a product that takes a device no longer than reading its larger operand."""

@@ -13,9 +13,10 @@ from functools import lru_cache
 
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.dispatch import correction, cost, probe, registry, trust, tuning
-from gemm.dispatch.plan import ALL, HYBRID, Candidate, Rates
+from gemm.dispatch.plan import ALL, HYBRID, Candidate
 from gemm.errors import BackendUnavailable
 from gemm.problem import EXTRA, PRECISIONS, Device, Problem
+from gemm.rates import Rates
 
 
 class Entrant:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from gemm import engine, sources
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.dispatch import errands, tuning
-from gemm.dispatch.plan import Rates
 from gemm.problem import Device
+from gemm.rates import Rates
 from gemm.version import VERSION
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Facts:
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel label, device key): {"ok", "error", and the fields of cost.Rates}}.
+        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.rates.Rates}}.
         memory: {device key: the highest of its kernels' rates of memory}, which stands in for those that have none.
         unavailable: {backend: cause and remedy}. deadly: {backend: what its drivers do to a process}.
     """

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gemm.catalog import Kernel, blocks
-from gemm.dispatch.plan import Candidate, Rates
+from gemm.dispatch.plan import Candidate
 from gemm.problem import Device, Problem
+from gemm.rates import Rates
 
 CALL = 5e-6
 """Seconds of a product too small to matter."""
