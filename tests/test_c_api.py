@@ -122,18 +122,18 @@ def test_products_without_memory(cc: str, prefix: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("header", "given", "missing"), [
-    ("tile.h", (), {"NAME", "T", "MR", "NV", "TALLEST", "TILES", "FMA", "ACCUMULATORS"}),
-    ("tile.h", ("V",), {"VL", "LOAD", "STORE", "SPLAT", "PART", "PART_OF", "LOAD_PART", "STORE_PART"}),
-    ("tile.h", ("TURN", "IN"), {"TURN_DEPTH", "WIDEN_IN", "SPLAT_IN", "LOAD_IN", "LOAD_IN_PART"}),
-    ("panel.h", (), {"KERNEL", "MR", "NV", "VL", "K_GROUP", "A", "B", "C", "SUM", "PA", "PB", "ACC", "ROW", "STEP"}),
-    ("panel.h", ("OFFSET", "ENTER"), {"LESS", "LEAVE"}),
+    ("tile.h", (), "NAME T MR NV TALLEST TILES FMA ACCUMULATORS"),
+    ("tile.h", ("V",), "VL LOAD STORE SPLAT PART PART_OF LOAD_PART STORE_PART"),
+    ("tile.h", ("TURN", "IN"), "TURN_DEPTH WIDEN_IN SPLAT_IN LOAD_IN LOAD_IN_PART"),
+    ("panel.h", (), "KERNEL MR NV VL K_GROUP A B C SUM PA PB ACC ROW STEP"),
+    ("panel.h", ("OFFSET", "ENTER"), "LESS LEAVE"),
 ], ids=str)  # fmt: skip
 def test_a_missing_parameter_of_a_kernel_is_named(
-    cc: str, tmp_path: Path, header: str, given: tuple[str, ...], missing: set[str]
+    cc: str, tmp_path: Path, header: str, given: tuple[str, ...], missing: str
 ) -> None:
     source = tmp_path / "kernel.c"
     source.write_text("".join(f"#define {name}\n" for name in given) + f'#include "{header}"\n', encoding="utf-8")
     command = [cc, "-fsyntax-only", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'gemm' / 'include'}", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode
-    assert missing <= set(re.findall(rf"{header} needs (\w+)", done.stderr)), done.stderr
+    assert set(missing.split()) <= set(re.findall(rf"{header} needs (\w+)", done.stderr)), done.stderr
