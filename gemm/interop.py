@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     exact: bool = False
 
     def has(self, kind: type) -> bool:
-        own = getattr(sys.modules.get(self.library), self.name, ())  # () while another thread imports it
-        return kind is own if self.exact else issubclass(kind, own)
+        own = getattr(sys.modules.get(self.library), self.name, None)  # None while another thread imports it
+        return kind is own if self.exact else isinstance(own, type) and issubclass(kind, own)
 
 
 def read_any(array: Any, name: str) -> Operand:

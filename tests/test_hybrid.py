@@ -350,18 +350,18 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too() -> None:
 def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, which: int) -> None:
     """What was begun is waited for; what was not is not begun later."""
     slow = [Slow(f"side {i}") for i in range(3)]
-    real, started = threading.Thread.start, []
+    real, started = split_launch.start_new_thread, list[Any]()
 
-    def start(thread: threading.Thread) -> None:
+    def start(work: Any, given: Any) -> None:
         if len(started) == which:
             begun(slow[:which])
             for each in slow[:which]:
                 each.go.set()
             raise KeyboardInterrupt
-        started.append(thread)
-        real(thread)
+        started.append(work)
+        real(work, given)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(split_launch, "start_new_thread", start)
     with pytest.raises(KeyboardInterrupt):
         split_launch.at_once([*slow, own(lambda: None)])
     assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
@@ -374,8 +374,8 @@ def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, w
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     """Ctrl-C, or a mistake, between its start and the moment that the other thread takes it."""
-    given: list[threading.Thread] = []
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: given.append(thread))
+    given: list[Any] = []
+    monkeypatch.setattr(split_launch, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
     slow = Slow("side")
 
     def fail() -> None:
@@ -383,27 +383,88 @@ def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch, 
 
     with pytest.raises(error):
         split_launch.at_once([slow, own(fail)])
-    (thread,) = given
-    thread.run()
+    (begin,) = given
+    begin()
     assert not slow.begun.is_set()
 
 
 def test_a_part_that_no_thread_has_begun_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is computed once: the thread finds that nothing is left."""
-    given: list[threading.Thread] = []
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: given.append(thread))
+    given: list[Any] = []
+    monkeypatch.setattr(split_launch, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
     done: list[str] = []
     split_launch.at_once([own(lambda: done.append("other")), own(lambda: done.append("own"))])
-    given[0].run()
+    given[0]()
     assert done == ["own", "other"]
 
 
-def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(thread: Any) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def refused(*_: Any) -> None:
+        raise error("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(split_launch, "start_new_thread", refused)
     CALLS["plain"]()
+
+
+def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c is out, and one side has written its part when the other cannot begin."""
+    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    gemm.gemm(a, b, c, beta=0.5, out=c.copy(), backend="hybrid")
+
+    def refused(*_: Any) -> Any:
+        raise MemoryError("of the split")
+
+    def at_once(sides: Any) -> None:
+        sides[0].work("there")
+        refused()
+
+    monkeypatch.setattr(split_launch, "at_once", at_once)
+    out = c.copy()
+    with pytest.raises(RuntimeError, match="of the split; out, which is c, is partly written"):
+        gemm.gemm(a, b, out, beta=0.5, out=out, backend="hybrid")
+    monkeypatch.setattr(split_launch, "at_once", refused)
+    out = c.copy()
+    gemm.gemm(a, b, out, beta=0.5, out=out, backend="hybrid")  # nothing was written: the next best computes it
+    np.testing.assert_allclose(out, a @ b + 0.5 * c, rtol=1e-3, atol=1e-3)
+
+
+def test_a_wait_that_is_interrupted_goes_on() -> None:
+    """The wait is one step in C, which takes no lock that an interrupt could leave held: an Event's is Python's."""
+    ended: list[bool] = []
+
+    def work() -> None:
+        time.sleep(0.2)
+        ended.append(True)
+
+    side = own(work)
+    real, interrupts = side._told, iter((KeyboardInterrupt, KeyboardInterrupt))
+
+    class Interrupted:
+        put = real.put
+
+        def get(self) -> None:
+            if (error := next(interrupts, None)) is not None:
+                raise error
+            real.get()
+
+    side._told = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        split_launch.at_once([side, own(lambda: time.sleep(0.05))])
+    assert ended == [True]
+    assert next(interrupts, None) is None
+
+
+@pytest.mark.parametrize("kernel", ["nope", "sgemm_scalar_4x4"])
+def test_a_wrong_name_is_refused_before_devices_are_looked_for(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    def looked(**_: Any) -> None:
+        raise AssertionError("looked for devices")
+
+    monkeypatch.setattr(split.probe, "facts", looked)
+    with pytest.raises(ValueError, match="kernel"):
+        gemm.gemm(rand(3, 4), rand(4, 5), backend="hybrid", kernel=kernel)
 
 
 def test_both_sides_compute_at_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

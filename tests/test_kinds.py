@@ -6,6 +6,7 @@ import inspect
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -67,3 +68,17 @@ def test_products_of_a_prepared_b_are_made_elsewhere() -> None:
     assert interop.maker("product", gemm.Prepared, np.ndarray) is None, "a is an operand like others"
     assert interop.maker("tensordot", np.ndarray, gemm.Prepared) is None
     assert interop.maker("product", np.ndarray, np.ndarray) is None
+
+
+def test_a_library_that_is_none_has_no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of other programs put a mock in its place."""
+
+    class Rows(list[Any]):
+        pass
+
+    monkeypatch.setitem(sys.modules, "torch", mock.MagicMock())
+    interop._reader.cache_clear()
+    interop.maker.cache_clear()
+    np.testing.assert_array_equal(gemm.gemm(Rows([[1.0, 2.0], [3.0, 4.0]]), np.eye(2)), [[1, 2], [3, 4]])
+    interop._reader.cache_clear()
+    interop.maker.cache_clear()

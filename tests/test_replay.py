@@ -255,3 +255,11 @@ def test_plans_and_prepared_matrices_forget(queue, enqueued):
         lambda x: cla.to_device(queue, x), lambda x: x.get(),
         lambda x: gemm.prepare(x, kernel=KERNEL, backend=key), kernel=KERNEL,
     )  # fmt: skip
+
+
+def test_a_bias_that_no_kernel_adds_is_refused_as_the_first_time(queue, enqueued):
+    a, b, bias = (cla.to_device(queue, np.ones(shape, np.float32)) for shape in ((5, 7), (7, 6), (6,)))
+    for _ in range(3):
+        gemm.gemm(a, b, kernel=KERNEL)
+        with pytest.raises(TypeError, match="bias"):
+            gemm.gemm(a, b, bias=bias, kernel=KERNEL)

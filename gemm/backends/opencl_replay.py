@@ -126,7 +126,7 @@ class Replay:
         return out
 
 
-def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
+def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
     """What decides the commands of a product of these pyopencl Arrays but for their buffers; None: they may not repeat.
 
     That is so where `out` shares its buffer with an operand other than c, and for Arrays of several queues or of none.
@@ -135,6 +135,8 @@ def signature(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, ...] | None:
     """
     queue, own = a.queue, a.base_data
     if queue is None or (b is not None and b.queue is not queue):
+        return None
+    if bias is not None:  # no OpenCL kernel adds one
         return None
     key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype)
     if b is not None:

@@ -42,8 +42,8 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
     Args:
         generation: `trust.generation`, with which earlier choices end.
     """
+    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)  # which refuses wrong names
     groups = [] if backend == HYBRID and held_by is not None else _groups(backend)
-    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)
     if held_by is not None:
         return best
     found = [[plan for name in group if (plan := _plan(problem, name, kernel))] for group in groups]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,17 @@ class SplitLaunch:
             x, y, z, goal = parts(a, b, c, out, cut)
             if goal.size:
                 sides.append(_side(side, self._run, plan.named, x, y, z, goal, alpha, beta, own))
-        at_once(sides)
+        try:
+            at_once(sides)
+        except REPAIRABLE as error:  # no side's own
+            _refuse_spoilt(error, spoils and any(side.done for side in sides))
+            raise
         well = [side.name for side in sides if side.failure is None]
+        written = bool(well)  # a side that has failed has left its part as it was
         for each in sides:
             if each.failure is not None:
-                _make_up(each, [*well, ALL.get(plan.backend, "auto")], spoils=spoils)
+                _make_up(each, [*well, ALL.get(plan.backend, "auto")], spoils=spoils and written)
+                written = True
 
 
 def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
@@ -72,13 +79,16 @@ class Side:
 
     Attributes:
         name: the device's key, or "cpu". native: the CPU's own kernels compute it. failure: what was raised.
+        done: it was computed, or has failed.
         run: run(backend) computes the part by the best kernel of `backend`. It raises what gemm.dispatch.run does.
     """
 
     def __init__(self, name: str, run: Callable[[str], object], *, native: bool = False) -> None:
         self.name, self.run, self.native = name, run, native
         self.failure: BaseException | None = None
-        self._claims, self._done = dict[str, str](), threading.Event()
+        self.done = False
+        # A queue: Ctrl-C in the midst of waiting for an Event can leave its lock held for good.
+        self._claims, self._told = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
         """Whether the part belongs to `by`. One step, which nothing can interrupt."""
@@ -91,12 +101,14 @@ class Side:
                 self.run(self.name)
             except BaseException as error:
                 self.failure = error
-            self._done.set()
+            self.done = True
+            self._told.put(None)
 
     def settle(self) -> None:
         """Wait for the thread that the part belongs to. If that is none or this one, no other computes it later."""
         if not self._claimed("here"):
-            self._done.wait()
+            while not self.done:
+                self._told.get()
 
 
 def _side(plan: Plan, run: Callable[..., object], kernel: str | None, *given: Any) -> Side:
@@ -119,8 +131,8 @@ def at_once(sides: Sequence[Side]) -> None:
     interrupt: BaseException | None = None
     try:
         for each in others:
-            with suppress(RuntimeError):  # the system has no more threads
-                threading.Thread(target=each.work, args=("there",), name="gemm-split", daemon=True).start()
+            with suppress(RuntimeError, MemoryError):  # the system has no more threads
+                start_new_thread(each.work, ("there",))  # which waits for nothing that Ctrl-C could break
         leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
         with engine.leaving(leaves) if leaves else nullcontext():
             own.work("here")
@@ -148,7 +160,7 @@ def _error(sides: Sequence[Side]) -> BaseException | None:
 def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
     """Compute the part of a side that has failed by the first of `others` that can.
 
-    `spoils`: the other sides have written to an out that is c.
+    `spoils`: other sides have written to an out that is c.
     """
     error = side.failure
     for name in others:
@@ -158,6 +170,11 @@ def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
         except REPAIRABLE as failure:
             error = failure
     assert error is not None
-    if spoils:
-        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+    _refuse_spoilt(error, spoils)
     raise error
+
+
+def _refuse_spoilt(error: BaseException, spoilt: bool) -> None:
+    """Raise RuntimeError if an out that is c is partly written: no other device can compute the product then."""
+    if spoilt:
+        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
