@@ -591,11 +591,11 @@ from gemm import repeat
 first = gemm.gemm(x, y, bias=bias, activation="relu", kernel="sgemm_cuda_tile")
 (known,) = repeat.replays.values()
 other = view(b[1])
-assert known.run(x, y, None, first, bias, 1.0, 0.0) is None, "another signature: out was new"
-second = known.run(x, y, None, None, other, 1.0, 0.0)
+assert known.run((x, y, None, first, bias, 1.0, 0.0)) is None, "another signature: out was new"
+second = known.run((x, y, None, None, other, 1.0, 0.0))
 expected = np.maximum(product() + b[1], 0)
 np.testing.assert_allclose(second.copy_to_host(), expected, rtol=1e-5, atol=1e-5)
-assert known.run(x, y, None, None, None, 1.0, 0.0) is None
+assert known.run((x, y, None, None, None, 1.0, 0.0)) is None
 np.testing.assert_allclose(
     gemm.gemm(x, y, bias=other, activation="relu", kernel="sgemm_cuda_tile").copy_to_host(), expected, 1e-5, 1e-5)
 """
