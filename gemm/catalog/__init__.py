@@ -8,6 +8,7 @@ relative names, so that build.py and others can import it alone, from the folder
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from .cpu import CPU
@@ -17,7 +18,7 @@ from .opencl import OPENCL
 
 __all__ = [
     "BACKENDS", "BUSY", "BY_NAME", "HOLDING", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Kernel",
-    "Signs",
+    "Signs", "simplest",
 ]  # fmt: skip
 
 BACKENDS: dict[str, str] = {
@@ -62,4 +63,13 @@ KERNELS: tuple[Kernel, ...] = (
 INPUTS: frozenset[tuple[str, ...]] = frozenset(row.inputs for row in KERNELS if row.inputs)
 """Pairs of operand types that some kernel takes though the result's is wider."""
 BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
+
+
+@cache
+def simplest(backend: str, dtype: str, inputs: tuple[str, ...] = ()) -> Kernel | None:
+    """A backend's simplest kernel of these types, the last one: it takes any sizes and strides. None: it has none."""
+    rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, inputs)]
+    return rows[-1] if rows else None
+
+
 TARGETS: frozenset[str] = frozenset(row.target for row in KERNELS)

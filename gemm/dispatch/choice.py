@@ -7,7 +7,7 @@ import math
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 
-from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
+from gemm.catalog import HOST_BACKENDS, Kernel, simplest
 from gemm.dispatch import cost, entrants, errands, probe, registry, trust
 from gemm.dispatch.entrants import Entrant, Lineup, admitted, types, unfit
 from gemm.dispatch.plan import Candidate, Plan
@@ -18,7 +18,6 @@ log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
 """Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
-_PLACES = {name: place for place, name in enumerate(BY_NAME)}
 
 
 def choose(
@@ -66,13 +65,13 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
     late.begin(soonest.kernel, soonest.device)
     if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
         return found, True
-    # Nothing that could stand in is verified. Of the simplest kernel, the catalog's last, that takes the least time:
-    # of late rows a tenth. Others are small themselves.
-    there = [each for each in unproven if each.device.key == soonest.device.key]
-    simplest = max(there, key=lambda each: _PLACES[each.kernel.name])
-    near = _seconds(simplest) - _seconds(soonest) <= STAND_IN
-    if soonest.kernel.late and simplest is not soonest and near and late.verified(simplest.kernel, simplest.device):
-        return simplest, True
+    # Nothing that could stand in is verified. To verify the simplest kernel takes a tenth of the time of a late row's.
+    if soonest.kernel.late:
+        plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
+        for each in unproven[1:]:
+            near = each.device.key == soonest.device.key and _seconds(each) - _seconds(soonest) <= STAND_IN
+            if each.kernel is plain and near and late.verified(each.kernel, each.device):
+                return each, True
     return next((each for each in unproven if late.verified(each.kernel, each.device)), found), False
 
 

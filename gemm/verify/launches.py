@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.base import Backend
-from gemm.catalog import KERNELS, Kernel
+from gemm.catalog import Kernel, simplest
 from gemm.plain import matmul
 from gemm.problem import Device, DeviceView, Problem
 from gemm.regimes import name_of
@@ -102,17 +102,11 @@ _NARROW = 64
 """Columns, or rows, of what a chain's second products give."""
 
 
-def plain_row(backend: str, dtype: str) -> Kernel | None:
-    """The simplest kernel of a type, the last one; None where there is none."""
-    rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, ())]
-    return rows[-1] if rows else None
-
-
 def _next(kernel: Kernel) -> Kernel | None:
     """What multiplies the results of `kernel`: itself if it can, or the simplest kernel of their type."""
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs
-    return kernel if own else plain_row(kernel.backend, kernel.dtype)
+    return kernel if own else simplest(kernel.backend, kernel.dtype)
 
 
 def unlinked(kernel: Kernel, device: Device, second: Kernel | None = None) -> str:
@@ -137,7 +131,7 @@ class _Chain:
         self.backend, self.device, self.problem = backend, device, problem
         self.kernel, self.second = kernels
         self.dtype, self.types = types_of(self.kernel)
-        self.first = plain_row(self.kernel.backend, self.types[0].name)
+        self.first = simplest(self.kernel.backend, self.types[0].name)
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k

@@ -14,11 +14,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from gemm import operands
 from gemm.backends.base import Backend
-from gemm.catalog import HOST_BACKENDS, Kernel
+from gemm.catalog import HOST_BACKENDS, Kernel, simplest
 from gemm.plain import matmul
 from gemm.problem import Device, Problem
 from gemm.regimes import BATCHED, regimes, units_of
-from gemm.verify.launches import IN_A_ROW, chain, in_a_row, plain_row, unable, unlinked
+from gemm.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
 from gemm.verify.ordered import check_bits, has_bits
 from gemm.verify.samples import FAR, brief, ones, types_of, wide
 from gemm.verify.single import FULL, QUICK, Mismatch, beyond, check_single
@@ -122,7 +122,7 @@ def planned(
         easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
         found.append(("a chain", partial(chain, backend, device, kernel, hardest if full else easiest, (2,))))
         if full:
-            plain = plain_row(kernel.backend, kernel.dtype)
+            plain = simplest(kernel.backend, kernel.dtype)
             across = partial(chain, backend, device, kernel, hardest, (3,), second=plain)
             found.append(("a chain with the simplest kernel", across))
         if full and far_bytes(kernel, device):
