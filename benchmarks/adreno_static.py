@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from adreno import peers
 from adreno.tool import Case, Failed, figures
 
-from gemm import sources
 from gemm.catalog import KERNELS, Kernel
+from gemm.core import disk_cache
 
 ROOT = Path(__file__).resolve().parents[1]
 GPUS = {"630": "A630", "660": "A660", "740": "A740", "750": "A750", "785": "X1-85"}
@@ -61,7 +61,7 @@ def ours(row: Kernel) -> Case:
     options = " ".join(f"-D {name}={value}" for name, value in defines.items())
     sums = "float16" if row.dtype == "float16" and row.precision == "medium" else "float32"
     group = row.params["WGN"], row.params["WGM"]
-    return Case(row.name, "gemm", row.dtype, sums, sources.read(row), row.entry, group, options)
+    return Case(row.name, "gemm", row.dtype, sums, disk_cache.read(row), row.entry, group, options)
 
 
 def measured(tool: Path, gpus: list[str], clblast: Path | None, llama: Path | None) -> list[dict[str, Any]]:

@@ -38,9 +38,9 @@ from peers.shapes import DTYPES, dtype_of
 
 from gemm.catalog import KERNELS
 from gemm.cli.arguments import positive
-from gemm.dispatch import cost, entrants, probe
-from gemm.dispatch.plan import Candidate
-from gemm.problem import Device, Problem
+from gemm.core.plan import Candidate
+from gemm.core.problem import Device, Problem
+from gemm.select import candidates, cost, probe
 
 
 @dataclass
@@ -104,7 +104,7 @@ def weighed(timed: Timed, facts: probe.Facts | None) -> Iterator[Candidate]:
         if row.backend != device.backend or not row.chosen_on(device.kind, device.features):
             continue
         if cost.modelled(row, device) or (facts and facts.rates(row, device)):
-            found = entrants.Entrant(row, device, problem, facts, trusting=True).weigh(problem)
+            found = candidates.Entrant(row, device, problem, facts, trusting=True).weigh(problem)
             if found.seconds is not None:
                 yield found
 

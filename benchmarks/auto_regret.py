@@ -62,18 +62,20 @@ from peers.ours import Engine, PlainCall
 from peers.shapes import DTYPES, Shape, operands
 
 import gemm
-from gemm import dispatch, report
-from gemm.arguments import Given, Options
-from gemm.backends.base import Backend
-from gemm.call import normalise
+from gemm import execute
+from gemm.backends import registry
+from gemm.bench.peers.base import Loop, Peer
+from gemm.bench.peers.native import native
+from gemm.bench.quiet import Watch
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.compare.peers.base import Loop, Peer
-from gemm.compare.peers.native import native
-from gemm.compare.quiet import Watch
-from gemm.dispatch import correction, probe, registry
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, Problem
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, Problem
+from gemm.frontend import report
+from gemm.frontend.arguments import Given, Options
+from gemm.frontend.call import normalise
+from gemm.select import calibration, probe
 
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and how often each is drawn."""
@@ -165,7 +167,7 @@ def contestants(
     """Whom auto chooses, and everyone's calls, one for each set of operands."""
     a, b, out = sets[0]
     kind = out.dtype
-    for _ in range(0 if drawn.cold else 2 + correction.TIMES):
+    for _ in range(0 if drawn.cold else 2 + calibration.TIMES):
         gemm.gemm(a, b, out=out, dtype=kind)
     chosen = gemm.plan(a, b, out=out, dtype=kind)
     options: dict[str, dict[str, Any]] = {}
@@ -292,11 +294,11 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
                 for x, size in zip(operands(Shape(1, 1, 1), drawn.dtype), ((m, k), (k, n), (m, n)), strict=True)
             )
             asked.append(normalise(Given(a, b), Options(dtype=c.dtype)).problem)
-    dispatch.forget()
+    execute.forget()
     new = []
     for problem in dict.fromkeys(asked):
         start = time.perf_counter()
-        dispatch.choose(problem)
+        execute.choose(problem)
         new.append(time.perf_counter() - start)
     a, b, out = operands(Shape(8, 8, 8), "float32")
     native()
@@ -331,13 +333,13 @@ def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
             problem = Problem(c, *drawn.shape[:3], max(1, drawn.shape.batch), device=drawn.place,
                               inputs=() if a == b == c else (a, b))  # fmt: skip
             with suppress(BackendUnavailable, KernelFailed, TypeError, ValueError):
-                dispatch.choose(problem, held_by=where[drawn.place])
+                execute.choose(problem, held_by=where[drawn.place])
                 asked[problem] = where[drawn.place]
-    dispatch.forget()
+    execute.forget()
     new = []
     for problem, device in asked.items():
         start = time.perf_counter()
-        dispatch.choose(problem, held_by=device)
+        execute.choose(problem, held_by=device)
         new.append(time.perf_counter() - start)
     return figures(new) if new else {}
 

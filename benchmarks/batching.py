@@ -41,11 +41,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from peers.duel import Entry, compete, spread
 
 import gemm
-from gemm import report
+from gemm.bench.peers.base import Loop, Peer, looped
+from gemm.bench.quiet import Watch
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.compare.peers.base import Loop, Peer, looped
-from gemm.compare.quiet import Watch
+from gemm.frontend import report
 
 Call = Callable[[], Any]
 FEW = 1000

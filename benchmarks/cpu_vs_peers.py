@@ -15,7 +15,7 @@ once, without a round.
 
 Like is set against like. Each contestant is prepared as far as its interface goes, then called in a loop at one of two
 levels: C functions (cblas_?gemm of the libraries, NumPy's OpenBLAS among them, and our gemm_run: "gemm") from a
-compiled loop (gemm/compare/peers; needs a C compiler), so that nobody's binding to Python counts; Python functions
+compiled loop (gemm/bench/peers; needs a C compiler), so that nobody's binding to Python counts; Python functions
 (np.matmul(out=), torch.mm(out=), and our plan: "plan") from a loop in Python. A peer's ratio is against us at its own
 level. What Python's users pay as a whole is the family "call".
 
@@ -60,14 +60,14 @@ from peers.families import Contest, Row
 from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
 from peers.tables import shape, show, show_means, show_roofs
 
-from gemm import report
+from gemm.backends import registry
+from gemm.bench.peers import PEERS, load
+from gemm.bench.quiet import Watch
 from gemm.cli import text
 from gemm.cli.arguments import listed, positive, save_json, writable
-from gemm.compare.peers import PEERS, load
-from gemm.compare.quiet import Watch
-from gemm.dispatch import registry
-from gemm.problem import PRECISIONS
-from gemm.threads import granted
+from gemm.core.problem import PRECISIONS
+from gemm.core.threads import granted
+from gemm.frontend import report
 
 LOOSE = 4.0
 """Contract bounds that a peer, which promised none, may err by before it counts as wrong."""

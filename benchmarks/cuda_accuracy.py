@@ -29,12 +29,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gemm
-from gemm import report
+from gemm.backends import registry
 from gemm.catalog import BY_NAME
 from gemm.cli import text
 from gemm.cli.arguments import save_json, shapes
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import report
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

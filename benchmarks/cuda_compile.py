@@ -30,12 +30,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gemm import threads
-from gemm.backends.cuda_compiler import Compiler, compilers, resources
-from gemm.backends.cuda_operand import PACK, PLANES, SPLIT
-from gemm.backends.cuda_recipe import forms
+from gemm.backends.cuda.compiler import Compiler, compilers, resources
+from gemm.backends.cuda.launch_plan import forms
+from gemm.backends.cuda.operand_layout import PACK, PLANES, SPLIT
 from gemm.catalog import KERNELS, Kernel
-from gemm.errors import KernelFailed
+from gemm.core import threads
+from gemm.core.errors import KernelFailed
 
 ARCHITECTURES = (50, 53, 60, 61, 70, 75, 80, 86, 87, 89, 90, 100, 120)
 """Compute capabilities that the package claims; Hopper is also compiled as sm_90a, with its own instructions."""

@@ -34,13 +34,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gemm
-from gemm import phrases, report
+from gemm.backends import registry
+from gemm.bench import phrases
 from gemm.catalog import BY_NAME
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
-from gemm.verify.single import unit
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import report
+from gemm.select.verify.single import unit
 
 IN_A_ROW = 8
 """Launches that nothing waits between."""

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from gemm.dispatch import registry
-from gemm.inventory import kernels
-from gemm.verify.suite import checks
+from gemm.backends import registry
+from gemm.frontend.inventory import kernels
+from gemm.select.verify.suite import checks
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
 """Each tool's options. initcheck does not see what TMA stores, so it is not asked about copies of results: these are

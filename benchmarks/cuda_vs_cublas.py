@@ -43,12 +43,13 @@ from cublas.contestants import UNABLE, Contestant, ours, peers
 from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, label, operands, products, worst_error
 
 import gemm
-from gemm import phrases, report
-from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends import registry
+from gemm.backends.cuda.arrays import DeviceArray
+from gemm.bench import phrases
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import report
 
 _CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
 

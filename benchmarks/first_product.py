@@ -112,8 +112,8 @@ def main() -> int:
     if options.one:
         print(json.dumps(measure(options.one, options.size, options.pause)))
         return 0
-    from gemm import report
     from gemm.cli.arguments import save_json
+    from gemm.frontend import report
 
     document = {"schema": "gemm-first-product/1", **report.head(), "size": options.size, "results": []}
     for what in OPERANDS:

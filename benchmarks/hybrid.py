@@ -44,14 +44,16 @@ from peers.shapes import DTYPES as TYPES
 from peers.shapes import Shape, dtype_of, operands
 
 import gemm
-from gemm import dispatch, report
+from gemm import execute
+from gemm.backends import registry
+from gemm.bench.peers.base import Loop, Peer
+from gemm.bench.quiet import Watch
 from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive, save_json
-from gemm.compare.peers.base import Loop, Peer
-from gemm.compare.quiet import Watch
-from gemm.dispatch import probe, registry
-from gemm.dispatch.plan import Split
-from gemm.problem import Problem
+from gemm.core.plan import Split
+from gemm.core.problem import Problem
+from gemm.frontend import report
+from gemm.select import probe
 
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
@@ -103,7 +105,7 @@ class Product:
             return
         inputs = () if a == b == result else (a, b)
         self.problem = Problem(result, n, n, n, precision=self.precision, inputs=inputs)
-        weighed = [each for each in dispatch.candidates(self.problem, "hybrid") if each.seconds]
+        weighed = [each for each in execute.candidates(self.problem, "hybrid") if each.seconds]
         cpu = min((each.seconds or 0.0 for each in weighed if each.kernel.backend == "cpu"), default=math.inf)
         others = [each for each in weighed if each.kernel.backend not in HOST_BACKENDS]
         if not others:
@@ -135,7 +137,7 @@ class Product:
         if not agree(both.out, cpu.out, self.n):
             raise SystemExit(f"hybrid computes {self.n} × {self.n} × {self.n} {label(self.facts)} wrongly")
         times = {entry.key: entry.median for entry in entries}
-        chosen = dispatch.choose(self.problem, "hybrid")
+        chosen = execute.choose(self.problem, "hybrid")
         sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
         ratio = times["cpu"] / times["device"]
         return {

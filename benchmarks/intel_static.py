@@ -40,10 +40,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from intel import assembly
 
-from gemm import sources
 from gemm.catalog import KERNELS, Kernel
-from gemm.dispatch import tuning
-from gemm.problem import Device
+from gemm.core import disk_cache
+from gemm.core.problem import Device
+from gemm.select import tuning_db
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATIONS = {"bdw": "Gen8", "skl": "Gen9", "icllp": "Gen11", "tgllp": "Gen12", "dg2": "Xe-HPG"}
@@ -81,7 +81,7 @@ def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
         if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):
             for device in GENERATIONS:
                 yield row, device
-                yield from ((tuned, device) for tuned in tuning.variants(row, gpu(device)))
+                yield from ((tuned, device) for tuned in tuning_db.variants(row, gpu(device)))
 
 
 def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int, assembly.Listing]:
@@ -90,7 +90,7 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
     defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cl")
-        file.write_text(sources.read(row), encoding="utf-8")
+        file.write_text(disk_cache.read(row), encoding="utf-8")
         options = " ".join(f"-D {name}={value}" for name, value in defines.items())
         command = [ocloc, "compile", "-file", str(file), "-device", device, "-out_dir", folder, "-options", options]
         dump = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": folder}

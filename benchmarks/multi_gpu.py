@@ -34,10 +34,10 @@ from peers.exact import unit_roundoff
 from peers.shapes import Shape, dtype_of, operands
 
 import gemm
-from gemm import report
+from gemm.backends import registry
 from gemm.cli.arguments import listed, positive, save_json
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import report
 
 CHECKED = 8
 """Rows and columns of the result whose elements are computed anew."""

@@ -41,13 +41,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gemm
-from gemm import phrases, report
+from gemm.backends import registry
+from gemm.bench import phrases
+from gemm.bench.peers.base import Absent
+from gemm.bench.peers.clblast import CLBlast
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.compare.peers.base import Absent
-from gemm.compare.peers.clblast import CLBlast
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import report
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192)
 SKINNY = ((64, 4096, 4096), (16, 8192, 8192), (1, 4096, 4096))

@@ -48,11 +48,11 @@ from peers.duel import spread
 
 import gemm
 import gemm.dask
-from gemm import report
+from gemm.bench.quiet import Watch
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.compare.quiet import Watch
 from gemm.dask.chunks import choose, least_side
+from gemm.frontend import report
 
 CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
     "gemm": partial(gemm.dask.matmul, contraction="sum", chunks=None), "gemm, auto": gemm.dask.matmul,

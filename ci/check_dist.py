@@ -21,7 +21,7 @@ for row in KERNELS:
         missing.append(f"{where} is not in the wheel")
 tuned = sorted(f"gemm/tuned/{file.name}" for file in (Path(__file__).parents[1] / "gemm" / "tuned").glob("*.json"))
 libgemm = ("gemm/include/gemm_cblas.h", "gemm/lib/libgemm.so")
-compared = ("gemm/compare/page.html", "gemm/compare/page.css", "gemm/compare/peers/native.c")
+compared = ("gemm/bench/page.html", "gemm/bench/page.css", "gemm/bench/peers/native.c")
 missing += [
     f"{name} is not in the wheel" for name in ("gemm/py.typed", *libgemm, *compared, *tuned) if name not in shipped
 ]

@@ -26,7 +26,7 @@ suite "NumPy's TestMatmul, gemm.matmul" 50 44 --xfails "$SOURCE/tests/suites/mat
     $tests.test_multiarray -k "TestMatmul and not TestMatmulOperator and not TestMatmulInplace"
 suite "opt_einsum, backend gemm" 7500 6000 --xfails "$SOURCE/tests/suites/opt_einsum.xfails" --through contract --pyargs \
     opt_einsum
-suite "array-api-compat, gemm.namespace" 80 0 --xfails "$SOURCE/tests/suites/array_api_compat.xfails" --through namespace \
+suite "array-api-compat, gemm.numpy_api.namespace" 80 0 --xfails "$SOURCE/tests/suites/array_api_compat.xfails" --through namespace \
     tests -k "numpy and not cupy and not torch and not jax and not dask"
 suite "array-api-strict, within gemm.use" 750 2 --pyargs array_api_strict
 [[ ${#failed[@]} == 0 ]] || die "failed: ${failed[*]}"

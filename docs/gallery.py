@@ -14,7 +14,7 @@ import make_cpu_chart
 import make_cuda_chart
 from mkdocs.structure.files import File, Files
 
-from gemm.compare.comparison import Comparison
+from gemm.bench.comparison import Comparison
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 CPU = {

@@ -10,19 +10,22 @@
 Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
 """
 
-from gemm import interop, namespace, prepared, version
-from gemm.api import GemmPlan, explain, gemm, matmul, plan
-from gemm.arrays import Array, array
-from gemm.contract import matrix_transpose, tensordot, transpose, vecdot
-from gemm.engine import get_num_threads, set_num_threads, start
-from gemm.errors import BackendUnavailable
-from gemm.inventory import backends, kernels
-from gemm.library import get_include, get_library
-from gemm.memory import copied, empty
-from gemm.pending import batching, gemm_many
-from gemm.prepared import Prepared, prepare
-from gemm.summation import einsum
-from gemm.using import use
+from gemm.core import version
+from gemm.core.engine import get_num_threads, set_num_threads, start
+from gemm.core.errors import BackendUnavailable
+from gemm.extras import prepack
+from gemm.extras.batching import batching, gemm_many
+from gemm.extras.libgemm import get_include, get_library
+from gemm.extras.prepack import Prepared, prepare
+from gemm.extras.zero_copy import copied, empty
+from gemm.frontend import interop
+from gemm.frontend.api import GemmPlan, explain, gemm, matmul, plan
+from gemm.frontend.inventory import backends, kernels
+from gemm.numpy_api import namespace
+from gemm.numpy_api.array import Array, array
+from gemm.numpy_api.contractions import matrix_transpose, tensordot, transpose, vecdot
+from gemm.numpy_api.override import use
+from gemm.numpy_api.summation import einsum
 
 __version__ = version.VERSION
 
@@ -67,14 +70,14 @@ def _dask() -> object:
 
 
 interop.KINDS += [
-    interop.Kind("gemm.prepared", "Prepared", interop.read_any, lambda: prepared, only_b=True),
+    interop.Kind("gemm.extras.prepack", "Prepared", interop.read_any, lambda: prepack, only_b=True),
     interop.Kind("dask.array", "Array", interop.read_any, _dask),
 ]
 
 
 def show_config() -> None:
     """Print versions, devices, kernels and caches of this installation, for reports of problems."""
-    from gemm.report import config
+    from gemm.frontend.report import config
 
     print(config())
 

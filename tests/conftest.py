@@ -36,13 +36,14 @@ from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
 
 import gemm
-from gemm.backends import cuda_api, cuda_compiler
-from gemm.backends.cuda import CudaBackend
-from gemm.backends.cuda_launch import Launcher
+from gemm.backends import registry
+from gemm.backends.cuda import api, compiler
+from gemm.backends.cuda.backend import CudaBackend
+from gemm.backends.cuda.launch import Launcher
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
-from gemm.dispatch import registry, unavailable
-from gemm.pending import Batch
-from gemm.problem import EXTRA, NARROW, Device
+from gemm.core.problem import EXTRA, NARROW, Device
+from gemm.extras.batching import Batch
+from gemm.select.candidates import unavailable
 
 if importlib.util.find_spec("ml_dtypes"):
     import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
@@ -365,7 +366,7 @@ def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 def _forget() -> None:
-    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+    for cached in (api.cuda, compiler.compilers, compiler.compiler):
         cached.cache_clear()
 
 

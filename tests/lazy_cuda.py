@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.errors import KernelFailed
+from gemm.core.errors import KernelFailed
 
 Work = Callable[[], bool]
 """Something on a stream; False while it waits for an event."""
@@ -164,7 +164,7 @@ class LazyCuda:
         self.enqueue(stream, lambda: _move(to, source, size))
 
     def cuMemcpy2DAsync(self, address: int, stream: int) -> None:
-        from gemm.backends.cuda_travel import Rows2D
+        from gemm.backends.cuda.transfer import Rows2D
 
         rows = Rows2D.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(Rows2D)))
         source, target = rows.from_host or rows.from_device, rows.to_host or rows.to_device

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import prepared, repeat
-from gemm.dispatch import trust
+from gemm.extras import prepack
+from gemm.frontend import plan_cache
+from gemm.select import verification
 
-API = sys.modules["gemm.api"]
+API = sys.modules["gemm.frontend.api"]
 RNG = np.random.default_rng(7)
 
 
@@ -40,7 +41,7 @@ def long_ways() -> Iterator[list[int]]:
     def counted(real: Any) -> Any:
         return lambda *given, **options: calls.append(1) or real(*given, **options)
 
-    with replaced(API, "normalise", counted), replaced(prepared, "normalise", counted):
+    with replaced(API, "normalise", counted), replaced(prepack, "normalise", counted):
         yield calls
 
 
@@ -50,7 +51,7 @@ def floats(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 def a_thousand_shapes(array: Any, values: Any, *, biased: bool, **options: Any) -> None:
     """Each turn has other scalars, and another bias."""
-    repeat.forget()
+    plan_cache.forget()
     shapes = [(m, n) for m in range(1, 41) for n in range(1, 26)]
     hosts = {shape: (floats(shape[0], 3), floats(3, shape[1]), floats(*shape)) for shape in shapes}
     there = {shape: [array(x) for x in each] for shape, each in hosts.items()}
@@ -96,14 +97,14 @@ def scalars(array: Any, values: Any, **options: Any) -> None:
             )
 
     for pair in [(first, second) for each in SCALARS for first, second in ((each, 2), (1, each), (each, each))]:
-        repeat.forget()
+        plan_cache.forget()
         right = outcome(*pair)
-        repeat.forget()
+        plan_cache.forget()
         for learned in ((1, 1), (0, 1), (1, 0), (0, 0)):
             outcome(*learned)
         for _ in range(2):
             assert outcome(*pair).tobytes() == right.tobytes(), pair
-    repeat.forget()
+    plan_cache.forget()
     outcome(1, 1)
     for wrong in (1j, 1 + 0j, "1", None, [1], np.ones(2)):
         for given in ({"alpha": wrong}, {"beta": wrong}):
@@ -131,26 +132,26 @@ def plans_and_prepared(array: Any, values: Any, keep: Callable[[np.ndarray], Any
     def forgetting(real: Any) -> Any:
         def run(*given: Any, **more: Any) -> Any:
             found = real(*given, **more)
-            worker = threading.Thread(target=trust.forget_choices)
+            worker = threading.Thread(target=verification.forget_choices)
             worker.start(), worker.join()
             return found
 
         return run
 
     ways = {
-        "gemm": (lambda: gemm.gemm(x_, y_, **options), (API.dispatch, "run")),
-        "plan": (lambda: plan(x_, y_), (API.dispatch, "run")),
-        "prepared": (lambda: gemm.gemm(x_, kept), (prepared.Prepared, "_launched")),
+        "gemm": (lambda: gemm.gemm(x_, y_, **options), (API.execute, "run")),
+        "plan": (lambda: plan(x_, y_), (API.execute, "run")),
+        "prepared": (lambda: gemm.gemm(x_, kept), (prepack.Prepared, "_launched")),
     }
     for name, (call, during) in ways.items():
-        trust.forget_choices()
+        verification.forget_choices()
         with replaced(*during, forgetting):
             call()
         for expected in (1, 0):
             with long_ways() as calls:
                 np.testing.assert_array_equal(values(call()), x @ y)
             assert len(calls) == expected, f"{name}: what was chosen before a kernel failed"
-        trust.forget_choices()
+        verification.forget_choices()
         with long_ways() as calls:
             call()
         assert len(calls) == 1, f"{name}: what was learned before a kernel failed"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import repeat
-from gemm.dispatch import errands, probe
+from gemm.frontend import plan_cache
+from gemm.select import background, probe
 
-pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+pytestmark = pytest.mark.skipif(plan_cache.new(1) is None, reason="gemm._memo is not built")
 
 RNG = np.random.default_rng(11)
 
@@ -27,11 +27,11 @@ def known():
 
 @pytest.fixture(autouse=True)
 def fresh():
-    repeat.forget()
-    with errands.waiting():  # what a product verifies is not verified beside it
+    plan_cache.forget()
+    with background.waiting():  # what a product verifies is not verified beside it
         yield
-    assert repeat.current() is None
-    repeat.forget()
+    assert plan_cache.current() is None
+    plan_cache.forget()
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:
@@ -175,7 +175,7 @@ def test_blocks_nest_and_can_be_entered_again(waited):
                 gemm.gemm(a, b)
             assert len(outer) == 2
     assert waited == [2, 2]
-    assert repeat.current() is None
+    assert plan_cache.current() is None
 
 
 def test_an_exception_goes_on_after_the_products_before_it():
@@ -339,7 +339,7 @@ def test_threads_are_independent():
             with gemm.batching() as batch:
                 for a, b, out in given:
                     gemm.gemm(a, b, out=out)
-                if batch is not repeat.current():
+                if batch is not plan_cache.current():
                     failures.append("another thread's")
             if not all(np.allclose(out, a @ b) for a, b, out in given):
                 failures.append("wrong")
@@ -377,7 +377,7 @@ def test_a_thread_that_ends_takes_its_batch_with_it():
     def work() -> None:
         gemm.batching().__enter__()
         gemm.gemm(a, b)
-        found.append(weakref.ref(repeat.current()))
+        found.append(weakref.ref(plan_cache.current()))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -391,7 +391,7 @@ def test_an_error_at_the_flush_names_its_product(monkeypatch):
     given = sets(6, 4, 4, 4)
     gemm.gemm(*given[0][:2], activation="relu")
     gemm.gemm(*given[0][:2], out=given[0][2].copy(), activation="relu")
-    import gemm.pending as pending
+    import gemm.extras.batching as pending
 
     real = pending.at_once
 
@@ -420,7 +420,7 @@ def test_options_are_forgotten_while_products_wait():
     out[...] = 77
     with gemm.batching():
         gemm.gemm(a, b, out=out)
-        repeat.forget()
+        plan_cache.forget()
         gc.collect()
     np.testing.assert_array_equal(out, right)
 
@@ -428,7 +428,7 @@ def test_options_are_forgotten_while_products_wait():
 def test_host_arrays_for_a_device_are_one_stack(monkeypatch):
     if gemm.backends()["opencl"]:
         pytest.skip(gemm.backends()["opencl"])
-    import gemm.pending as pending
+    import gemm.extras.batching as pending
 
     stacks: list[tuple[int, ...]] = []
     real = pending.at_once
@@ -441,7 +441,7 @@ def test_host_arrays_for_a_device_are_one_stack(monkeypatch):
     monkeypatch.setenv("GEMM_ADAPT", "0")  # a second OpenCL device may be near, and the first products be timed
     given = [(numbers(8, 8), numbers(8, 8), numbers(8), np.empty((8, 8), np.float32)) for _ in range(30)]
     gemm.gemm(*given[0][:3], beta=1, backend="opencl")  # its kernel is verified
-    repeat.forget()
+    plan_cache.forget()
     stacks.clear()
     with gemm.batching():
         for a, b, c, out in given:
@@ -459,7 +459,7 @@ def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
         pytest.skip(gemm.backends()["opencl"])
     given = [(numbers(100, 100), numbers(100, 100), numbers(100)) for _ in range(60)]
     right = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]
-    import gemm.pending as pending
+    import gemm.extras.batching as pending
 
     asked: list[int] = []
     device = next(x for x in gemm.kernels() if x.backend == "opencl" and x.dtype == "float32" and x.available)
@@ -468,8 +468,8 @@ def test_many_large_products_ask_where_a_stack_would_be_computed(monkeypatch):
         asked.append(problem.batch)
         return real(problem, kernel=device.name) if len(asked) > 1 else real(problem, "cpu")
 
-    real = pending.dispatch.choose
-    monkeypatch.setattr(pending.dispatch, "choose", choose)
+    real = pending.execute.choose
+    monkeypatch.setattr(pending.execute, "choose", choose)
     for _ in range(2):
         with gemm.batching():
             found = [gemm.gemm(a, b, c, beta=1) for a, b, c in given]

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import dispatch, repeat, resident
-from gemm.backends import cuda_api, cuda_replay, cuda_table
-from gemm.backends.base import Backend
-from gemm.backends.cuda_launch import Launcher
-from gemm.dispatch import late, registry, trust
-from gemm.errors import KernelFailed
+from gemm import execute
+from gemm.backends import registry
+from gemm.backends.cuda import api, pointer_table, replay
+from gemm.backends.cuda.launch import Launcher
+from gemm.core.backend import Backend
+from gemm.core.errors import KernelFailed
+from gemm.extras import pointer_batch
+from gemm.frontend import plan_cache
+from gemm.select import late_verification, verification
 
 RNG = np.random.default_rng(23)
 COUNT = 40
@@ -62,8 +65,8 @@ class Torch:
 @pytest.fixture(autouse=True)
 def verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels count as verified: else others stand in meanwhile, and products are chosen for anew afterwards."""
-    monkeypatch.setattr(late, "record", lambda *_: {"ok": True, "error": ""})
-    trust.forget_choices()
+    monkeypatch.setattr(late_verification, "record", lambda *_: {"ok": True, "error": ""})
+    verification.forget_choices()
 
 
 @pytest.fixture
@@ -87,16 +90,16 @@ def ours(cuda: Backend) -> Ours:
 def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many products each launch of several had."""
     counts: list[int] = []
-    launch = cuda_table.launch
+    launch = pointer_table.launch
 
     def counted(gpu: Any, launches: Any, slot: Any, count: int, *more: Any, **options: Any) -> None:
         launch(gpu, launches, slot, count, *more, **options)
         counts.append(count)
 
-    monkeypatch.setattr(cuda_table, "launch", counted)
-    repeat.replays.clear()
+    monkeypatch.setattr(pointer_table, "launch", counted)
+    plan_cache.replays.clear()
     yield counts
-    repeat.replays.clear()
+    plan_cache.replays.clear()
 
 
 def matrices(count: int = COUNT, shape: tuple[int, int] = (8, 8), dtype: str = "float32") -> Matrices:
@@ -184,7 +187,7 @@ def test_runs_of_several_kinds(ours: Ours, together: list[int]) -> None:
 
 
 def test_dependent_ones_keep_their_order(library: Any, together: list[int]) -> None:
-    count = 3 * resident._LATE
+    count = 3 * pointer_batch._LATE
     p, q = matrices(1), [x / 4 for x in matrices(count)]
     (first,), b = sent(library, p, q)
     chain = [first, *(library.array(x) for x in matrices(count))]
@@ -236,7 +239,7 @@ def test_mistakes_name_their_product(ours: Ours, together: list[int]) -> None:
 
 def failing(times: int) -> Callable[..., None]:
     """What `cuda_table.launch` may meet."""
-    launch, left = cuda_table.launch, [times]
+    launch, left = pointer_table.launch, [times]
 
     def fails(*given: Any, **options: Any) -> None:
         if left[0]:
@@ -252,8 +255,8 @@ def test_failures_are_retried_or_done_without(ours: Ours, monkeypatch: pytest.Mo
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
     demoted: list[str] = []
-    monkeypatch.setattr(trust, "demote", lambda kernel, *_: demoted.append(kernel.name))
-    monkeypatch.setattr(cuda_table, "launch", failing(times))
+    monkeypatch.setattr(verification, "demote", lambda kernel, *_: demoted.append(kernel.name))
+    monkeypatch.setattr(pointer_table, "launch", failing(times))
     check(ours, gemm.gemm_many(a, b, out=out, reproducible=True), expected(p, q))
     assert demoted
     assert (len(demoted) == 1) == (times == 1)
@@ -284,7 +287,7 @@ def test_a_table_is_not_captured(ours: Ours, together: list[int], monkeypatch: p
                 raise KernelFailed("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
             return status
 
-        monkeypatch.setattr(cuda_api.cuda(), "cuStreamIsCapturing", asked, raising=False)
+        monkeypatch.setattr(api.cuda(), "cuStreamIsCapturing", asked, raising=False)
         check(ours, gemm.gemm_many(a, b, out=out, reproducible=True), expected(p, q))
     assert not together
 
@@ -294,16 +297,16 @@ def test_large_ones_are_launched_by_themselves(cuda: Backend) -> None:
     where = "auto", None, device
     worth = []
     for size in (16, 64, 512, 2048):
-        one = gemm.problem.Problem("float32", size, size, size, device=device.key)
-        many = gemm.problem.Problem("float32", size, size, size, batch=32, device=device.key, apart=True)
-        worth.append(resident._worth(many, one, where))
+        one = gemm.core.problem.Problem("float32", size, size, size, device=device.key)
+        many = gemm.core.problem.Problem("float32", size, size, size, batch=32, device=device.key, apart=True)
+        worth.append(pointer_batch._worth(many, one, where))
     assert worth[0]
     assert not worth[-1]
     assert worth == sorted(worth, reverse=True)
 
 
 def test_more_than_a_table_has(ours: Ours, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_replay, "MOST", 32)
+    monkeypatch.setattr(replay, "MOST", 32)
     p, q = matrices(100), matrices(100)
     a, b = sent(ours, p, q)
     check(ours, gemm.gemm_many(a, b, reproducible=True), expected(p, q))
@@ -327,8 +330,8 @@ def test_tables_follow_each_other(ours: Ours, together: list[int]) -> None:
 def test_a_stack_through_a_table(cuda: Backend) -> None:
     device = cuda.devices()[0]
     row = next(row for row in gemm.catalog.KERNELS if row.params.get("pointers"))
-    problem = gemm.problem.Problem(row.dtype, 5, 6, 7, 12, device=device.key, reproducible=True, apart=True)
-    run = dispatch.launcher(dispatch.Plan(problem, row, device, 0.0, ""))
+    problem = gemm.core.problem.Problem(row.dtype, 5, 6, 7, 12, device=device.key, reproducible=True, apart=True)
+    run = execute.launcher(execute.Plan(problem, row, device, 0.0, ""))
     assert isinstance(run, Launcher)
     p, q = (RNG.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5, 7), (3, 4, 7, 6)))
     a, b, out = (cuda.to_device(x, device) for x in (p, q, np.zeros((3, 4, 5, 6), np.float32)))
@@ -338,9 +341,9 @@ def test_a_stack_through_a_table(cuda: Backend) -> None:
 
 @pytest.mark.parametrize("count", [1, 16, 17, 31, 1000, 16384])
 def test_few_sizes_of_tables(count: int) -> None:
-    size = cuda_table.rounded(count)
-    assert count <= size <= min(count * 9 / 8, cuda_table.MOST)
-    assert len({cuda_table.rounded(x) for x in range(1, 16385)}) < 100
+    size = pointer_table.rounded(count)
+    assert count <= size <= min(count * 9 / 8, pointer_table.MOST)
+    assert len({pointer_table.rounded(x) for x in range(1, 16385)}) < 100
 
 
 def test_otherwise_they_do_not_wait(ours: Ours) -> None:

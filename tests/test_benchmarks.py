@@ -17,8 +17,8 @@ import cuda_machine
 import pytest
 
 from gemm.catalog import KERNELS, Kernel
-from gemm.dispatch import choice, probe
-from gemm.problem import Problem
+from gemm.core.problem import Problem
+from gemm.select import choice, probe
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = {"family", "dtype", "threads", "m", "n", "k", "batch", "layout", "kernel", "ratios", "spreads", "best_peer",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gemm
-from gemm import library
+from gemm.extras import libgemm
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "c_programs"
@@ -44,9 +44,9 @@ print(blas.gemm_get_num_threads(), gemm.get_num_threads())"""
 
 def test_where_the_library_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = run(sys.executable, "-m", "gemm", "info", "--cc").stdout.split()
-    assert words == library.compiler_words().split()
+    assert words == libgemm.compiler_words().split()
     assert Path(gemm.get_include(), "gemm_cblas.h").is_file()
-    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(libgemm, "_FOLDER", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"python build\.py"):
         gemm.get_library()
 
@@ -76,7 +76,7 @@ def test_document_s_program_prints_what_the_document_says(cc: str, prefix: Path,
     program = tmp_path / "program.c"
     program.write_text(source, encoding="utf-8")
     static = (f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread")
-    for words in (library.compiler_words().split(), static):
+    for words in (libgemm.compiler_words().split(), static):
         run(cc, "-std=c99", *STRICT, program, *words, "-o", tmp_path / "program")
         assert run(tmp_path / "program").stdout == printed
 
@@ -85,7 +85,7 @@ def test_header_is_c_plus_plus_too(tmp_path: Path) -> None:
     if not (compiler := shutil.which("c++")):
         pytest.skip("no C++ compiler")
     (tmp_path / "x.cpp").write_text('#include "gemm_cblas.h"\nint main() { return gemm_get_num_threads() < 1; }\n')
-    run(compiler, *STRICT, tmp_path / "x.cpp", *library.compiler_words().split(), "-o", tmp_path / "x")
+    run(compiler, *STRICT, tmp_path / "x.cpp", *libgemm.compiler_words().split(), "-o", tmp_path / "x")
     run(tmp_path / "x")
 
 
@@ -100,7 +100,7 @@ REPORTS = [
 
 @pytest.mark.parametrize("link", ["dynamic", "static"])
 def test_errors_are_reported_and_nothing_is_written(cc: str, prefix: Path, tmp_path: Path, link: str) -> None:
-    words = library.compiler_words().split()
+    words = libgemm.compiler_words().split()
     if link == "static":
         words = [f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread"]
     program = tmp_path / "errors"

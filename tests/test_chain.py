@@ -1,4 +1,4 @@
-"""gemm.chain: the ORDERED chain in pieces along k has the bits of the whole one, however it is cut, by any kernel."""
+"""gemm.dask.ordered_sum: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from oracle import check_same_bits, ordered
 
 import gemm
 from gemm.catalog import KERNELS
-from gemm.chain import go_on, scale
-from gemm.dispatch import probe, unavailable
+from gemm.dask.ordered_sum import go_on, scale
+from gemm.select import probe
+from gemm.select.candidates import unavailable
 
 Array = np.ndarray
 

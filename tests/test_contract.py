@@ -1,4 +1,4 @@
-"""tensordot, einsum and the rest of gemm.contract: NumPy's results, by one product a pair, without needless copies."""
+"""tensordot, einsum and the rest of gemm.numpy_api: NumPy's results, by one product a pair, without needless copies."""
 
 import itertools
 import sys
@@ -10,7 +10,7 @@ import opt_einsum
 import pytest
 
 import gemm
-from gemm import pairs
+from gemm.numpy_api import matrix_pairs
 
 RNG = np.random.default_rng(11)
 DTYPES = ("float64", "float32", "int32", "int8", "complex128", "bool")
@@ -26,7 +26,7 @@ def products(monkeypatch):
         calls.append((a, b))
         return real(a, b, **options)
 
-    for module in ("gemm.pairs", "gemm.contract"):
+    for module in ("gemm.numpy_api.matrix_pairs", "gemm.numpy_api.contractions"):
         monkeypatch.setattr(sys.modules[module], "gemm", counted)
     return calls
 
@@ -310,7 +310,7 @@ def test_each_step_has_the_dtype_of_all_operands():
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_narrow_results_are_rounded_once(narrow):
-    kind = pairs.common_dtype({}, narrow, None)
+    kind = matrix_pairs.common_dtype({}, narrow, None)
     ones, many = np.ones((2, 5000), kind), np.full(5000, 1, kind)
     for result in (gemm.einsum("ij,j->i", ones, many), gemm.einsum("ij->i", ones), gemm.tensordot(ones, many, 1)):
         assert result.dtype == kind
@@ -403,7 +403,7 @@ class Elsewhere:
 
 def test_device_arrays_are_turned_by_their_own_methods(monkeypatch):
     """Without a device: what `wrap` finds is said to lie on one, and the product is NumPy's."""
-    contract = sys.modules["gemm.contract"]
+    contract = sys.modules["gemm.numpy_api.contractions"]
     monkeypatch.setattr(contract, "DeviceView", Elsewhere)
     monkeypatch.setattr(contract.interop, "wrap", lambda array, name: array)
     monkeypatch.setattr(contract, "gemm", lambda a, b, **_: Elsewhere(a.array @ b.array, a.asked))

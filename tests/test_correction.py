@@ -11,11 +11,15 @@ import pytest
 from test_entrants import GPU, facts
 
 import gemm
-from gemm import repeat, sources
+from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.cli import main, tune
-from gemm.dispatch import correction, delivery, entrants, fit, probe, registry, trust
-from gemm.problem import Device, Problem
+from gemm.core import disk_cache
+from gemm.core.problem import Device, Problem
+from gemm.execute import delivery
+from gemm.frontend import plan_cache
+from gemm.select import calibration, candidates, probe, verification
+from gemm.tune import calibrate
 
 HOST = Device("cpu", "cpu:0", "a CPU", features=frozenset({"avx2", "fma"}), limits={"threads": 4})
 SQUARE = Problem("float32", 1024, 1024, 1024)
@@ -24,9 +28,9 @@ TYPES = ("float32", "float64", "float16", "int32")
 
 
 def forget():
-    sources.cache_dir.cache_clear()
-    trust.forget_choices()
-    correction.forget()
+    disk_cache.cache_dir.cache_clear()
+    verification.forget_choices()
+    calibration.forget()
 
 
 @pytest.fixture
@@ -49,10 +53,10 @@ def machine(empty, monkeypatch):
     }
     monkeypatch.setattr(probe, "facts", lambda *, run: known)
     monkeypatch.setattr(
-        entrants.registry, "backend", lambda name: Backend([GPU] if name == "opencl" else REAL(name).devices())
+        candidates.registry, "backend", lambda name: Backend([GPU] if name == "opencl" else REAL(name).devices())
     )
-    monkeypatch.setattr(entrants, "HOST_BACKENDS", ("cpu", "numpy"))
-    monkeypatch.setattr(entrants, "BACKENDS", ("cpu", "opencl", "numpy"))
+    monkeypatch.setattr(candidates, "HOST_BACKENDS", ("cpu", "numpy"))
+    monkeypatch.setattr(candidates, "BACKENDS", ("cpu", "opencl", "numpy"))
 
 
 REAL = registry.backend
@@ -68,32 +72,34 @@ class Backend:
 
 def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
     row = BY_NAME["sgemm_scalar_4x4"]
-    correction.keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
-    here = correction.factor(row, HOST, SQUARE)
-    beside = correction.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
+    calibration.keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
+    here = calibration.factor(row, HOST, SQUARE)
+    beside = calibration.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
     assert 2.5 < here < 3
     assert 1 < beside < here
-    assert correction.factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
-    assert correction.factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
-    assert correction.factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
-    assert correction.factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
+    assert calibration.factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
+    assert calibration.factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
+    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
+    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
 
 
 def test_what_was_fitted_is_found_again(machine):
     table = {(HOST.key, "float32"): {CLASS: 0.5, (0, 1, 2, 3): -0.25}, (GPU.key, "a_kernel"): {CLASS: 1.0}}
-    correction.keep(table)
-    correction.fitted.cache_clear()
-    assert correction.fitted() == table
+    calibration.keep(table)
+    calibration.fitted.cache_clear()
+    assert calibration.fitted() == table
     probe.forget()
-    correction.fitted.cache_clear()
-    assert correction.fitted() == {}
+    calibration.fitted.cache_clear()
+    assert calibration.fitted() == {}
 
 
 def test_bounds_stay_below_corrected_predictions(machine):
     dice = random.Random(2)
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
-    correction.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
-    line = entrants.lineup(entrants.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False)
+    calibration.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
+    line = candidates.lineup(
+        candidates.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False
+    )
     assert line.able
     for _ in range(40):
         m, n, k = (round(2 ** dice.uniform(0, 11)) for _ in range(3))
@@ -107,9 +113,9 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     dice = random.Random(3)
     classes = [*itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))]
     rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
-    correction.keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
+    calibration.keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
     kind = Problem("float32", 1, 1, 1, device=GPU.key)
-    line = entrants.held(entrants.example(kind), "auto", None, probe.facts(run=False), GPU)
+    line = candidates.held(candidates.example(kind), "auto", None, probe.facts(run=False), GPU)
     assert line.able
     corrected = 0
     for _ in range(40):
@@ -126,11 +132,11 @@ def test_what_is_looked_up_is_the_weighted_mean_of_what_is_known_nearby():
     known = {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}
     surface = {}
     for at in known:
-        correction._spread(surface, known, at)
+        calibration._spread(surface, known, at)
     for at in itertools.product(range(-1, 3), range(3, 12), range(7, 12), range(7, 13)):
-        assert surface.get(at, 0.0) == correction._smooth(known, at)
+        assert surface.get(at, 0.0) == calibration._smooth(known, at)
     assert surface[0, 9, 9, 9] == pytest.approx(
-        (1.0 - 2.0 * correction.NEARBY) / (1 + correction.NEARBY + correction.PRIOR)
+        (1.0 - 2.0 * calibration.NEARBY) / (1 + calibration.NEARBY + calibration.PRIOR)
     )
 
 
@@ -165,15 +171,17 @@ class TestWhileAProgramRuns:
         products(12)
         assert clock.launched[:2] == [first.device.key] * 2  # one that warms up, one that is timed
         assert clock.launched[-1] == other
-        assert clock.launched.count(first.device.key) <= 1 + correction.TIMES
+        assert clock.launched.count(first.device.key) <= 1 + calibration.TIMES
 
     def test_one_slow_sample_clears_nothing(self, machine, monkeypatch):
         """Somebody else had the machine. What is known of other products stays, whatever comes of this class."""
-        monkeypatch.setitem(repeat.memos, "known", None)
+        monkeypatch.setitem(plan_cache.memos, "known", None)
         first = delivery.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival})
         cleared = []
-        monkeypatch.setattr(trust, "forgetful", [*trust.forgetful, lambda: cleared.append(len(clock.launched))])
+        monkeypatch.setattr(
+            verification, "forgetful", [*verification.forgetful, lambda: cleared.append(len(clock.launched))]
+        )
         products(2)
         assert clock.launched == [first.device.key] * 2
         assert not cleared
@@ -181,23 +189,23 @@ class TestWhileAProgramRuns:
         assert products(6)[-1] is not None
         assert not cleared
         assert set(clock.launched) == {first.device.key}
-        assert "known" in repeat.memos
+        assert "known" in plan_cache.memos
 
     def test_what_gives_way_leaves_other_products_to_be_repeated(self, machine, monkeypatch):
-        monkeypatch.setitem(repeat.memos, "known", None)
+        monkeypatch.setitem(plan_cache.memos, "known", None)
         first = delivery.choose(SQUARE)
         other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
         products(12)
         assert clock.launched[-1] == other
-        assert "known" in repeat.memos
+        assert "known" in plan_cache.memos
 
     def test_what_is_as_predicted_stays_and_is_soon_certain(self, machine, monkeypatch):
         first = delivery.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: first.seconds})
         delivered = products(8)
         assert set(clock.launched) == {first.device.key}
-        assert delivered[: correction.TIMES] == [None] * correction.TIMES  # not yet to be repeated without a look
+        assert delivered[: calibration.TIMES] == [None] * calibration.TIMES  # not yet to be repeated without a look
         assert delivered[-1] is not None
 
     @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "named"])
@@ -215,16 +223,16 @@ class TestWhileAProgramRuns:
         else:
             assert None not in products(6, **more)
             assert set(clock.launched) == {first.device.key}
-        assert not correction._learned
+        assert not calibration._learned
 
 
 def test_tune_fits_this_machine(empty, monkeypatch, capsys):
-    monkeypatch.setattr(fit, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
+    monkeypatch.setattr(calibrate, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
     monkeypatch.setattr(tune, "QUICK", 60.0)  # others use the cores, too
     monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
     assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
     assert "Measured ÷ predicted" in capsys.readouterr().out
-    table = correction.fitted()
+    table = calibration.fitted()
     assert {what: len(known) for (_, what), known in table.items()} == dict.fromkeys(TYPES, 2)
     gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
     assert "as such products were measured" in capsys.readouterr().out
@@ -233,9 +241,13 @@ def test_tune_fits_this_machine(empty, monkeypatch, capsys):
 
 def test_tiny_classes_are_fitted_where_a_devices_runtime_is_the_cpus(empty, monkeypatch):
     asked = []
-    monkeypatch.setattr(fit, "_fitted", lambda device, problem, patience: asked.append((device, problem)) or iter(()))
+    monkeypatch.setattr(
+        calibrate, "_fitted", lambda device, problem, patience: asked.append((device, problem)) or iter(())
+    )
     runtime = replace(GPU, key="opencl:8", kind="cpu")
-    assert list(fit.fit([runtime, GPU], time.monotonic() + 5.0)) == []
+    assert list(calibrate.fit([runtime, GPU], time.monotonic() + 5.0)) == []
     tiny = {(device.key, problem.device) for device, problem in asked if problem.flops < 1e5}
     assert tiny == {(runtime.key, runtime.key)}
-    assert len([problem for device, problem in asked if device == GPU]) == 2 * len(fit.TYPES) * len(fit.SHAPES)
+    assert len([problem for device, problem in asked if device == GPU]) == 2 * len(calibrate.TYPES) * len(
+        calibrate.SHAPES
+    )

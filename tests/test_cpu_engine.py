@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import threads as granting
 from gemm.backends.cpu import CpuBackend, CpuLaunch
 from gemm.catalog import KERNELS, Kernel
-from gemm.engine import engine
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Problem
+from gemm.core import threads as granting
+from gemm.core.engine import engine
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [row for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")]
@@ -451,7 +451,7 @@ import numpy as np
 import gemm
 from gemm.backends import cpu
 from gemm.catalog import BY_NAME
-from gemm.problem import Problem
+from gemm.core.problem import Problem
 backend = cpu.CpuBackend()
 device, = backend.devices()
 row = BY_NAME["sgemm_scalar_4x4"]
@@ -569,7 +569,7 @@ def test_no_memory_leaves_out_alone():
     python("""
         import mmap, resource
         from dataclasses import replace
-        from gemm.errors import KernelFailed
+        from gemm.core.errors import KernelFailed
         m, k = 64, 1 << 16  # more rows than one block has, or b would be packed a panel at a time
         one = np.ones((1, 1), np.float32)
         out = np.full((m, k), 5, np.float32)

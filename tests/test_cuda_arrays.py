@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_arrays, cuda_dlpack
-from gemm.errors import BackendUnavailable
-from gemm.problem import Device
+from gemm.backends.cuda import arrays, dlpack
+from gemm.core.errors import BackendUnavailable
+from gemm.core.problem import Device
 
 
 class Gpu:
@@ -69,8 +69,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             gpu.blocks.pop(address, None)
 
     fake = SimpleNamespace(cuMemFree=free, cuCtxSynchronize=lambda: calls.append("synchronize"))
-    monkeypatch.setattr(cuda_arrays, "cuda", lambda: fake)
-    monkeypatch.setattr(cuda_arrays, "follow", lambda stream, other: calls.append((stream, "after", other)))
+    monkeypatch.setattr(arrays, "cuda", lambda: fake)
+    monkeypatch.setattr(arrays, "follow", lambda stream, other: calls.append((stream, "after", other)))
     return calls
 
 
@@ -83,20 +83,20 @@ def interface(**changes: Any) -> Any:
 
 
 def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 1)
+    monkeypatch.setattr(arrays, "_ordinal", lambda address: 1)
     array = interface()
-    view = cuda_arrays.view(array, "a", devices)
+    view = arrays.view(array, "a", devices)
     assert view is not None
     assert (view.owner, view.data, view.offset, view.device) == (array, 1024, 0, DEVICES[1])
     assert (view.shape, view.strides, view.dtype, view.queue) == ((3, 4), (16, 4), np.float32, None)
     for stream in (1, 2, 123456, None):
-        found = cuda_arrays.view(interface(stream=stream, strides=(4, -12)), "a", devices)
+        found = arrays.view(interface(stream=stream, strides=(4, -12)), "a", devices)
         assert found is not None
         assert (found.queue, found.strides) == (stream, (4, -12))
-    nothing = cuda_arrays.view(interface(shape=(0, 4), data=(0, False)), "a", devices)
+    nothing = arrays.view(interface(shape=(0, 4), data=(0, False)), "a", devices)
     assert nothing is not None
     assert nothing.size == 0
-    frozen = cuda_arrays.view(interface(data=(1024, True)), "a", devices)
+    frozen = arrays.view(interface(data=(1024, True)), "a", devices)
     assert frozen is not None
     assert frozen.readonly
 
@@ -114,20 +114,20 @@ def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_interface_refuses(changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 0)
+    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
     with pytest.raises(TypeError, match=said):
-        cuda_arrays.view(interface(**changes), "b", devices)
+        arrays.view(interface(**changes), "b", devices)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_interface_of_narrow_types(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their typestr is that of bytes without a meaning; the array's own dtype tells."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    monkeypatch.setattr(cuda_arrays, "_ordinal", lambda address: 0)
+    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
     dtype = np.dtype(getattr(ml_dtypes, name))
     array = interface(typestr=f"|V{dtype.itemsize}")
     array.dtype = dtype
-    view = cuda_arrays.view(array, "a", devices)
+    view = arrays.view(array, "a", devices)
     assert view is not None
     assert view.dtype == dtype
     assert view.strides == (4 * dtype.itemsize, dtype.itemsize)
@@ -136,12 +136,12 @@ def test_interface_of_narrow_types(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_backend_the_cause_is_told() -> None:
     broken = raising(BackendUnavailable("cuda", "no driver"))
     with pytest.raises(BackendUnavailable, match="no driver"):
-        cuda_arrays.view(interface(shape=(0,), data=(0, False)), "a", broken)
+        arrays.view(interface(shape=(0,), data=(0, False)), "a", broken)
 
 
 def test_host_arrays_are_not_ours() -> None:
     for array in (rand((2, 2)), [[1.0]], 3.0, memoryview(b"abc"), None):
-        assert cuda_arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
+        assert arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
 
 
 # DLPack.
@@ -162,24 +162,24 @@ class Exporter:
             raise TypeError("unexpected keyword argument 'max_version'")
         self.asked = asked
         place = self.array.ctypes.data, 1, self.array.shape
-        return cuda_dlpack.give(self.array, *place, self.dtype, version=self.newest)
+        return dlpack.give(self.array, *place, self.dtype, version=self.newest)
 
 
 @pytest.mark.parametrize(("newest", "old"), [(None, False), (None, True), ((1, 0), False), ((1, 3), False)])
 def test_dlpack_keeps_the_memory(newest: Any, old: bool) -> None:
     array = rand((2, 3, 4), "float64")
-    references, kept = sys.getrefcount(array), len(cuda_dlpack._exported)
+    references, kept = sys.getrefcount(array), len(dlpack._exported)
     exporter = Exporter(array, newest=newest, old=old)
-    view = cuda_arrays.view(exporter, "a", devices)
+    view = arrays.view(exporter, "a", devices)
     assert view is not None
     assert view.owner.array is exporter
     assert (view.data + view.offset, view.shape, view.strides) == (array.ctypes.data, array.shape, array.strides)
     assert (view.dtype, view.device, view.queue, view.readonly) == (array.dtype, DEVICES[1], 1, False)
     assert exporter.asked == {"stream": 1} | ({} if old else {"max_version": (1, 0)})
-    assert len(cuda_dlpack._exported) == kept + 1
+    assert len(dlpack._exported) == kept + 1
     del view
     gc.collect()
-    assert len(cuda_dlpack._exported) == kept
+    assert len(dlpack._exported) == kept
     assert sys.getrefcount(array) == references + 1  # the capsule is gone: only `exporter` is left
 
 
@@ -190,7 +190,7 @@ def test_dlpack_types(name: str) -> None:
     if itemsize:
         pytest.importorskip("ml_dtypes")
     array = np.zeros((3, 4), f"u{itemsize}" if itemsize else name)
-    view = cuda_arrays.view(Exporter(array, dtype=name, newest=(1, 0)), "a", devices)
+    view = arrays.view(Exporter(array, dtype=name, newest=(1, 0)), "a", devices)
     assert view is not None
     assert view.dtype.name == name
     assert view.strides == array.strides
@@ -200,19 +200,19 @@ def test_dlpack_refuses_what_it_does_not_know() -> None:
     for code, major, said in ((7, 1, "a: DLPack type 7 of 32 bits"), (2, 2, r"a: DLPack version 2\.0 is not known")):
         exporter = Exporter(rand((2, 2)), newest=(1, 0))
         capsule = exporter.__dlpack__()
-        managed = cuda_dlpack._Versioned.from_address(cuda_dlpack._pointer(capsule, b"dltensor_versioned"))
+        managed = dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned"))
         managed.tensor.code, managed.major = code, major
         exporter.__dlpack__ = lambda capsule=capsule, **_: capsule  # type: ignore[method-assign]
         with pytest.raises(TypeError, match=said):
-            cuda_arrays.view(exporter, "a", devices)
+            arrays.view(exporter, "a", devices)
 
 
 def test_dlpack_readonly() -> None:
     exporter = Exporter(rand((2, 2)), newest=(1, 0))
     capsule = exporter.__dlpack__()
-    cuda_dlpack._Versioned.from_address(cuda_dlpack._pointer(capsule, b"dltensor_versioned")).flags = 1
+    dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned")).flags = 1
     exporter.__dlpack__ = lambda **_: capsule  # type: ignore[method-assign]
-    view = cuda_arrays.view(exporter, "a", devices)
+    view = arrays.view(exporter, "a", devices)
     assert view is not None
     assert view.readonly
 
@@ -226,7 +226,7 @@ def exporting(capsule: Any, kind: int) -> Any:
 
 
 def test_device_arrays_are_freed_in_order(driver: list[Any]) -> None:
-    array = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[0])
+    array = arrays.DeviceArray((3, 4), "float32", DEVICES[0])
     view = array.view()
     assert (view.shape, view.strides, view.queue) == ((3, 4), (16, 4), 1)
     address = view.data
@@ -234,7 +234,7 @@ def test_device_arrays_are_freed_in_order(driver: list[Any]) -> None:
     gc.collect()
     assert GPUS[0].freed[-1] == (address, 1)
     assert driver == []
-    lent = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[0])
+    lent = arrays.DeviceArray((3, 4), "float32", DEVICES[0])
     address = lent.__cuda_array_interface__["data"][0]
     del lent
     gc.collect()
@@ -244,13 +244,13 @@ def test_device_arrays_are_freed_in_order(driver: list[Any]) -> None:
 
 @pytest.mark.parametrize("newest", [None, (1, 0)])
 def test_device_arrays_speak_dlpack(driver: list[Any], newest: Any) -> None:
-    array = cuda_arrays.DeviceArray((3, 4), "float32", DEVICES[1])
+    array = arrays.DeviceArray((3, 4), "float32", DEVICES[1])
     assert array.__dlpack_device__() == (2, 1)
     for stream, waits in ((None, []), (-1, []), (1, []), (2, [(2, "after", 1)]), (4096, [(4096, "after", 1)])):
         driver.clear()
         capsule = array.__dlpack__(stream=stream, max_version=newest)
         assert driver == waits
-        view = cuda_arrays.view(exporting(capsule, 2), "a", devices)
+        view = arrays.view(exporting(capsule, 2), "a", devices)
         assert view is not None
         assert (view.data, view.shape, view.strides) == (array.view().data, (3, 4), (16, 4))
         view = capsule = None
@@ -274,18 +274,18 @@ def test_device_arrays_speak_dlpack(driver: list[Any], newest: Any) -> None:
 def test_consumers_that_take_the_memory_over(driver: list[Any]) -> None:
     """NumPy takes capsules of host memory: renamed ones are given back by whoever renamed them."""
     array = np.arange(12.0)
-    capsule = cuda_dlpack.give(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
-    tensor = cuda_dlpack._Tensor.from_address(cuda_dlpack._pointer(capsule, b"dltensor"))
+    capsule = dlpack.give(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
+    tensor = dlpack._Tensor.from_address(dlpack._pointer(capsule, b"dltensor"))
     tensor.device_type = 1
     taken = np.from_dlpack(exporting(capsule, 1))
     np.testing.assert_array_equal(taken, array.reshape(3, 4))
-    held = len(cuda_dlpack._exported)
+    held = len(dlpack._exported)
     del capsule
     gc.collect()
-    assert len(cuda_dlpack._exported) == held
+    assert len(dlpack._exported) == held
     del taken
     gc.collect()
-    assert len(cuda_dlpack._exported) == held - 1
+    assert len(dlpack._exported) == held - 1
 
 
 # PyTorch and CuPy, as far as they are asked.
@@ -342,26 +342,26 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = type("Module", (), dict(vars(fake)))
     module.empty = staticmethod(empty)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", module)  # type: ignore[arg-type]
-    cuda_arrays._reader.cache_clear()
+    arrays._reader.cache_clear()
     yield module
-    cuda_arrays._reader.cache_clear()
+    arrays._reader.cache_clear()
 
 
 def test_torch_tensors(torch: Any) -> None:
-    view = cuda_arrays.view(Tensor(), "a", devices)
+    view = arrays.view(Tensor(), "a", devices)
     assert view is not None
     assert (view.data, view.shape, view.strides, view.device, view.queue) == (4096, (3, 4), (16, 4), DEVICES[1], 77)
-    assert cuda_arrays.view(Tensor(is_cuda=False), "a", devices) is None
+    assert arrays.view(Tensor(is_cuda=False), "a", devices) is None
     with pytest.raises(TypeError, match="a has the layout sparse"):
-        cuda_arrays.view(Tensor(layout="sparse"), "a", devices)
+        arrays.view(Tensor(layout="sparse"), "a", devices)
     with pytest.raises(TypeError, match="a has dtype qint8"):
-        cuda_arrays.view(Tensor("qint8"), "a", devices)
+        arrays.view(Tensor("qint8"), "a", devices)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_torch_narrow_types(torch: Any, name: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    view = cuda_arrays.view(Tensor(name), "a", devices)
+    view = arrays.view(Tensor(name), "a", devices)
     assert view is not None
     assert view.dtype == np.dtype(getattr(ml_dtypes, name))
     assert view.strides == (4 * view.dtype.itemsize, view.dtype.itemsize)
@@ -369,42 +369,42 @@ def test_torch_narrow_types(torch: Any, name: str) -> None:
 
 def test_torch_without_ml_dtypes(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    cuda_arrays._torch_facts.cache_clear()
+    arrays._torch_facts.cache_clear()
     with pytest.raises(TypeError, match=r"a has dtype bfloat16.*pip install ml_dtypes"):
-        cuda_arrays.view(Tensor("bfloat16"), "a", devices)
+        arrays.view(Tensor("bfloat16"), "a", devices)
 
 
 def test_lazy_tensors_are_resolved_unless_written_to(torch: Any) -> None:
     for lazy in ({"conj_bit": True}, {"neg_bit": True}):
-        view = cuda_arrays.view(Tensor("complex64", **lazy), "b", devices)
+        view = arrays.view(Tensor("complex64", **lazy), "b", devices)
         assert view is not None
         assert view.owner.resolved
         with pytest.raises(TypeError, match=r"out is a lazily conjugated or negated"):
-            cuda_arrays.view(Tensor("complex64", **lazy), "out", devices)
-    whole = cuda_arrays.view(Tensor("complex64"), "b", devices)
+            arrays.view(Tensor("complex64", **lazy), "out", devices)
+    whole = arrays.view(Tensor("complex64"), "b", devices)
     assert whole is not None
-    assert cuda_arrays.conjugated(whole, devices).owner.resolved
+    assert arrays.conjugated(whole, devices).owner.resolved
 
 
 def test_results_are_the_librarys(torch: Any, driver: list[Any]) -> None:
     """Of the result's type, not of the operand's: int8 gives int32, say."""
-    view = cuda_arrays.view(Tensor(), "a", devices)
+    view = arrays.view(Tensor(), "a", devices)
     assert view is not None
     view.__dict__["dtype"] = np.dtype("int32")
-    assert isinstance(cuda_arrays.empty((5, 6), view), Tensor)
+    assert isinstance(arrays.empty((5, 6), view), Tensor)
     assert torch.made == [((5, 6), "int32", "cuda:1")]
 
 
 def test_results_of_other_libraries(driver: list[Any]) -> None:
     """An array of the array API gets its library's; what that refuses stays ours."""
-    result = cuda_arrays.DeviceArray((2, 2), "float32", DEVICES[0])
+    result = arrays.DeviceArray((2, 2), "float32", DEVICES[0])
     taking = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=lambda x: ("theirs", x)))
-    assert cuda_arrays.returned(result, taking) == ("theirs", result)
+    assert arrays.returned(result, taking) == ("theirs", result)
     refusing = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=raising(BufferError("no"))))
-    assert cuda_arrays.returned(result, refusing) is result
-    assert cuda_arrays.returned(result, result) is result
-    assert cuda_arrays.returned(result, object()) is result
-    foreign = cuda_arrays.conjugated
+    assert arrays.returned(result, refusing) is result
+    assert arrays.returned(result, result) is result
+    assert arrays.returned(result, object()) is result
+    foreign = arrays.conjugated
     with pytest.raises(TypeError, match="pass its conjugate"):
         foreign(result.view(), devices)
 
@@ -424,18 +424,18 @@ def test_cupy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
         runtime=SimpleNamespace(is_hip=False), get_current_stream=lambda ordinal: stream
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", module)
-    cuda_arrays._reader.cache_clear()
-    view = cuda_arrays.view(ndarray(), "a", devices)
+    arrays._reader.cache_clear()
+    view = arrays.view(ndarray(), "a", devices)
     assert view is not None
     assert (view.data, view.device, view.queue, view.dtype) == (4096, DEVICES[1], 1, np.float64)
     stream.ptr = 99
-    view = cuda_arrays.view(ndarray(), "a", devices)
+    view = arrays.view(ndarray(), "a", devices)
     assert view is not None
     assert view.queue == 99
-    cuda_arrays._reader.cache_clear()
+    arrays._reader.cache_clear()
 
 
 def test_structs_have_the_standards_sizes() -> None:
-    assert ctypes.sizeof(cuda_dlpack._Tensor) == 48
-    assert ctypes.sizeof(cuda_dlpack._Managed) == 64
-    assert ctypes.sizeof(cuda_dlpack._Versioned) == 80
+    assert ctypes.sizeof(dlpack._Tensor) == 48
+    assert ctypes.sizeof(dlpack._Managed) == 64
+    assert ctypes.sizeof(dlpack._Versioned) == 80

@@ -22,12 +22,14 @@ import numpy as np
 import pytest
 from oracle import check_same_bits, ordered
 
-from gemm import sources
-from gemm.backends import cuda_api, cuda_arrays, cuda_compiler, cuda_driver, cuda_recipe, cuda_sequence
-from gemm.backends.cuda import CudaBackend
+from gemm.backends.cuda import api, compiler, launch_graph, launch_plan
+from gemm.backends.cuda import arrays as cuda_arrays
+from gemm.backends.cuda import driver as cuda_driver
+from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, DeviceView, Problem
+from gemm.core import disk_cache
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, DeviceView, Problem
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 SOURCES = list({row.source: row for row in reversed(ROWS)}.values())
@@ -38,9 +40,9 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture
 def private_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
     yield tmp_path
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
 
 
 def rand(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
@@ -57,29 +59,29 @@ def absent(request: pytest.FixtureRequest, reason: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def nvrtc(request: pytest.FixtureRequest) -> cuda_compiler.Compiler:
-    found = sorted((cuda_compiler.Compiler(path) for path in cuda_compiler._libraries()), key=lambda c: -c.major)
+def nvrtc(request: pytest.FixtureRequest) -> compiler.Compiler:
+    found = sorted((compiler.Compiler(path) for path in compiler._libraries()), key=lambda c: -c.major)
     if not found:
         absent(request, "no NVRTC")
     return found[0]
 
 
 @pytest.mark.parametrize("row", SOURCES, ids=lambda row: row.name)
-def test_compiles_without_spills(nvrtc: cuda_compiler.Compiler, row: Kernel) -> None:
+def test_compiles_without_spills(nvrtc: compiler.Compiler, row: Kernel) -> None:
     """A row of each source; benchmarks/cuda_compile.py compiles all, for all architectures."""
-    form = next(cuda_recipe.forms(row))
+    form = next(launch_plan.forms(row))
     image, log = nvrtc.compile(row, nvrtc.architecture(row, 90), form)
     assert image.startswith(b"\x7fELF")
     if not log.strip():
         pytest.skip("this NVRTC logs no resources; benchmarks/cuda_compile.py insists on them")
-    assert cuda_compiler.resources(log)["spills"] == 0
+    assert compiler.resources(log)["spills"] == 0
 
 
 @pytest.mark.parametrize("name", ["sgemm_cuda_tile", "dgemm_cuda_tile"])
-def test_arithmetic_is_ordered(nvrtc: cuda_compiler.Compiler, name: str) -> None:
+def test_arithmetic_is_ordered(nvrtc: compiler.Compiler, name: str) -> None:
     """Every floating-point operation of the PTX rounds once, to nearest, and keeps denormals."""
     row = BY_NAME[name]
-    ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(cuda_recipe.forms(row)))
+    ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(launch_plan.forms(row)))
     kind = {"float32": "f32", "float64": "f64"}[row.dtype]
     other = {"f32": "f64", "f64": "f32"}[kind]
     verbs = ("fma", "mul", "add", "sub", "mad", "cvt", "div")
@@ -87,20 +89,20 @@ def test_arithmetic_is_ordered(nvrtc: cuda_compiler.Compiler, name: str) -> None
     assert {op for op in used if kind in op or other in op} == {f"fma.rn.{kind}", f"mul.rn.{kind}"}
 
 
-def test_compile_error_shows_the_log(nvrtc: cuda_compiler.Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "read", lambda kernel: "__global__ void broken() { nonsense; }")
+def test_compile_error_shows_the_log(nvrtc: compiler.Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "read", lambda kernel: "__global__ void broken() { nonsense; }")
     with pytest.raises(KernelFailed, match=r"sgemm_cuda_tile does not compile for sm_90(.|\n)*nonsense"):
         nvrtc.compile(TILE, "sm_90", {})
 
 
 def test_unreadable_report_is_an_error() -> None:
     with pytest.raises(ValueError, match="no ptxas report"):
-        cuda_compiler.resources("ptxas info    : all is well")
+        compiler.resources("ptxas info    : all is well")
     log = "8 bytes stack frame, 12 bytes spill stores, 4 bytes spill loads\nUsed 32 registers, 8448 bytes smem"
-    assert cuda_compiler.resources(log) == {"registers": 32, "shared": 8448, "spills": 16}
+    assert compiler.resources(log) == {"registers": 32, "shared": 8448, "spills": 16}
 
 
-class Nvrtc(cuda_compiler.Compiler):
+class Nvrtc(compiler.Compiler):
     """A libnvrtc by its file's name, that is never loaded."""
 
     version, supported = (13, 0), (75, 80, 90)
@@ -110,7 +112,7 @@ class Nvrtc(cuda_compiler.Compiler):
         super().__init__(folder / name)
         self.compiled: list[str] = []
 
-    def compile(self, kernel: Kernel, arch: str, form: cuda_compiler.Form) -> tuple[bytes, str]:
+    def compile(self, kernel: Kernel, arch: str, form: compiler.Form) -> tuple[bytes, str]:
         self.compiled.append(arch)
         return b"image", ""
 
@@ -129,10 +131,10 @@ def test_compiler_fits_chip_and_driver(tmp_path: Path, monkeypatch: pytest.Monke
     names = {"libnvrtc.so.13.0.88": 13, "libnvrtc.so.12": 12, "nvrtc64_120_0.dll": 12, "libnvrtc.so": 0}
     assert {name: Nvrtc(name, tmp_path).major for name in names} == names
     new, old = Nvrtc("libnvrtc.so.13", tmp_path), Nvrtc("libnvrtc.so.12", tmp_path)
-    choose = cuda_compiler.compiler.__wrapped__
-    monkeypatch.setattr(cuda_compiler, "compilers", lambda: (new, old))
+    choose = compiler.compiler.__wrapped__
+    monkeypatch.setattr(compiler, "compilers", lambda: (new, old))
     assert (choose(90, 13), choose(90, 12), choose(53, 13), choose()) == (new, old, old, new)
-    monkeypatch.setattr(cuda_compiler, "compilers", lambda: (new,))
+    monkeypatch.setattr(compiler, "compilers", lambda: (new,))
     with pytest.raises(KernelFailed, match=r"only NVRTC of CUDA 13 .* sm_53: pip install \"nvidia-cuda-nvrtc-cu12\""):
         choose(53, 13)
     with pytest.raises(KernelFailed, match=r"driver of CUDA 12: pip install \"nvidia-cuda-nvrtc-cu12\""):
@@ -141,13 +143,13 @@ def test_compiler_fits_chip_and_driver(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_options_carry_the_row() -> None:
     row = replace(TILE, params={"BM": 16, "BN": 8, "stages": 2})
-    flags = cuda_compiler.options(row, "sm_53", {"A_TYPE": "float"})
+    flags = compiler.options(row, "sm_53", {"A_TYPE": "float"})
     assert {"-DBM=16", "-DBN=8", "-DA_TYPE=float", "--gpu-architecture=sm_53"} <= set(flags)
     assert not any("fast" in flag or "stages" in flag or "ftz=true" in flag for flag in flags)
 
 
 def test_headers_are_found_through_headers() -> None:
-    found = sources.headers("csrc/cuda/gemm_cuda_wgmma.cu")
+    found = disk_cache.headers("csrc/cuda/gemm_cuda_wgmma.cu")
     assert {"gemm.cuh", "ptx.cuh"} <= found.keys()
     assert all(text.strip() for text in found.values())
 
@@ -155,8 +157,8 @@ def test_headers_are_found_through_headers() -> None:
 def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Nvrtc("libnvrtc.so.13", tmp_path)
 
-    def entry(row: Kernel = TILE, capability: int = 90, by: cuda_compiler.Compiler = made, **form: object) -> str:
-        return cuda_compiler.cache_entry(row, capability, form, by)
+    def entry(row: Kernel = TILE, capability: int = 90, by: compiler.Compiler = made, **form: object) -> str:
+        return compiler.cache_entry(row, capability, form, by)
 
     (tmp_path / "libnvrtc.so.12").write_bytes(b"another")
     others = [
@@ -164,36 +166,36 @@ def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch:
         entry(A_TYPE="double"), entry(by=Nvrtc("libnvrtc.so.12", tmp_path)), entry(),
     ]  # fmt: skip
     assert len(set(others)) == len(others)
-    sources.headers.cache_clear()
-    read = sources.read
-    monkeypatch.setattr(sources, "read", lambda what: read(what) + "//" * (what == "csrc/cuda/gemm.cuh"))
+    disk_cache.headers.cache_clear()
+    read = disk_cache.read
+    monkeypatch.setattr(disk_cache, "read", lambda what: read(what) + "//" * (what == "csrc/cuda/gemm.cuh"))
     assert entry() not in others, "a header has changed"
-    sources.headers.cache_clear()
+    disk_cache.headers.cache_clear()
 
 
 def test_images_come_from_the_cache(private_cache: Path, tmp_path: Path) -> None:
     made = Nvrtc("libnvrtc.so.13", tmp_path)
     for _ in range(2):
-        assert cuda_compiler.image(TILE, 90, {}, made) == b"image"
+        assert compiler.image(TILE, 90, {}, made) == b"image"
     assert made.compiled == ["sm_90"]
-    (private_cache / cuda_compiler.cache_entry(TILE, 90, {}, made)).write_bytes(b"torn")
+    (private_cache / compiler.cache_entry(TILE, 90, {}, made)).write_bytes(b"torn")
     for _ in range(2):
-        assert cuda_compiler.image(TILE, 90, {}, made) == b"image"
+        assert compiler.image(TILE, 90, {}, made) == b"image"
     assert made.compiled == ["sm_90"] * 2
-    cuda_compiler.image(TILE, 90, {}, made, anew=True)
+    compiler.image(TILE, 90, {}, made, anew=True)
     assert len(made.compiled) == 3
 
 
 # On a GPU.
 
-CACHES = (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler, cuda_sequence._addresses)
+CACHES = (api.cuda, compiler.compilers, compiler.compiler, launch_graph._addresses)
 
 
 @pytest.fixture(scope="module")
 def machine(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """The variables of the emulated GPU; {}: there is a real one."""
     try:
-        cuda_api.Driver()
+        api.Driver()
     except OSError:
         pass
     else:
@@ -250,7 +252,7 @@ def process(machine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     def run(code: str, cache: Path = cache, **settings: object) -> str:
         given = {f"CUDA_MACHINE_{name.upper()}": str(value) for name, value in settings.items()}
         env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent", "GEMM_CACHE_DIR": str(cache), **given}
-        code = f"import numpy as np, gemm, sys, os\nfrom gemm.dispatch import registry\n{code}"
+        code = f"import numpy as np, gemm, sys, os\nfrom gemm.backends import registry\n{code}"
         done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -309,13 +311,13 @@ def test_device_operands(backend: CudaBackend, device: Device, dtype: str) -> No
 
 def test_many_products(backend: CudaBackend, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """More products than the grid's y holds."""
-    monkeypatch.setattr(cuda_recipe, "GRID", 7)
-    cuda_recipe.recipe.cache_clear()
+    monkeypatch.setattr(launch_plan, "GRID", 7)
+    launch_plan.recipe.cache_clear()
     a, b = rand((20, 2, 3), seed=1), rand((20, 3, 2), seed=2)
     out = backend.to_device(np.full((20, 2, 2), np.nan, np.float32), device)
     launch(backend, device)(backend.to_device(a, device), backend.to_device(b, device), None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(a, b))
-    cuda_recipe.recipe.cache_clear()
+    launch_plan.recipe.cache_clear()
 
 
 def test_denormals_and_signed_zeros(backend: CudaBackend, device: Device) -> None:
@@ -356,11 +358,11 @@ def test_bias_and_activation(backend: CudaBackend, device: Device, activation: s
 
 
 def test_context_is_restored(backend: CudaBackend, device: Device) -> None:
-    before = cuda_api.cuda().cuCtxGetCurrent()
+    before = api.cuda().cuCtxGetCurrent()
     out = np.empty((2, 2), np.float32)
     launch(backend, device)(rand((2, 2)), rand((2, 2)), None, out, 1.0, 0.0)
     backend.synchronize(device)
-    assert cuda_api.cuda().cuCtxGetCurrent() == before
+    assert api.cuda().cuCtxGetCurrent() == before
 
 
 def test_out_of_memory_is_named(backend: CudaBackend, device: Device) -> None:
@@ -451,8 +453,8 @@ def test_a_failure_between_launches_spoils_c(
 ) -> None:
     """Where out is c and some of several launches have gone, nothing may start anew from c."""
     emulated()
-    monkeypatch.setattr(cuda_recipe, "GRID", 2)
-    cuda_recipe.recipe.cache_clear()
+    monkeypatch.setattr(launch_plan, "GRID", 2)
+    launch_plan.recipe.cache_clear()
     a, b, c = (backend.to_device(rand((4, 3, 3), seed=seed), device) for seed in range(3))
     out = backend.to_device(rand((4, 3, 3)), device)
     run = launch(backend, device)
@@ -465,7 +467,7 @@ def test_a_failure_between_launches_spoils_c(
             run(a, b, c, goal, 1.0, 1.0)
         assert caught.value.spoilt == spoilt
     emulated(fail="")
-    cuda_recipe.recipe.cache_clear()
+    launch_plan.recipe.cache_clear()
 
 
 # Streams.
@@ -474,11 +476,11 @@ def test_a_failure_between_launches_spoils_c(
 @pytest.fixture
 def streams(device: Device) -> Iterator[list[int]]:
     with device.handle:
-        made = [cuda_api.cuda().cuStreamCreate(1) for _ in range(2)]
+        made = [api.cuda().cuStreamCreate(1) for _ in range(2)]
     yield made
     with device.handle:
         for stream in made:
-            cuda_api.cuda().cuStreamDestroy(stream)
+            api.cuda().cuStreamDestroy(stream)
 
 
 def copied_late(device: Device, source: np.ndarray, stream: int) -> Any:
@@ -487,8 +489,8 @@ def copied_late(device: Device, source: np.ndarray, stream: int) -> Any:
     there.copy_from_host(source)
     late.copy_from_host(np.zeros_like(source))
     with device.handle:
-        cuda_api.cuda().cuCtxSynchronize()
-        cuda_api.cuda().cuMemcpyDtoDAsync(late._address, there._address, source.nbytes, stream)
+        api.cuda().cuCtxSynchronize()
+        api.cuda().cuMemcpyDtoDAsync(late._address, there._address, source.nbytes, stream)
     shown = pointed(late, stream)
     shown.source = there
     return shown
@@ -508,16 +510,16 @@ def test_streams_of_operands_are_joined(
     launch(backend, device)(*views[:2], None, views[2], 1.0, 0.0)
     with device.handle:
         for x, stream in zip(shown, streams, strict=True):
-            cuda_api.cuda().cuMemsetD32Async(x.kept._address, 0, 1600, stream)
+            api.cuda().cuMemsetD32Async(x.kept._address, 0, 1600, stream)
         for stream in streams:
-            cuda_api.cuda().cuStreamSynchronize(stream)
+            api.cuda().cuStreamSynchronize(stream)
     check_same_bits(out.copy_to_host(), ordered(a, b))
 
 
 def test_nothing_waits_for_the_device(backend: CudaBackend, device: Device, streams: list[int], emulated: Any) -> None:
     """A product of device operands is enqueued: it neither begins nor ends with a wait."""
     emulated(streams="late")
-    driver, stream = cuda_api.cuda(), streams[0]
+    driver, stream = api.cuda(), streams[0]
     a, b, out = (cuda_arrays.DeviceArray((33, 33), "float16", device) for _ in range(3))
     row = tensor_row()
     run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
@@ -534,7 +536,7 @@ def test_nothing_waits_for_the_device(backend: CudaBackend, device: Device, stre
 
 def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device, streams: list[int]) -> None:
     """A caller's CUDA graph takes a product in, packed operands and all, and repeats it on what is there by then."""
-    library, stream, row = cuda_api.cuda()._library, streams[0], tensor_row()
+    library, stream, row = api.cuda()._library, streams[0], tensor_row()
     if set(row.needs) - device.features:
         pytest.skip("no Hopper")
     run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
@@ -543,7 +545,7 @@ def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device,
     run(*views[:2], None, views[2], 1.0, 0.0)  # kernels are loaded before a capture
     graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
     with device.handle:
-        cuda_api.cuda().cuStreamSynchronize(stream)
+        api.cuda().cuStreamSynchronize(stream)
         assert library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 1) == 0
     run(*views[:2], None, views[2], 1.0, 0.0)
     with device.handle:
@@ -554,7 +556,7 @@ def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device,
     arrays[1].copy_from_host(b)
     with device.handle:
         assert library.cuGraphLaunch(ready, ctypes.c_void_p(stream)) == 0
-        cuda_api.cuda().cuStreamSynchronize(stream)
+        api.cuda().cuStreamSynchronize(stream)
     np.testing.assert_allclose(arrays[2].copy_to_host().astype(float), a.astype(float) @ b.astype(float), atol=0.03)
 
 
@@ -587,7 +589,7 @@ def test_repeated_products_with_a_bias(process: Any) -> None:
 there = registry.backend("cuda")
 view = lambda x: there.to_device(x, there.devices()[0]).owner
 x, y, bias = view(a), view(b), view(a[0])
-from gemm import repeat
+from gemm.frontend import plan_cache as repeat
 first = gemm.gemm(x, y, bias=bias, activation="relu", kernel="sgemm_cuda_tile")
 (known,) = repeat.replays.values()
 other = view(b[1])
@@ -705,13 +707,13 @@ def test_unavailable_says_why(emulated: Any, settings: dict[str, int], said: str
 
 def test_without_libraries(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMM_LIBCUDA", "/nonexistent/libcuda.so.1")
-    cuda_api.cuda.cache_clear()
+    api.cuda.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"driver does not load.*NVIDIA driver"):
         CudaBackend().devices()
     monkeypatch.undo()
     for name, value in machine.items():
         monkeypatch.setenv(name, value)
-    cuda_api.cuda.cache_clear()
+    api.cuda.cache_clear()
     monkeypatch.setattr(cuda_driver, "compilers", lambda: ())
     if machine:
         with pytest.raises(BackendUnavailable, match=r"no NVRTC was found.*pip install .gemm\[cuda\]"):

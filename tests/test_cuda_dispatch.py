@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gemm.catalog import BY_NAME, KERNELS, blocks
-from gemm.dispatch import cost, entrants, roof
-from gemm.problem import Device, Problem
+from gemm.catalog import BY_NAME, KERNELS, launch_arithmetic
+from gemm.core.problem import Device, Problem
+from gemm.select import candidates, cost, gpu_model
 
 pytest.importorskip("ml_dtypes")
 
@@ -42,7 +42,7 @@ def weighed(device, m, n, k, batch=1, **options):
     names = {"m": m, "n": n, "k": k, "batch": batch, **device.limits}
     rows = [
         row for row in KERNELS
-        if row.backend == "cuda" and not entrants.unfit(row, problem) and not entrants.unavailable(row, device)
+        if row.backend == "cuda" and not candidates.unfit(row, problem) and not candidates.unavailable(row, device)
         and row.chosen_on(device.kind, device.features) and not row.illegal(names) and row.suited(names)
     ]  # fmt: skip
     return sorted((cost.predict(row, device, problem, None) for row in rows), key=lambda c: c.seconds)
@@ -89,8 +89,10 @@ def test_skinny_products_fill_the_chip_by_cutting_k_or_by_small_tiles(shape, opt
     first = weighed(H200, *shape, **options)[0]
     row = first.kernel
     assert is_of(family, row.name)
-    count = blocks.groups(row, *(shape[1::-1] if row.swap and row.swaps(*shape[:2], "NNN") else shape[:2]), 1)
-    used = count * blocks.parts(row, count, shape[2], 132) * row.params.get("MULTICAST", 1)
+    count = launch_arithmetic.groups(
+        row, *(shape[1::-1] if row.swap and row.swaps(*shape[:2], "NNN") else shape[:2]), 1
+    )
+    used = count * launch_arithmetic.parts(row, count, shape[2], 132) * row.params.get("MULTICAST", 1)
     assert used >= 0.6 * 132
 
 
@@ -116,7 +118,7 @@ def test_a_result_of_ragged_rows_takes_longer():
     problem = Problem("float32", 4096, 4095, 8, device="cuda:0")
     for name, least, most in ("sgemm_cuda_ffma_128x256", 1.3, 3.0), ("sgemm_cuda_outer_128x128", 1.1, 1.5):
         ragged, turned, even = (
-            roof.predict(BY_NAME[name], H200, x, None).seconds - roof.CALL
+            gpu_model.predict(BY_NAME[name], H200, x, None).seconds - gpu_model.CALL
             for x in (problem, replace(problem, layout="TTT", m=4095, n=4096), replace(problem, n=4096))
         )
         assert least < ragged / even < most
@@ -128,10 +130,10 @@ def test_operands_that_lie_wrong_cost_their_copy():
     problem = Problem("float32", 4096, 4096, 4096, layout="NTN", device="cuda:0", precision="medium")
 
     def launched(layout):
-        return roof.predict(row, H200, replace(problem, layout=layout), None)
+        return gpu_model.predict(row, H200, replace(problem, layout=layout), None)
 
     whole, other = launched("NTN"), launched("SSN")
-    assert other.launch == pytest.approx(whole.launch + 2 * roof.LAUNCH)
+    assert other.launch == pytest.approx(whole.launch + 2 * gpu_model.LAUNCH)
     assert other.seconds > whole.seconds + 2 * (2 * 4 * 4096**2) / 4917e9
 
 
@@ -141,7 +143,7 @@ def test_rows_of_the_result_that_are_not_aligned_cost_their_stores():
                          ("sgemm_cuda_ffma_tma_128x128_along_k", False)):  # fmt: skip
         row = BY_NAME[name]
         whole, odd = (
-            roof.predict(row, H200, Problem("float32", 8192, n, 1024, device="cuda:0", layout="NTN"), None)
+            gpu_model.predict(row, H200, Problem("float32", 8192, n, 1024, device="cuda:0", layout="NTN"), None)
             for n in (8192, 8191)
         )
         stores = 1e-9 * row.scattered * 8192 * 8191 / 132
@@ -154,7 +156,7 @@ def test_a_result_that_is_stored_turned_costs_its_stores():
         problem = Problem(row.dtype, 128, 8192, 64, inputs=row.inputs, device="cuda:0")
         if not row.swaps(128, 8192, "NNN"):
             problem = replace(problem, m=8192, n=128)
-        down, along = (roof.predict(row, H200, replace(problem, layout=x), None).compute for x in ("NNN", "NNT"))
+        down, along = (gpu_model.predict(row, H200, replace(problem, layout=x), None).compute for x in ("NNN", "NNT"))
         if row.params.get("maps"):
             assert down == along
         else:
@@ -164,19 +166,19 @@ def test_a_result_that_is_stored_turned_costs_its_stores():
 def test_a_launch_begins_early_where_blocks_have_a_multiprocessor_each():
     def launch(name, m, device=H200):
         row = BY_NAME[name]
-        return roof.predict(row, device, Problem(row.dtype, m, 8, 15, device="cuda:0"), None).launch
+        return gpu_model.predict(row, device, Problem(row.dtype, m, 8, 15, device="cuda:0"), None).launch
 
-    assert launch("dgemm_cuda_dmma_16x128", 16 * 132) == roof.CALL
-    assert launch("dgemm_cuda_dmma_16x128", 16 * 133) == roof.CALL + roof.APART  # two share one
-    assert launch("sgemm_cuda_small_16x16", 16) == roof.CALL + roof.APART  # which nothing keeps from that
-    assert launch("sgemm_cuda_ffma_128x256", 16 * 8192) == launch("sgemm_cuda_gemv_8", 8192) == roof.CALL
-    assert launch("sgemm_cuda_tile", 16, PASCAL) == roof.CALL  # launches of others do not overlap at all
+    assert launch("dgemm_cuda_dmma_16x128", 16 * 132) == gpu_model.CALL
+    assert launch("dgemm_cuda_dmma_16x128", 16 * 133) == gpu_model.CALL + gpu_model.APART  # two share one
+    assert launch("sgemm_cuda_small_16x16", 16) == gpu_model.CALL + gpu_model.APART  # which nothing keeps from that
+    assert launch("sgemm_cuda_ffma_128x256", 16 * 8192) == launch("sgemm_cuda_gemv_8", 8192) == gpu_model.CALL
+    assert launch("sgemm_cuda_tile", 16, PASCAL) == gpu_model.CALL  # launches of others do not overlap at all
 
 
 def test_elements_that_are_copied_one_by_one_cost_their_time():
     def compute(name, m, n, k, layout="NNN", inputs=()):
         problem = Problem(BY_NAME[name].dtype, m, n, k, layout=layout, inputs=inputs, device="cuda:0")
-        return roof.predict(BY_NAME[name], H200, problem, None).compute
+        return gpu_model.predict(BY_NAME[name], H200, problem, None).compute
 
     small, large = (
         compute(name, 4096, 4096, 4095, "NTN") - compute(name, 4096, 4096, 4096, "NTN")
@@ -187,11 +189,11 @@ def test_elements_that_are_copied_one_by_one_cost_their_time():
     assert compute(ffma, 4096, 4096, 1023) <= compute(ffma, 4096, 4096, 1024)  # a comes so anyway, as in its rate
     assert compute(ffma, 4096, 4096, 1024, "NTN") > compute(ffma, 4096, 4096, 1024)  # and so does b along k
     packed = "sgemm_cuda_ffma_tma_128x128_along_k"
-    assert compute(packed, 512, 8191, 8192) > compute(packed, 512, 8192, 8192) + roof.ALONE * 8191 * 8192 / 132
+    assert compute(packed, 512, 8191, 8192) > compute(packed, 512, 8192, 8192) + gpu_model.ALONE * 8191 * 8192 / 132
     turned, straight = (
         compute("s8s32gemm_cuda_kmajor_64x64", 64, 8191, 8191, layout, ("int8", "int8")) for layout in ("NNN", "NTN")
     )
-    assert turned - straight == pytest.approx(roof.ALONE * 8191**2 / 132, rel=0.01)  # one by one there, too
+    assert turned - straight == pytest.approx(gpu_model.ALONE * 8191**2 / 132, rel=0.01)  # one by one there, too
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_a_swapped_product_is_the_same_product():
     for row in (row for row in KERNELS if row.backend == "cuda" and not row.swap and "float" in row.dtype):
         problem = Problem(row.dtype, 300, 5000, 700, device="cuda:0", inputs=row.inputs)
         turned = replace(problem, m=5000, n=300, layout="TTT", inputs=row.inputs[::-1])
-        assert roof.predict(row, H200, turned, None).seconds == roof.predict(row, H200, problem, None).seconds
+        assert gpu_model.predict(row, H200, turned, None).seconds == gpu_model.predict(row, H200, problem, None).seconds
 
 
 def test_older_gpus_run_what_they_have_instructions_for():
@@ -229,7 +231,7 @@ def test_reproducible_products_are_not_cut():
     options = {"device": "cuda:0", "reproducible": True}
     row = BY_NAME["sgemm_cuda_ffma_64x64"]
     whole, cut = (
-        roof.predict(row, H200, replace(Problem("float32", 64, 64, 65536, **options), reproducible=x), None)
+        gpu_model.predict(row, H200, replace(Problem("float32", 64, 64, 65536, **options), reproducible=x), None)
         for x in (True, False)
     )
     assert cut.seconds < whole.seconds / 3
@@ -249,7 +251,7 @@ def test_parts_of_k_are_clusters_and_none_is_empty(row):
         for k in (0, 1, 31, 64, 700, 5003, 65536):
             steps = max(1, -(-k // row.params.get("BK", 1)))
             for count in (1, 3, 100, 5000):
-                found = blocks.parts(row, count, k, units)
+                found = launch_arithmetic.parts(row, count, k, units)
                 assert 1 <= found <= max(1, min(row.params.get("parts", 1), 8 // row.params.get("MULTICAST", 1)))
                 assert (found - 1) * -(-steps // found) < steps
 

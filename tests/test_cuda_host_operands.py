@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from oracle import check_same_bits, ordered
 
-from gemm.backends import cuda_api, cuda_compiler, cuda_panels, cuda_pinned, cuda_staging, cuda_travel
-from gemm.backends.cuda import CudaBackend
+from gemm.backends.cuda import api, compiler, panels, pinned, staging, transfer
+from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
-from gemm.errors import KernelFailed
-from gemm.problem import Device, Problem
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import Device, Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,9 +33,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     for module, name, small in (
-        (cuda_travel, "SLOT", 1 << 12), (cuda_pinned, "SLOT", 1 << 12), (cuda_staging, "TOGETHER", 1 << 13),
-        (cuda_panels, "_NARROWEST", 32), (cuda_panels, "_GRAIN", 32), (cuda_panels, "LINK", 1e4),
-        (cuda_panels, "_GROUP", 1 << 13), (cuda_staging, "LINE", 128),
+        (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 12), (staging, "TOGETHER", 1 << 13),
+        (panels, "_NARROWEST", 32), (panels, "_GRAIN", 32), (panels, "LINK", 1e4),
+        (panels, "_GROUP", 1 << 13), (staging, "LINE", 128),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, small)
     forget()
@@ -44,8 +44,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def forget() -> None:
-    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler, cuda_pinned.lanes,
-                   cuda_panels.panels, cuda_staging._speed):  # fmt: skip
+    for cached in (api.cuda, compiler.compilers, compiler.compiler, pinned.lanes,
+                   panels.panels, staging._speed):  # fmt: skip
         cached.cache_clear()
 
 
@@ -75,8 +75,8 @@ def test_bits_are_those_of_the_chain(device: Device, batch: tuple[int, ...], m: 
 
 def test_what_does_not_fit_runs_in_blocks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of device memory, and 71 MB of operands."""
-    monkeypatch.setattr(cuda_travel, "SLOT", 1 << 22)
-    monkeypatch.setattr(cuda_pinned, "SLOT", 1 << 22)
+    monkeypatch.setattr(transfer, "SLOT", 1 << 22)
+    monkeypatch.setattr(pinned, "SLOT", 1 << 22)
     a, b = rand(9, 900_000), rand(900_000, 9)
     out = np.empty((9, 9), np.float32)
     run(device, a, b, None, out, 1.0, 0.0)

@@ -14,9 +14,9 @@ from cuda_machine.direct import Machine, source
 from oracle import wrapped
 from oracle.tensor_core import product, round_tf32
 
-from gemm.backends.cuda import CudaBackend
+from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
-from gemm.problem import Device, Problem
+from gemm.core.problem import Device, Problem
 
 Array = np.ndarray
 

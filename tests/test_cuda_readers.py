@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_replay
-from gemm.backends.cuda_readers import Reader
+from gemm.backends.cuda import replay
+from gemm.backends.cuda.array_metadata import Reader
 
 native = pytest.importorskip("gemm._cuda")
 COUNT = 300
@@ -126,7 +126,7 @@ def test_independence() -> None:
     reach = ((0, 1024),) * 4
 
     def found(reads_c: bool = True) -> bool:
-        return cuda_replay._independent(to.ctypes.data, COUNT, reach, reads_c, room.ctypes.data)
+        return replay._independent(to.ctypes.data, COUNT, reach, reads_c, room.ctypes.data)
 
     assert found()
     kept = to[30, 2]

@@ -18,12 +18,12 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from gemm.backends.cuda_operand import OUT, A, Map, Step
-from gemm.backends.cuda_recipe import GRID, SIZES, Chip, Layout, Recipe, forms, plain, recipe, types
+from gemm.backends.cuda.launch_plan import GRID, SIZES, Chip, Layout, Recipe, forms, plain, recipe, types
+from gemm.backends.cuda.operand_layout import OUT, A, Map, Step
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.catalog.blocks import parts
 from gemm.catalog.cuda import inbox
-from gemm.verify.samples import types_of
+from gemm.catalog.launch_arithmetic import parts
+from gemm.select.verify.samples import types_of
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 TILE = BY_NAME["sgemm_cuda_tile"]

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm.backends import cuda_launch, cuda_readers, cuda_replay, cuda_sequence
-from gemm.backends.cuda_api import Driver
-from gemm.backends.cuda_driver import Function
-from gemm.backends.cuda_operand import Map, Step
-from gemm.backends.cuda_recipe import Layout
-from gemm.call import scalar
+from gemm.backends.cuda import array_metadata, launch, launch_graph
+from gemm.backends.cuda import replay as cuda_replay
+from gemm.backends.cuda.api import Driver
+from gemm.backends.cuda.driver import Function
+from gemm.backends.cuda.launch_plan import Layout
+from gemm.backends.cuda.operand_layout import Map, Step
 from gemm.catalog import Kernel
-from gemm.errors import KernelFailed
+from gemm.core.errors import KernelFailed
+from gemm.frontend.call import scalar
 
 CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
 A_MAP = Map(0, 64, 2, (40, 30, 2), (160, 4800), (32, 8, 1), 3)
@@ -127,7 +128,7 @@ class Fake:
 
 
 def native(fake: Fake, room: int = 4096) -> Any:
-    made = cuda_sequence._native()
+    made = launch_graph._native()
     if made is None:
         pytest.skip("gemm._cuda was not built")
     return made(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())
@@ -140,7 +141,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def made(fake: Fake, room: int = 4096) -> Any:
         driver = Driver.__new__(Driver)
         driver._library = SimpleNamespace(**fake.functions)
-        monkeypatch.setattr(cuda_sequence, "cuda", lambda: driver)
+        monkeypatch.setattr(launch_graph, "cuda", lambda: driver)
 
         class Gpu:
             def __enter__(self) -> Gpu:
@@ -155,7 +156,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             def free(self, address: int, stream: int) -> None:
                 driver.cuMemFreeAsync(address, stream)
 
-        return cuda_sequence.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())  # type: ignore[arg-type]
+        return launch_graph.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())  # type: ignore[arg-type]
 
     return made
 
@@ -206,13 +207,13 @@ def test_who_overlaps_and_who_is_alone(
     )
     kernel = Kernel("sgemm_cuda_x", "cuda", "cuda", "float32", "", params={"THREADS": 64, "shared": shared})
     step = Step(kernel, (), (tiles, 1), 1, bytes(80), ())
-    assert cuda_sequence._prepared(gpu, step)[5:7] == told
+    assert launch_graph._prepared(gpu, step)[5:7] == told
 
 
 def test_clusters_that_do_not_overlap() -> None:
     fake = Fake()
     step = (0xAC1, 6, 1, 64, 2, 0, 0, bytes(range(80)), -1, (), ())
-    made = cuda_sequence._native()
+    made = launch_graph._native()
     if made is None:
         pytest.skip("gemm._cuda was not built")
     assert made(fake.addresses, CONTEXT, POOL, 0, (0, 0), (step,)).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
@@ -248,7 +249,7 @@ def test_arguments_are_checked() -> None:
         sequence.run(STREAM, 1, 2, 3, 4, 0, b"short")
     with pytest.raises(TypeError, match="int"):
         sequence.run(STREAM, "1", 2, 3, 4, 0, SCALE)
-    made = cuda_sequence._native()
+    made = launch_graph._native()
     good = Fake().addresses, CONTEXT, POOL, 0, (0, 0), steps()
     made(*good)
     broken = list(steps()[0])
@@ -333,7 +334,7 @@ class Lesson:
         self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False, rounds: str = "f4",
         form: str = "f", alpha: Any = 1,
     ) -> None:  # fmt: skip
-        made = cuda_sequence._native()
+        made = launch_graph._native()
         if made is None:
             pytest.skip("gemm._cuda was not built")
         self.fake = Fake()
@@ -406,7 +407,7 @@ SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, mat
 def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) -> None:
     kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     launcher: Any = SimpleNamespace(_scale=form)
-    launcher._parts = lambda x: cuda_launch.Launcher._parts(launcher, x)
+    launcher._parts = lambda x: launch.Launcher._parts(launcher, x)
     known = {zero: Lesson(rounds=f"{kind.kind}{kind.itemsize}", form=form, alpha=1 - zero) for zero in (0, 1)}
     repeated = 0
     for alpha in SCALARS:
@@ -424,7 +425,7 @@ def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) 
             continue
         repeated += 1
         launched = (7 if alpha == 0 else rounded.item()), 0
-        expected = cuda_launch.Launcher.scale(launcher, *launched)
+        expected = launch.Launcher.scale(launcher, *launched)
         assert lesson.fake.said[-1][-1][0][48:] == expected, alpha
     assert repeated >= 4
 
@@ -467,7 +468,7 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: b
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
     launched: list[tuple[int, ...]] = []
     launches: Any = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
-    reader = cuda_readers.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
+    reader = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
     replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
@@ -479,7 +480,7 @@ def test_one_that_the_memo_cannot_read_empties_nothing() -> None:
     """Of more kinds than a small table has, too: all are repeated."""
     known = Lesson()
     kind: Any = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
-    reader = cuda_readers.Reader(
+    reader = array_metadata.Reader(
         lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list
     )  # fmt: skip
 

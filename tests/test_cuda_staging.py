@@ -12,28 +12,29 @@ import numpy as np
 import pytest
 from lazy_cuda import LazyCuda, LazyGpu
 
-from gemm.backends import cuda_panels, cuda_pinned, cuda_staging, cuda_travel
-from gemm.backends.cuda_blocks import block, pieces
-from gemm.backends.cuda_panels import Shape, panels, rectangles, seconds, steps
-from gemm.errors import KernelFailed
-from gemm.operands import Cut, parts
+from gemm.backends.cuda import panels as cuda_panels
+from gemm.backends.cuda import pinned, staging, transfer
+from gemm.backends.cuda.host_blocks import block, pieces
+from gemm.backends.cuda.panels import Shape, panels, rectangles, seconds, steps
+from gemm.core.errors import KernelFailed
+from gemm.core.operands import Cut, parts
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in the small, so that products of 40 rows go every way."""
     for module, name, value in (
-        (cuda_travel, "SLOT", 1000), (cuda_pinned, "SLOT", 1000), (cuda_staging, "TOGETHER", 2048),
-        (cuda_staging, "_GRAIN", 4), (cuda_staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
+        (transfer, "SLOT", 1000), (pinned, "SLOT", 1000), (staging, "TOGETHER", 2048),
+        (staging, "_GRAIN", 4), (staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
         (cuda_panels, "_GRAIN", 4), (cuda_panels, "_GROUP", 300), (cuda_panels, "_LARGE", 5000),
-        (cuda_panels, "LINK", 1e3), (cuda_staging, "LINE", 16), (cuda_pinned, "_THREADED_FROM", 256),
+        (cuda_panels, "LINK", 1e3), (staging, "LINE", 16), (pinned, "_THREADED_FROM", 256),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     panels.cache_clear()
-    cuda_pinned.lanes.cache_clear()
+    pinned.lanes.cache_clear()
     yield  # type: ignore[misc]
     panels.cache_clear()
-    cuda_pinned.lanes.cache_clear()
+    pinned.lanes.cache_clear()
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(**options: Any) -> LazyGpu:
         driver = LazyCuda(**options)
-        for module in (cuda_pinned, cuda_travel, cuda_staging):
+        for module in (pinned, transfer, staging):
             monkeypatch.setattr(module, "cuda", lambda: driver)
         return LazyGpu(driver)
 
@@ -95,7 +96,7 @@ class Case:
 
     def run(self, gpu: LazyGpu) -> None:
         given = self.a, self.b, self.c, self.out, 2, self.beta
-        cuda_staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
+        staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
 
     def unharmed(self, *, but_c: bool = False) -> bool:
         now = (self.a, self.b, None if but_c else self.c)
@@ -160,13 +161,13 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Copy], None]:
     """Puts something before each copy between arrays and slots."""
 
     def install(before: Copy) -> None:
-        plain = cuda_pinned.copy
+        plain = pinned.copy
 
         def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
             before(to, source)
             plain(to, source, stream=stream)
 
-        monkeypatch.setattr(cuda_pinned, "copy", copy)
+        monkeypatch.setattr(pinned, "copy", copy)
 
     return install
 
@@ -210,7 +211,7 @@ def test_no_copy_goes_on_after_a_failure(machine: Any, monkeypatch: pytest.Monke
         time.sleep(0.003)
         ended[-1] = True
 
-    monkeypatch.setattr(cuda_pinned, "copy", slow)
+    monkeypatch.setattr(pinned, "copy", slow)
     for number in (1, 2, 3):
         gpu, case = machine(cuLaunchKernel=number), Case(number, "", (40, 40, 40))
         with pytest.raises(KernelFailed):
@@ -247,7 +248,7 @@ def test_porters_end_with_their_lanes_and_can_be_done_without(machine: Any, monk
     case.run(gpu)
     mine = [thread for thread in porters() if thread not in before]
     assert len(mine) == 1
-    cuda_pinned.lanes(gpu).trim()
+    pinned.lanes(gpu).trim()
     mine[0].join(10)
     assert not mine[0].is_alive()
 
@@ -265,7 +266,7 @@ def test_what_repeats_is_sent_once(machine: Any) -> None:
     row, matrix = np.ones(64, np.float32), np.ones((40, 64), np.float32)
     a, b = np.ones((20, 16, 40), np.float32), np.broadcast_to(matrix, (20, 40, 64))
     out = np.empty((20, 16, 64), np.float32)
-    cuda_staging.stage(gpu, gpu.enqueue, a, b, np.broadcast_to(row, out.shape), out, 1, 1, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, a, b, np.broadcast_to(row, out.shape), out, 1, 1, cuts_k=True)
     assert (out == 41).all()
     assert gpu.driver.sent == a.nbytes + matrix.nbytes + row.nbytes
     assert gpu.driver.fetched == out.nbytes
@@ -276,7 +277,7 @@ def test_small_operands_travel_together(machine: Any) -> None:
     a, b, out = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32), np.empty((4, 6), np.float32)
     gpu.driver.faults = {"cuMemcpyHtoDAsync": 0, "cuMemcpyDtoHAsync": 0, "cuLaunchKernel": 0}
     gpu.driver.calls = dict.fromkeys(gpu.driver.faults, 0)
-    cuda_staging.stage(gpu, gpu.enqueue, a, b, None, out, 1, 0, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, a, b, None, out, 1, 0, cuts_k=True)
     assert set(gpu.driver.calls.values()) == {1}
     assert (out == 5).all()
 
@@ -284,7 +285,7 @@ def test_small_operands_travel_together(machine: Any) -> None:
 def test_no_terms(machine: Any) -> None:
     gpu = machine()
     a, b, c, out = np.ones((3, 0)), np.ones((0, 4)), np.ones((3, 4)), np.empty((3, 4))
-    cuda_staging.stage(gpu, gpu.enqueue, a, b, c, out, -1.0, 2.0, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, a, b, c, out, -1.0, 2.0, cuts_k=True)
     assert (out == 2).all()
 
 
@@ -294,7 +295,7 @@ def test_lanes_are_few_and_come_back(machine: Any) -> None:
     seen: set[int] = set()
 
     def work(seed: int) -> None:
-        with cuda_pinned.lanes(gpu).one() as lane:
+        with pinned.lanes(gpu).one() as lane:
             seen.add(id(lane))
         with lock:
             case = Case(seed, "matrix")
@@ -309,7 +310,7 @@ def test_lanes_are_few_and_come_back(machine: Any) -> None:
         thread.join()
     assert not wrong
     assert len(seen) <= 4
-    cuda_pinned.lanes(gpu).trim()
+    pinned.lanes(gpu).trim()
     gpu.driver.drain()
     assert not gpu.driver.streams
     assert not gpu.driver.recorded
@@ -366,12 +367,12 @@ def test_steps_cover_out_once_and_after_their_operands() -> None:
 def test_cuts_across_memory_leave_long_lines(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a transposed a, columns of a plain b; panels along memory may be as narrow as they like."""
     seen: list[Shape] = []
-    monkeypatch.setattr(cuda_staging, "LINE", 64)
-    monkeypatch.setattr(cuda_staging, "steps", lambda shape, batch: seen.append(shape) or steps(shape, batch))
+    monkeypatch.setattr(staging, "LINE", 64)
+    monkeypatch.setattr(staging, "steps", lambda shape, batch: seen.append(shape) or steps(shape, batch))
     for turned in (False, True):
         a, b, out = np.ones((40, 40), np.float32), np.ones((40, 40), np.float32), np.empty((40, 40), np.float32)
         gpu = machine()
-        cuda_staging.stage(gpu, gpu.enqueue, a.T if turned else a, b.T if turned else b, None, out, 1, 0, cuts_k=False)
+        staging.stage(gpu, gpu.enqueue, a.T if turned else a, b.T if turned else b, None, out, 1, 0, cuts_k=False)
         assert (out == 40).all()
         assert (seen[-1].rows, seen[-1].columns) == ((16, 1) if turned else (1, 16))
         for cuts in cuda_panels._candidates(seen[-1]):
@@ -407,5 +408,5 @@ def test_copy_of_any_strides() -> None:
                 for to in (np.zeros(take.shape, dtype), np.zeros(take.shape[::-1], dtype).T):
                     for stream in (False, True):
                         to[...] = np.zeros((), dtype)
-                        cuda_pinned.copy(to, take, stream=stream)
+                        pinned.copy(to, take, stream=stream)
                         np.testing.assert_array_equal(to, take)

@@ -15,8 +15,8 @@ import pytest
 from oracle import check_close, check_same_bits, exact, ordered
 
 import gemm
-from gemm import engine
 from gemm.catalog import KERNELS
+from gemm.core import engine
 
 da = pytest.importorskip("dask.array", reason="dask is not installed (the extra `dask`)")
 dask = pytest.importorskip("dask")
@@ -151,7 +151,7 @@ DTYPES = ["bool", "uint8", "int8", "int16", "int64", "float16", "bfloat16", "flo
 def test_dtypes_are_those_of_gemm(dtype: str, way: dict[str, Any]) -> None:
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 by ml_dtypes")
-    kind = gemm.operands.named(dtype, "it") if dtype == "bfloat16" else np.dtype(dtype)
+    kind = gemm.core.operands.named(dtype, "it") if dtype == "bfloat16" else np.dtype(dtype)
     a, b = numbers(1, 7, 9).astype(kind), numbers(2, 9, 5).astype(kind)
     same(gemm.dask.matmul(lazy(a, 3, 2), lazy(b, 2, 4), **way), gemm.gemm(a, b))
 
@@ -283,7 +283,7 @@ def test_reproducible_bits_are_those_of_one_machine(scheduler: str) -> None:
 def test_a_chain_over_blocks_of_k_keeps_the_bits(left: Any, right: Any, dtype: str) -> None:
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 by ml_dtypes")
-    kind = gemm.operands.named(dtype, "it")
+    kind = gemm.core.operands.named(dtype, "it")
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(shape).astype(kind) for shape in (left, right))
     c = rng.standard_normal(np.shape(gemm.gemm(a, b))).astype(kind)

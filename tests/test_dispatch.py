@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import measure as measuring
-from gemm import sources, threads
-from gemm.backends.base import Backend
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
-from gemm.dispatch import child, correction, cost, delivery, entrants, late, probe, registry, roof, trust
-from gemm.errors import KernelFailed
-from gemm.measure import measure
-from gemm.problem import Device, Problem
-from gemm.rates import Rates
+from gemm.core import disk_cache, threads
+from gemm.core.backend import Backend
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import Device, Problem
+from gemm.core.rates import Rates
+from gemm.execute import delivery
+from gemm.select import calibration, candidates, cost, gpu_model, late_verification, probe, verification, worker
+from gemm.select import measure as measuring
+from gemm.select.measure import measure
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -32,11 +34,11 @@ B = np.arange(20, dtype=np.float32).reshape(4, 5)
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Each test starts without demotions and cached choices, and leaves none."""
-    monkeypatch.setattr(trust, "_failed", {})
-    monkeypatch.setattr(trust, "_lost", {})
-    trust.forget_choices()
+    monkeypatch.setattr(verification, "_failed", {})
+    monkeypatch.setattr(verification, "_lost", {})
+    verification.forget_choices()
     yield
-    trust.forget_choices()
+    verification.forget_choices()
 
 
 def run_python(code, **env):
@@ -299,7 +301,7 @@ def test_what_was_not_verified_computes_no_product(state):
         lines.append({"step": "kernel", "kernel": kernel.label, "device": GPU.key, "ok": ok, "error": "" if ok else "x",
                       "launch": 1e-5, "flops": 4e13})  # fmt: skip
     facts, problem = probe.Facts(lines), Problem("float32", 64, 64, 64, device=GPU.key)
-    chosen, named = (entrants.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
+    chosen, named = (candidates.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
     assert (chosen.seconds is not None) == (state == "verified")
     assert named.seconds is not None
 
@@ -389,8 +391,8 @@ def faulty(monkeypatch):
     def plant(error):
         backend, real = Faulty(error), registry.backend
         row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c", gflops=1e6)
-        monkeypatch.setattr(entrants, "KERNELS", (*KERNELS, row))
-        monkeypatch.setattr(entrants, "HOST_BACKENDS", ("cpu", "numpy", "faulty"))
+        monkeypatch.setattr(candidates, "KERNELS", (*KERNELS, row))
+        monkeypatch.setattr(candidates, "HOST_BACKENDS", ("cpu", "numpy", "faulty"))
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
         return backend
 
@@ -436,8 +438,8 @@ def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatc
 
 EVIL = """
 import os, sys, time
-from gemm.backends.base import Backend
-from gemm.problem import Device
+from gemm.core.backend import Backend
+from gemm.core.problem import Device
 
 class Evil(Backend):
     name = "evil"
@@ -476,7 +478,7 @@ def probed(tmp_path, fault):
         """
         import json, logging
         logging.basicConfig()
-        from gemm.dispatch import probe
+        from gemm.select import probe
         facts = probe.facts(run=True)
         print(json.dumps(facts.lines))
         """,
@@ -509,12 +511,12 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
 
     stored = []
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setattr(sources, "load", lambda _: None)
-    monkeypatch.setattr(sources, "store", lambda *entry: stored.append(entry))
-    monkeypatch.setattr(sources, "update", lambda *entry: stored.append(entry))
+    monkeypatch.setattr(disk_cache, "load", lambda _: None)
+    monkeypatch.setattr(disk_cache, "store", lambda *entry: stored.append(entry))
+    monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
     monkeypatch.setattr(probe, "_memory", {})
     assert probe.facts(run=True).lines == []
-    assert not late.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
+    assert not late_verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
     assert stored == []
 
@@ -559,10 +561,10 @@ def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
     done = run_python(
         """
         import logging, numpy as np, gemm
-        from gemm.dispatch import errands
+        from gemm.select import background
         logging.basicConfig()
         a = np.ones((1500, 1500), np.float32)
-        with errands.waiting():
+        with background.waiting():
             assert (gemm.gemm(a, a) == 1500).all()
         """,
         GEMM_CACHE_DIR=str(tmp_path / "cache"), OCL_ICD_VENDORS=str(tmp_path / "vendors"), GEMM_PROBE_TIMEOUT="5",
@@ -593,10 +595,10 @@ def test_kernels_of_mixed_types_are_measured_with_an_output_of_theirs():
 
 
 READERS = {
-    "GEMM_PROBE_TIMEOUT": (child.timeout, ["soon", "inf", "nan", "-1", "0", "1e300"], {"5": 5.0, " 7.5 ": 7.5}),
+    "GEMM_PROBE_TIMEOUT": (worker.timeout, ["soon", "inf", "nan", "-1", "0", "1e300"], {"5": 5.0, " 7.5 ": 7.5}),
     "GEMM_NUM_THREADS": (threads.granted, ["many", "0", "-2", "1.5", "inf"], {"1": 1}),
     "GEMM_ADAPT": (
-        correction.adapts,
+        calibration.adapts,
         ["maybe", "2"],
         {"0": False, "off": False, "False": False, "1": True, "on": True},
     ),
@@ -628,7 +630,7 @@ def test_a_child_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ("", ".", os.pathsep, f".{os.pathsep}"):
         monkeypatch.setenv("PYTHONPATH", path)
-        with child.Child("gemm.dispatch.probe") as one:
+        with worker.Child("gemm.select.probe") as one:
             lines = list(one.ask({"skip": list(BACKENDS), "verify": True}, 60))
         assert not [line for line in lines if line["step"] == "died"]
         assert not (tmp_path / "executed").exists()
@@ -636,7 +638,7 @@ def test_a_child_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
 
 def test_a_frozen_program_is_not_started_again(monkeypatch):
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    with child.Child("gemm.dispatch.probe") as one:
+    with worker.Child("gemm.select.probe") as one:
         (line,) = one.ask({}, 60)
     assert line["step"] == "refused"
     assert "frozen" in line["cause"]
@@ -660,15 +662,15 @@ def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
 
 def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both():
     link = Rates(launch=1e-5, flops=5e12, upload=2e10, download=1e10, start=1e-4, overlaps=1 << 20)
-    assert roof.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
-    assert roof.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
-    assert roof.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
-    assert roof.moving(link, 0, 0, 1.0) == 0.0
+    assert gpu_model.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
+    assert gpu_model.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
+    assert gpu_model.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
+    assert gpu_model.moving(link, 0, 0, 1.0) == 0.0
     for few, many in (((1 << 20) - 1, 1 << 20), ((1 << 19) - 1, 1 << 19)):  # the first bytes for which both are at once
         out = (1 << 20) - many
-        assert roof.moving(link, few, out, 1.0) == pytest.approx(1e-4 + few / 2e10 + out / 1e10, rel=1e-6)
+        assert gpu_model.moving(link, few, out, 1.0) == pytest.approx(1e-4 + few / 2e10 + out / 1e10, rel=1e-6)
         longer, shorter = max(many / 2e10, out / 1e10), min(many / 2e10, out / 1e10)
-        assert roof.moving(link, many, out, 1.0) == pytest.approx(1e-4 + 0.1 * (longer + 0.1 * shorter), rel=1e-6)
+        assert gpu_model.moving(link, many, out, 1.0) == pytest.approx(1e-4 + 0.1 * (longer + 0.1 * shorter), rel=1e-6)
 
 
 def test_operands_that_numpy_converts_first_cost_that():

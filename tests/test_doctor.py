@@ -21,12 +21,12 @@ from unittest.mock import Mock
 import pytest
 
 import gemm
-from gemm import errors, sources
-from gemm.backends import opencl_devices
+from gemm.backends.opencl import devices
 from gemm.cli import main
-from gemm.dispatch import child, probe
-from gemm.doctor import CHECKS, Finding, drivers, environment, examine, processors, storage
-from gemm.engine import engine
+from gemm.cli.checks import CHECKS, Finding, drivers, environment, examine, processors, storage
+from gemm.core import disk_cache, errors
+from gemm.core.engine import engine
+from gemm.select import probe, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="drivers are told of by files")
@@ -43,9 +43,9 @@ def only(found: Iterator[Finding]) -> Finding:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder of its own."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
     yield tmp_path / "cache"
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ class TestCache:
     def test_damaged_entries(self, folder: Path) -> None:
         assert not list(storage.cache())
         (folder / "torn.bin").write_bytes(b"gemm1\n...")
-        sources.store("whole", b"data")
+        disk_cache.store("whole", b"data")
         finding = only(storage.cache())
         assert (finding.severity, finding.remedy) == ("warning", f"rm {folder / 'torn.bin'}")
 
@@ -242,7 +242,7 @@ class TestDrivers:
         (tmp_path / "bad.icd").write_text(str(library))
         monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "3")
-        monkeypatch.setattr(child, "STARTING", 3.0)
+        monkeypatch.setattr(worker, "STARTING", 3.0)
         assert words in only(drivers.installed()).why
         found = {finding.what.partition(":")[0]: finding for finding in drivers.devices()}["opencl"]
         assert (found.severity, found.about) == ("error", "misbehaving")
@@ -261,7 +261,7 @@ class TestDrivers:
         ],
     )
     def test_devices(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: child.Line, files: list[str], severity: str,
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: worker.Line, files: list[str], severity: str,
         about: str,
     ) -> None:  # fmt: skip
         for name in files:
@@ -285,7 +285,7 @@ class TestDrivers:
 
 class TestCommand:
     def planted(self, monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-        monkeypatch.setattr("gemm.doctor.CHECKS", {"planted": lambda: iter(findings), "engine": processors.engine})
+        monkeypatch.setattr("gemm.cli.checks.CHECKS", {"planted": lambda: iter(findings), "engine": processors.engine})
 
     def test_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
@@ -314,7 +314,7 @@ class TestCommand:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
-        monkeypatch.setattr("gemm.doctor.CHECKS", {"variables": environment.variables})
+        monkeypatch.setattr("gemm.cli.checks.CHECKS", {"variables": environment.variables})
         assert main(["doctor"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
 
@@ -372,5 +372,5 @@ class TestLinks:
         platform = SimpleNamespace(version="PoCL 3.1", get_devices=lambda: [device])
         monkeypatch.setattr(cl, "get_platforms", lambda: [platform])
         with pytest.raises(gemm.BackendUnavailable, match="newer PoCL") as raised:
-            opencl_devices.discover()
+            devices.discover()
         assert "Intel's runtime" in raised.value.remedy

@@ -18,8 +18,8 @@ import pytest
 import sessions
 
 import gemm
-from gemm import report
 from gemm.catalog import KERNELS
+from gemm.frontend import report
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

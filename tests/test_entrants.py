@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gemm.catalog import KERNELS
-from gemm.dispatch import choice, entrants, probe, trust, tuning
-from gemm.problem import Device, Problem
+from gemm.core.problem import Device, Problem
+from gemm.select import candidates, choice, probe, tuning_db, verification
 
 FEATURES = frozenset(feature for row in KERNELS for feature in (*row.needs, *row.ordered_needs))
 LIMITS = {"compute_units": 16, "work_group": 1024, "local_memory": 64 << 10, "image_width": 16384,
@@ -28,9 +28,9 @@ KINDS = [
 @pytest.fixture(autouse=True)
 def fresh():
     """Nothing that a test has looked up is found by the next."""
-    trust.forget_choices()
+    verification.forget_choices()
     yield
-    trust.forget_choices()
+    verification.forget_choices()
 
 
 def facts():
@@ -72,7 +72,7 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
     for problem in problems(device, kind):
         for asked in (problem, replace(problem, device="host")):
             field = [
-                entrants.Entrant(row, device, entrants.example(asked), known, trusting=True)
+                candidates.Entrant(row, device, candidates.example(asked), known, trusting=True)
                 for row in KERNELS if row.backend == device.backend
             ]  # fmt: skip
             found = {}
@@ -82,7 +82,7 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
                     assert bound(entrant, asked) <= weighed.seconds * (1 + 1e-9), (entrant.row.name, asked)
                     found[entrant.row.name] = weighed.seconds
             queue = choice._Queue(asked)
-            queue.add(entrants.Lineup(field))
+            queue.add(candidates.Lineup(field))
             first = queue.pop()
             assert (first is None) == (not found), asked
             if first is not None:
@@ -94,9 +94,9 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
 
 def test_few_are_weighed(monkeypatch):
     weighed = []
-    weigh = entrants.Entrant.weigh
-    monkeypatch.setattr(entrants.Entrant, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem))
-    line = entrants.held(entrants.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
+    weigh = candidates.Entrant.weigh
+    monkeypatch.setattr(candidates.Entrant, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem))
+    line = candidates.held(candidates.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
     able = [entrant for _, entrant in line.able]
     for problem in problems(GPU, KINDS[0]):
         queue = choice._Queue(problem)
@@ -110,16 +110,18 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
     row = next(row for row in KERNELS if row.backend == "opencl" and row.space and row.dtype == "float32")
     problem = Problem("float32", 1024, 1024, 1024, device=GPU.key)
     values = {name: choices[0] for name, choices in row.space.items()}
-    record = tuning.Record(row.name, (1, 1024, 1024, 1024), "NN", GPU.driver, tuning.fingerprint(row), values, 1e-7)
-    entrant = entrants.Entrant(row, GPU, entrants.example(problem), facts(), trusting=True)
+    record = tuning_db.Record(
+        row.name, (1, 1024, 1024, 1024), "NN", GPU.driver, tuning_db.fingerprint(row), values, 1e-7
+    )
+    entrant = candidates.Entrant(row, GPU, candidates.example(problem), facts(), trusting=True)
     slow = bound(entrant, problem)
-    tuning.save(GPU, [record])
+    tuning_db.save(GPU, [record])
     try:
         assert bound(entrant, problem) < slow
         assert bound(entrant, problem) <= entrant.weigh(problem).seconds
     finally:
-        tuning.sources.update(tuning.entry(GPU), lambda blob: b'{"schema": "gemm-tuning/1", "devices": []}')
-        tuning.forget()
+        tuning_db.disk_cache.update(tuning_db.entry(GPU), lambda blob: b'{"schema": "gemm-tuning/1", "devices": []}')
+        tuning_db.forget()
 
 
 def test_a_type_without_kernels_is_refused_in_one_line():
@@ -134,6 +136,6 @@ def test_a_row_is_chosen_for_what_suits_it_unless_it_is_named(k, trusting, why):
     row = replace(next(row for row in KERNELS if row.name == "sgemm_cuda_ffma_64x64"), suits="k <= BK")
     assert row.params["BK"] == 16
     problem = Problem("float32", 64, 64, k)
-    entrant = entrants.Entrant(row, HOPPER, entrants.example(problem), None, trusting=trusting)
+    entrant = candidates.Entrant(row, HOPPER, candidates.example(problem), None, trusting=trusting)
     found = entrant.weigh(problem)
     assert (found.why_not, found.seconds is None) == (why, bool(why))

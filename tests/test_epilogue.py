@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm.epilogue import erfc
+from gemm.core.epilogue import erfc
 
 BACKENDS = [name for name in ("cpu", "numpy", "cuda") if not gemm.backends()[name]]
 REAL = ("float32", "float64", "float16", "bfloat16")

@@ -11,15 +11,15 @@ import pytest
 from test_dispatch import run_python
 
 from gemm.catalog import BY_NAME
-from gemm.dispatch import choice, errands, late, probe, trust
-from gemm.dispatch.plan import Candidate
-from gemm.problem import Device
+from gemm.core.plan import Candidate
+from gemm.core.problem import Device
+from gemm.select import background, choice, late_verification, probe, verification
 
 SLOW = """
 import os, time
 import numpy as np
-from gemm.backends.base import Backend
-from gemm.problem import Device
+from gemm.core.backend import Backend
+from gemm.core.problem import Device
 
 class Slow(Backend):
     name = "slow"
@@ -53,15 +53,15 @@ import numpy as np
 signal.alarm(100)  # what hangs is a failure
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import gemm
-from gemm.dispatch import errands, probe
-gate, errands.PATIENCE = os.environ["GATE"], 0.1
+from gemm.select import background, probe
+gate, background.PATIENCE = os.environ["GATE"], 0.1
 small, large = np.ones((9, 9), np.float32), np.ones((700, 700), np.float32)
 def reached():
     while not os.path.exists(gate + ".reached"): time.sleep(0.01)
 def opened():
     open(gate, "w").close()
 def searched():
-    while probe.facts(run=False) is None or errands._running: time.sleep(0.01)
+    while probe.facts(run=False) is None or background._running: time.sleep(0.01)
 """
 
 
@@ -185,7 +185,7 @@ def test_several_threads_make_one_search(python, tmp_path):
     python(
         """
         started = []
-        from gemm.dispatch.child import Child
+        from gemm.select.worker import Child
         start = Child._start
         Child._start = lambda self: started.append(self) or start(self)
         waits = [threading.Thread(target=probe.facts, kwargs={"run": True}) for _ in range(4)]
@@ -205,7 +205,7 @@ def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tm
     assert b"sgemm_scalar_4x4" in entry.read_bytes()
     python(
         """
-        from gemm.dispatch.child import Child
+        from gemm.select.worker import Child
         asked, ask = [], Child.ask
         Child.ask = lambda self, request, limit: asked.append(request) or ask(self, request, limit)
         opened()
@@ -223,7 +223,7 @@ def test_an_error_of_the_work_is_that_of_who_waits():
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the work's"):
-            errands.begin("faulty", "fails", work).wait()
+            background.begin("faulty", "fails", work).wait()
 
 
 def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
@@ -232,7 +232,7 @@ def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done = []
-    errand = errands.begin("alone", "works", done.append)
+    errand = background.begin("alone", "works", done.append)
     assert not done
     errand.wait()
     assert done == [errand]
@@ -273,18 +273,20 @@ class Field:
 ], ids=str)  # fmt: skip
 def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
     done = []
-    monkeypatch.setattr(late, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
-    monkeypatch.setattr(late, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
-    monkeypatch.setattr(late, "begin", lambda kernel, _: done.extend(("begin", kernel)))
+    monkeypatch.setattr(
+        late_verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None
+    )
+    monkeypatch.setattr(late_verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
+    monkeypatch.setattr(late_verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
     found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
 
 def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(monkeypatch):
-    monkeypatch.setattr(late, "record", lambda *_: None)
-    monkeypatch.setattr(late, "begin", lambda *_: None)
-    monkeypatch.setattr(late, "verified", lambda kernel, _: kernel is OTHER)
+    monkeypatch.setattr(late_verification, "record", lambda *_: None)
+    monkeypatch.setattr(late_verification, "begin", lambda *_: None)
+    monkeypatch.setattr(late_verification, "verified", lambda kernel, _: kernel is OTHER)
     found, meanwhile = choice._standing_in(Field(1, 1.1, 1.2), frozenset(), patient=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 
@@ -295,4 +297,4 @@ def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(m
 ])  # fmt: skip
 def test_before_the_probe_has_ended_each_row_of_a_device_is_verified_when_first_chosen(name, known, expected):
     """As products of arrays on a device need that row alone, and do not wait for all."""
-    assert trust.unproven(BY_NAME[name], known) == expected
+    assert verification.unproven(BY_NAME[name], known) == expected

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import chain, interop, memory, repeat
-from gemm.backends import cuda_arrays
-from gemm.dispatch import registry
-from gemm.errors import KernelFailed
-from gemm.problem import Device, DeviceView, Problem
+from gemm.backends import registry
+from gemm.backends.cuda import arrays
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import Device, DeviceView, Problem
+from gemm.dask import ordered_sum
+from gemm.extras import zero_copy
+from gemm.frontend import interop, plan_cache
 
 A = np.ones((4, 4), np.float32)
 FAILURES: dict[str, tuple[dict[str, bool], type[Exception]]] = {
@@ -87,31 +89,31 @@ def test_what_is_done_with_a_device_array(failing: Any, monkeypatch: pytest.Monk
 
 
 def test_copies_of_our_own_arrays(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = object.__new__(cuda_arrays.DeviceArray)
+    array = object.__new__(arrays.DeviceArray)
     array.device = Device("cuda", "cuda:0", "a device")
-    monkeypatch.setattr(cuda_arrays, "to_host", failing)
-    monkeypatch.setattr(cuda_arrays.DeviceArray, "view", lambda _: None)
-    monkeypatch.setattr(cuda_arrays.DeviceArray, "fill", failing)
+    monkeypatch.setattr(arrays, "to_host", failing)
+    monkeypatch.setattr(arrays.DeviceArray, "view", lambda _: None)
+    monkeypatch.setattr(arrays.DeviceArray, "fill", failing)
     meets(failing, array.copy_to_host)
     meets(failing, lambda: array.copy_from_host(A))
 
 
 def test_memory_that_devices_share(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "registry", SimpleNamespace(backend=lambda _: SimpleNamespace(shared=failing)))
-    meets(failing, lambda: memory.empty((3, 3), np.float32))
+    monkeypatch.setattr(zero_copy, "registry", SimpleNamespace(backend=lambda _: SimpleNamespace(shared=failing)))
+    meets(failing, lambda: zero_copy.empty((3, 3), np.float32))
 
 
 def test_a_chain_in_pieces(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As products of dask's arrays are."""
-    monkeypatch.setattr(chain.CpuLaunch, "__call__", failing)
-    meets(failing, lambda: chain.go_on(np.zeros((4, 4), np.float32), A, A))
+    monkeypatch.setattr(ordered_sum.CpuLaunch, "__call__", failing)
+    meets(failing, lambda: ordered_sum.go_on(np.zeros((4, 4), np.float32), A, A))
 
 
 def test_a_repeated_product_goes_the_long_way(failing: Any) -> None:
     """Where the failure is met again, demotes its kernel, and another one delivers; not if an operand is spoilt."""
-    replays = repeat.Replays()
-    known = repeat.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))
-    replays._array, replays._signature, replays._era = np.ndarray, lambda *_: "key", repeat.since()
+    replays = plan_cache.Replays()
+    known = plan_cache.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))
+    replays._array, replays._signature, replays._era = np.ndarray, lambda *_: "key", plan_cache.since()
     replays._known = {("key", False, True): known}
     if failing.expected is RuntimeError:
         meets(failing, lambda: replays.run((A, A, None, None, None, 1.0, 0.0)))

@@ -24,14 +24,17 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import dispatch, sources
-from gemm.backends.base import Backend, Kept
-from gemm.backends.opencl import OpenCLBackend
-from gemm.backends.opencl_replay import Replay
+from gemm import execute
+from gemm.backends import registry
+from gemm.backends.opencl.backend import OpenCLBackend
+from gemm.backends.opencl.replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
-from gemm.dispatch import child, cost, delivery, entrants, errands, probe, registry, trust
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, DeviceView, Problem
+from gemm.core import disk_cache
+from gemm.core.backend import Backend, Kept
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, DeviceView, Problem
+from gemm.execute import delivery
+from gemm.select import background, candidates, cost, probe, verification, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
@@ -117,10 +120,10 @@ Plant = Callable[..., Faulty]
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     """Puts a Faulty where it is the soonest of all: plant(fault, when=1)."""
-    monkeypatch.setattr(trust, "_failed", {})
-    monkeypatch.setattr(trust, "_lost", {})
+    monkeypatch.setattr(verification, "_failed", {})
+    monkeypatch.setattr(verification, "_lost", {})
     monkeypatch.setattr(cost, "a_device_could_win", lambda *_: True)
-    monkeypatch.setattr(sources, "update", lambda *_: None)
+    monkeypatch.setattr(disk_cache, "update", lambda *_: None)
     real = registry.backend
 
     def planted(fault: Fault, when: int = 1) -> Faulty:
@@ -129,19 +132,19 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
         rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, late=is_late),
                 Kernel(SPARE, "faulty", "faulty", "float32", source)]  # fmt: skip
         host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
-        monkeypatch.setattr(entrants, "KERNELS", (*host, *rows))
+        monkeypatch.setattr(candidates, "KERNELS", (*host, *rows))
         monkeypatch.setitem(BACKENDS, "faulty", "")
         for row in rows:
             monkeypatch.setitem(BY_NAME, row.name, row)
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
-        monkeypatch.setattr(child, "Child", lambda _: Verifier(fault))
+        monkeypatch.setattr(worker, "Child", lambda _: Verifier(fault))
         monkeypatch.setattr(
             probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
         delivery.forget()
         return backend
 
-    with errands.waiting():  # for the verification of what would be chosen
+    with background.waiting():  # for the verification of what would be chosen
         yield planted
     delivery.forget()
 
@@ -156,7 +159,7 @@ def facts(device: Device, *kernels: str) -> probe.Facts:
 
 
 class Verifier:
-    """A gemm.dispatch.child.Child that answers at once."""
+    """A gemm.select.worker.Child that answers at once."""
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
@@ -231,7 +234,7 @@ def test_whoever_calls_the_next_one_delivers(
         assert backend.launches[FAULTY] == (when if fault.at == "launch" else 0)
         assert [row for row in told.splitlines() if FAULTY in row and "no: " in row and fault.words in row]
         chosen = gemm.plan(A, B)
-        assert (chosen.device == "cpu:0") == ("lost" in str(trust._lost))
+        assert (chosen.device == "cpu:0") == ("lost" in str(verification._lost))
         assert chosen.kernel != FAULTY
     else:
         assert not warnings_of(caplog)
@@ -283,8 +286,8 @@ def test_a_spoilt_c_is_an_error_that_says_so(plant: Plant, caplog: pytest.LogCap
     backend.spoils = True
     for multiply in (gemm.gemm, gemm.plan(A, B, C, beta=2.0, out=C)):
         backend.launches.clear()
-        trust._failed.clear()
-        trust.forget_choices()
+        verification._failed.clear()
+        verification.forget_choices()
         c, options = C.copy(), {"beta": 2.0} if multiply is gemm.gemm else {}
         with pytest.raises(RuntimeError, match=words) as caught:
             multiply(A, B, c, out=c, **options)
@@ -411,7 +414,7 @@ def test_a_matrix_prepared_for_the_cpu_that_has_no_room_left(monkeypatch: pytest
         raise KernelFailed("no memory for packing", memory=True)
 
     made = gemm.prepare(B)
-    monkeypatch.setattr(dispatch, "launcher", lambda _: launch)
+    monkeypatch.setattr(execute, "launcher", lambda _: launch)
     with pytest.raises(MemoryError, match="no memory for packing"):
         gemm.gemm(A, made)
 
@@ -435,10 +438,10 @@ def pocl(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Device:
     plant(FAULTS["raises"])
     device: Device = registry.backend("opencl").devices()[0]
     host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
-    monkeypatch.setattr(entrants, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
+    monkeypatch.setattr(candidates, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
     monkeypatch.setattr(probe, "_memory", {probe.entry(): facts(device, NAIVE, LOCAL)})
-    monkeypatch.setattr(sources, "load", lambda _: None)
-    monkeypatch.setattr(sources, "store", lambda *_: None)
+    monkeypatch.setattr(disk_cache, "load", lambda _: None)
+    monkeypatch.setattr(disk_cache, "store", lambda *_: None)
     monkeypatch.setattr(device.handle, "_programs", {})
     monkeypatch.setattr(device.handle, "_own", threading.local())
     monkeypatch.setattr(device.handle, "_spare", [])
@@ -530,11 +533,11 @@ VERIFYING = """
 import logging, os, sys
 import numpy as np
 import gemm
-from gemm.dispatch import child, errands, probe
+from gemm.select import background, probe, worker
 logging.basicConfig(stream=sys.stdout)
 fault, started = os.environ["FAULT"], []
 
-class First(child.Child):
+class First(worker.Child):
     def _start(self):
         started.append(fault)
         first = len(started) == 1
@@ -546,8 +549,8 @@ class First(child.Child):
             process.kill()
         return process
 
-child.Child = First
-errands.PATIENCE = 90.0
+worker.Child = First
+background.PATIENCE = 90.0
 probe._memory[probe.entry()] = probe.Facts([])
 a = np.random.default_rng(0).integers(-9, 10, (40, 40)).astype(np.float32)
 c = a.copy()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gemm
-from gemm import sources, threads
+from gemm.core import disk_cache, threads
 
 ROOT = Path(gemm.__file__).parent
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
@@ -46,7 +46,7 @@ import gc, importlib, os, pkgutil, signal, sys, threading, warnings
 import numpy as np
 import gemm
 from functools import cached_property
-from gemm import threads
+from gemm.core import threads
 signal.alarm(150)  # what hangs is a failure
 for module in pkgutil.walk_packages(gemm.__path__, "gemm."):
     if not module.name.endswith("__main__"):
@@ -165,7 +165,7 @@ def test_a_child_of_a_process_with_a_device_goes_on_though_every_lock_was_held()
     """With locks of contexts and of lent memory, too. By name the device is unavailable at once."""
     told = python(
         """
-        from gemm.errors import BackendUnavailable
+        from gemm.core.errors import BackendUnavailable
         try:
             lent = gemm.empty((300, 300), np.float32, "opencl")
         except BackendUnavailable as error:
@@ -200,7 +200,7 @@ def test_a_file_is_unlocked_though_a_child_of_a_fork_has_it_open(tmp_path):
     import fcntl
 
     path = tmp_path / "lock"
-    with sources._turn(path):
+    with disk_cache._turn(path):
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(write)

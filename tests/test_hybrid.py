@@ -20,13 +20,15 @@ import pytest
 from test_dispatch import run_python
 
 import gemm
-from gemm import engine
-from gemm.backends import cuda_api, cuda_compiler
-from gemm.backends.base import Backend
-from gemm.dispatch import delivery, late, probe, registry, split, split_launch, trust
-from gemm.dispatch.plan import Plan, Split
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, Problem
+from gemm.backends import registry
+from gemm.backends.cuda import api, compiler
+from gemm.core import engine
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.plan import Plan, Split
+from gemm.core.problem import Device, Problem
+from gemm.execute import delivery, split, split_launch
+from gemm.select import late_verification, probe, verification
 
 M, N, K = 320, 200, 150
 KERNELS = {"opencl": ("sgemm_generic_naive", "dgemm_generic_naive"), "cuda": ("sgemm_cuda_tile", "dgemm_cuda_tile")}
@@ -56,9 +58,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
                "flops": 1e11, "upload": 1e12, "download": 1e12} for name in KERNELS[found.backend])  # fmt: skip
     monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
     found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-    monkeypatch.setattr(late, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
-    monkeypatch.setattr(trust, "_failed", {})
-    monkeypatch.setattr(trust, "_lost", {})
+    monkeypatch.setattr(late_verification, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
+    monkeypatch.setattr(verification, "_failed", {})
+    monkeypatch.setattr(verification, "_lost", {})
     monkeypatch.setattr(split, "_shares_cores", lambda device: False)
     monkeypatch.setattr(split, "START", 0.0)
     monkeypatch.setattr(split, "GAIN", 2.0)  # whatever a cut gains
@@ -69,7 +71,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def _forget_cuda() -> None:
-    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+    for cached in (api.cuda, compiler.compilers, compiler.compiler):
         cached.cache_clear()
 
 
@@ -193,9 +195,9 @@ def test_a_side_that_fails_is_made_up_for(
     with caplog.at_level(logging.WARNING, "gemm"):
         assert gemm.gemm(a, b, c, beta=0.5, backend="hybrid", reproducible=True, out=c) is c
     np.testing.assert_array_equal(c, right)
-    failed = {key for _, key in trust._failed}
+    failed = {key for _, key in verification._failed}
     assert failed == (set() if memory else {"cpu:0" if side == "cpu" else device.key})
-    assert len(caplog.records) == len(trust._failed)
+    assert len(caplog.records) == len(verification._failed)
     if not memory:  # the next product is the other side's
         assert side == "device" or gemm.plan(a, b, backend="hybrid", reproducible=True).device == device.key
         np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), plain)

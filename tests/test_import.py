@@ -14,9 +14,9 @@ import gemm
 STANDARD = {"atexit", "copy", "dataclasses", "encodings", "hashlib", "heapq", "json", "logging", "string", "threading",
             "traceback"}  # fmt: skip
 OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
-LATER = ("gemm.backends.opencl", "gemm.backends.cuda", "gemm.backends.numpy", "gemm.cli", "gemm.compare",
-         "gemm.dispatch.child", "gemm.dispatch.late", "gemm.dispatch.split", "gemm.dispatch.trial",
-         "gemm.dispatch.tuner", "gemm.report", "gemm.timing", "gemm.verify")  # fmt: skip
+LATER = ("gemm.backends.opencl.backend", "gemm.backends.cuda.backend", "gemm.backends.numpy", "gemm.cli",
+         "gemm.compare", "gemm.select.worker", "gemm.select.late_verification", "gemm.execute.split",
+         "gemm.tune.worker", "gemm.tune.tuner", "gemm.frontend.report", "gemm.bench", "gemm.select.verify")  # fmt: skip
 # What finds an editable install brings pathlib and importlib along; the package has them from a wheel, too.
 CODE = """
 import sys, numpy, importlib.util, pathlib, threading
@@ -50,7 +50,7 @@ def test_others_modules(brought: tuple[set[str], int]) -> None:
 
 
 def test_its_own_modules(brought: tuple[set[str], int]) -> None:
-    assert "gemm.dispatch.choice" in brought[0]
+    assert "gemm.select.choice" in brought[0]
     assert not [name for name in brought[0] if name.startswith(LATER)]
 
 
@@ -62,6 +62,13 @@ def test_no_thread_starts(brought: tuple[set[str], int]) -> None:
 def test_the_first_small_product_loads_nothing_for_children_or_drivers() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout.replace("'", '"')))
-    late = {"subprocess", "queue", "gemm.dispatch.child", "gemm.dispatch.late", "gemm.backends.cuda", "pyopencl"}
+    late = {
+        "subprocess",
+        "queue",
+        "gemm.select.worker",
+        "gemm.select.late_verification",
+        "gemm.backends.cuda.backend",
+        "pyopencl",
+    }
     assert "gemm.backends.cpu" in loaded
     assert not loaded & late

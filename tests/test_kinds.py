@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import interop
-from gemm.arguments import DEFAULTS, Given, Options, named
-from gemm.problem import DeviceView
+from gemm.core.problem import DeviceView
+from gemm.frontend import interop
+from gemm.frontend.arguments import DEFAULTS, Given, Options, named
 
 
 @pytest.mark.parametrize("function", [gemm.gemm, gemm.plan])
@@ -64,7 +64,7 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(
 
 def test_products_of_a_prepared_b_are_made_elsewhere() -> None:
     made_by = interop.maker("product", np.ndarray, gemm.Prepared, type(None), type(None))
-    assert made_by is sys.modules["gemm.prepared"].product
+    assert made_by is sys.modules["gemm.extras.prepack"].product
     assert interop.maker("product", gemm.Prepared, np.ndarray) is None, "a is an operand like others"
     assert interop.maker("tensordot", np.ndarray, gemm.Prepared) is None
     assert interop.maker("product", np.ndarray, np.ndarray) is None

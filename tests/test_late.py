@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from test_dispatch import run_python
 
-from gemm import sources
 from gemm.catalog import BY_NAME, KERNELS
-from gemm.dispatch import late, probe, tuning
-from gemm.problem import Device
+from gemm.core import disk_cache
+from gemm.core.problem import Device
+from gemm.select import late_verification, probe, tuning_db
 
 BACKEND = """
 import os, time
-from gemm.backends.base import Backend
-from gemm.problem import Device
+from gemm.core.backend import Backend
+from gemm.core.problem import Device
 
 class Late(Backend):
     name = "late"
@@ -45,9 +45,9 @@ for name in ("opencl", "cuda"):
     del catalog.BACKENDS[name]
 catalog.BACKENDS["late"] = "late:Late"
 import os
-import gemm.sources
+import gemm.core.disk_cache
 from pathlib import Path
-gemm.sources._ROOT = Path(os.environ.get("SOURCES", gemm.sources._ROOT))
+gemm.core.disk_cache._ROOT = Path(os.environ.get("SOURCES", gemm.core.disk_cache._ROOT))
 source = catalog.BY_NAME[os.environ.get("SOURCE_OF", "sgemm_generic_naive")].source  # wheels carry it, too
 rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", source, ordered=False, late=True, gflops=gflops)
         for form, gflops in (("fast", 1e6), ("slow", 1e5))]
@@ -72,7 +72,7 @@ print(json.dumps([os.getpid(), first.kernel, second.kernel, untrusted]))
 REFUSED = """
 import json, logging, os, sys
 import numpy as np, gemm
-from gemm.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable
 logging.basicConfig()
 os.environ["PARENT"] = str(os.getpid())
 a = np.ones((64, 64), np.float32)
@@ -86,13 +86,14 @@ raise AssertionError("it was not refused")
 VERIFY = """
 import math, time
 from gemm.catalog import BY_NAME
-from gemm.dispatch import late, probe, registry
+from gemm.backends import registry
+from gemm.select import late_verification, probe
 probe.facts(run=True)
 kernels = [BY_NAME[f"sgemm_late_{form}"] for form in ("slow", "fast", "slow")]
 device, = registry.backend("late").devices()
-late.verify(kernels, device, -math.inf)
-assert not any(late.record(kernel, device) for kernel in kernels)
-late.verify(kernels, device, math.inf)
+late_verification.verify(kernels, device, -math.inf)
+assert not any(late_verification.record(kernel, device) for kernel in kernels)
+late_verification.verify(kernels, device, math.inf)
 """
 
 
@@ -157,8 +158,8 @@ def test_a_kernel_whose_source_changed_is_another_one(product):
     ("bgemm_cuda_wgmma_128x256", "csrc/cuda/hopper.cuh"), ("sgemm_generic_naive", "kernels/opencl/gemm.clh"),
 ])  # fmt: skip
 def test_a_kernel_whose_header_changed_is_another_one(product, tmp_path, row, header):
-    for tree in sources.TREES:
-        shutil.copytree(sources._ROOT / tree, tmp_path / tree)
+    for tree in disk_cache.TREES:
+        shutil.copytree(disk_cache._ROOT / tree, tmp_path / tree)
     options = {"SOURCES": str(tmp_path), "SOURCE_OF": row}
     product(**options)
     assert product(**options)[1] == {"sgemm_late_fast": (1, 0)}
@@ -172,10 +173,10 @@ def test_a_kernel_whose_header_changed_is_another_one(product, tmp_path, row, he
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
     """The sources in a folder where they may be changed; fingerprints are taken anew."""
-    for tree in sources.TREES:
-        shutil.copytree(sources._ROOT / tree, tmp_path / tree)
-    caches = sources.read, sources.headers, sources.state, tuning.fingerprint, probe.entry
-    monkeypatch.setattr(sources, "_ROOT", tmp_path)
+    for tree in disk_cache.TREES:
+        shutil.copytree(disk_cache._ROOT / tree, tmp_path / tree)
+    caches = disk_cache.read, disk_cache.headers, disk_cache.state, tuning_db.fingerprint, probe.entry
+    monkeypatch.setattr(disk_cache, "_ROOT", tmp_path)
 
     def anew():
         for each in caches:
@@ -212,11 +213,11 @@ def test_records_are_of_every_file_that_a_kernel_is_made_of(copied, backend):
             uses[row] |= helped
     assert all(any(file.suffix in (".cuh", ".clh") for file in files) for files in uses.values())
     for file in sorted(set().union(*uses.values())):
-        before, key = {row: tuning.fingerprint(row) for row in rows}, probe.entry()
+        before, key = {row: tuning_db.fingerprint(row) for row in rows}, probe.entry()
         with file.open("a") as opened:
             opened.write("/* cured */\n")
         anew()
-        changed = {row for row in rows if tuning.fingerprint(row) != before[row]}
+        changed = {row for row in rows if tuning_db.fingerprint(row) != before[row]}
         assert changed == {row for row in rows if file in uses[row]}, file
         assert probe.entry() != key, file
 
@@ -231,11 +232,11 @@ def test_records_of_the_cpu_are_of_one_build(copied, tmp_path, monkeypatch):
         built.write_bytes(content)
         os.utime(built, ns=(len(seen), len(seen)))
         anew()
-        seen.add((tuning.fingerprint(row), probe.entry()))
+        seen.add((tuning_db.fingerprint(row), probe.entry()))
     assert len({first for first, _ in seen}) == len({second for _, second in seen}) == 3
     built.unlink()
     anew()
-    assert tuning.fingerprint(row) not in {first for first, _ in seen}
+    assert tuning_db.fingerprint(row) not in {first for first, _ in seen}
 
 
 def test_a_device_that_a_child_cannot_use_says_nothing_of_its_kernels(product):
@@ -287,13 +288,13 @@ ANSWERS = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     """A child that dies after its answer has verified nothing; what was refused is asked again by the next process."""
-    monkeypatch.setattr(sources, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(probe, "_memory", {})
     kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
     child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
-    late._verify(kernel, device, child)
-    found = late.record(kernel, device)
+    late_verification._verify(kernel, device, child)
+    found = late_verification.record(kernel, device)
     assert found is not None
     assert found["ok"] == (answer == "right")
-    written = sources.load(probe.entry("verified")) or b""
+    written = disk_cache.load(probe.entry("verified")) or b""
     assert (device.name.encode() in written) == (answer != "refused")

@@ -10,29 +10,24 @@ from pathlib import Path
 import pytest
 
 import gemm
-from gemm.backends.base import Backend
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, HOLDING, SPREADING
-from gemm.dispatch import registry
+from gemm.core.backend import Backend
 
 ROOT = Path(gemm.__file__).parent
-PURE = ("catalog", "errors", "operands", "plain", "problem", "rates", "version")
-"""Data and arithmetic."""
-MACHINE = (*PURE, "engine", "sources", "threads")
-"""And what is so of this machine and of its files."""
-RULES: dict[str, tuple[str, ...]] = {
-    "catalog": ("catalog",),
-    "errors": (), "plain": (), "problem": (), "rates": (), "version": (), "operands": ("problem",),
-    "threads": MACHINE, "engine": MACHINE, "sources": MACHINE,
-    "backends": ("backends", *MACHINE),
-    "arguments": (), "interop": ("backends.base", "dispatch.registry", *PURE),
-    "regimes": PURE, "epilogue": ("backends.base", *PURE), "verify": ("verify", "backends.base", "regimes", *PURE),
-    "measure": ("backends.base", "verify", *PURE),
-    "dispatch": ("dispatch", "backends.base", "epilogue", "measure", "verify", *MACHINE),
-}  # fmt: skip
-"""{module or package: what it may import of gemm}. What is not named is above them, and may import them all."""
-ABOVE = ("cli", "compare", "dask", "doctor", "report", "timing")
+LAYERS = (
+    {"catalog"}, {"core"}, {"backends"}, {"select"}, {"execute"}, {"frontend"}, {"extras", "numpy_api"}, {"dask"},
+    {"bench", "tune"}, {"compare"}, {"cli"},
+)  # fmt: skip
+"""The folders of gemm, the lowest first; one imports itself and what is below it, a lazy import included."""
+PURE = {"core.errors": (), "core.problem": (), "core.rates": (), "core.version": (), "core.numpy_original": (),
+        "core.operands": ("core.problem",)}  # fmt: skip
+"""{module of data and arithmetic: what it may import}."""
+ABOVE = ("bench", "cli", "compare", "dask", "frontend.report", "tune")
 """Imported by each other, and by the public face within functions."""
-OWN = {"chain": {"backends.cpu"}, "doctor": {"backends.cpu"}}
+NAMING = (*ABOVE, "__main__", "backends", "catalog", "core.errors")
+"""Which may name a backend: core.errors has links to their pages."""
+OWN = {"cli": {"backends.cpu"}, "dask": {"backends.cpu"}}
 """{who knows a backend: which}: the engine is part of the package, and is asked for what no other backend has."""
 FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
 
@@ -59,17 +54,26 @@ def under(module: str, names: tuple[str, ...] | set[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-@pytest.mark.parametrize("layer", RULES)
-def test_a_layer_imports_what_is_below(layer: str) -> None:
-    paths = [path for path, parts in FILES.items() if parts[0] == layer]
-    assert paths
+@pytest.mark.parametrize("layer", range(len(LAYERS)))
+def test_a_folder_imports_what_is_below(layer: int) -> None:
+    below = set().union(*LAYERS[:layer])
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"
-        for path in paths
+        for path, parts in FILES.items()
         for module, _ in imports(path)
-        if not under(module, RULES[layer])
+        if parts[0] in LAYERS[layer] and module.partition(".")[0] not in below | {parts[0]}
     ]
     assert not wrong
+
+
+def test_each_folder_has_its_layer() -> None:
+    assert {parts[0] for parts in FILES.values()} - {"__init__", "__main__"} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_data_knows_data_only(module: str) -> None:
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    assert {name for name, _ in imports(path)} <= set(PURE[module])
 
 
 def test_nothing_imports_the_face() -> None:
@@ -82,7 +86,7 @@ def test_backends_are_known_by_their_interface() -> None:
     """Above them, too."""
     known: dict[str, set[str]] = {}
     for path, parts in FILES.items():
-        concrete = {name for name, _ in imports(path) if under(name, {"backends"})} - {"backends.base"}
+        concrete = {name for name, _ in imports(path) if under(name, {"backends"})} - {"backends.registry"}
         if concrete and parts[0] != "backends":
             known.setdefault(parts[0], set()).update(concrete)
     assert known == OWN
@@ -93,7 +97,7 @@ def test_backends_with_memory_are_not_named_above_them() -> None:
     named = [
         f"{path.relative_to(ROOT)}, line {node.lineno}: {node.value!r}"
         for path, parts in FILES.items()
-        if parts[0] not in (*ABOVE, "__main__", "backends", "catalog", "errors")  # whose are links to the documentation
+        if not under(".".join(parts), NAMING)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in HOLDING
     ]
@@ -103,7 +107,7 @@ def test_backends_with_memory_are_not_named_above_them() -> None:
 def test_what_is_above_is_loaded_by_the_face_alone() -> None:
     """When it is used: within functions."""
     for path, parts in FILES.items():
-        if parts[0] not in (*ABOVE, "__main__"):
+        if not under(".".join(parts), (*ABOVE, "__main__")):
             above = [first for module, first in imports(path) if under(module, ABOVE)]
             assert not (any(above) if parts[0] == "__init__" else above), path
 
@@ -113,7 +117,7 @@ def test_no_module_imports_itself_by_others(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT.parent / "benchmarks"))
     house = importlib.import_module("house")
     graph = {name: house.imports(name) for name in house.MODULES}
-    assert "gemm.problem" in graph["gemm.operands"]
+    assert "gemm.core.problem" in graph["gemm.core.operands"]
     assert house.circles(graph) == []
     assert house.circles(house.folded(graph)) == []
 

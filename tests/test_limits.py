@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import operands
-from gemm.dispatch import delivery, registry
-from gemm.problem import Device, DeviceView
+from gemm.backends import registry
+from gemm.core import operands
+from gemm.core.problem import Device, DeviceView
+from gemm.execute import delivery
 
 ROWS = [status for status in gemm.kernels() if status.available and status.backend in ("cpu", "numpy")
         and status.dtype in ("float32", "float64") and not status.row.inputs]  # fmt: skip

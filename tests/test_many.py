@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import repeat
-from gemm.pending import Batch
+from gemm.extras.batching import Batch
+from gemm.frontend import plan_cache
 
-pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+pytestmark = pytest.mark.skipif(plan_cache.new(1) is None, reason="gemm._memo is not built")
 
 RNG = np.random.default_rng(29)
 COUNT = 3000
@@ -26,10 +26,10 @@ def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Few products of a kind are computed while the GIL is kept, without a reference; here, also as more are."""
     if request.param == "pending":
         monkeypatch.setattr(Batch, "at_once", lambda *_: None)
-    repeat.forget()
+    plan_cache.forget()
     yield
-    assert repeat.current() is None
-    repeat.forget()
+    assert plan_cache.current() is None
+    plan_cache.forget()
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -469,7 +469,7 @@ def test_columns_that_are_too_short_are_refused():
     """By gemm._memo itself, which gemm_many never gives any."""
     a, b, out = columns(40)
     gemm.gemm(a[0], b[0], out=out[0])
-    waiting, memo = repeat.pending(None), next(iter(repeat.memos.values()))
+    waiting, memo = plan_cache.pending(None), next(iter(plan_cache.memos.values()))
     one = 1.0, 0.0, out
     for given in (
         (memo, 0, 41, tuple(a), tuple(b), None, out, *one),

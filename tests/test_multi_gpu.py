@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import operands
-from gemm.backends import cuda_api, cuda_compiler
-from gemm.dispatch import delivery, late, probe, registry, split, trust
-from gemm.dispatch.plan import Split
-from gemm.errors import BackendUnavailable
-from gemm.problem import Device, Problem
+from gemm.backends import registry
+from gemm.backends.cuda import api, compiler
+from gemm.core import operands
+from gemm.core.errors import BackendUnavailable
+from gemm.core.plan import Split
+from gemm.core.problem import Device, Problem
+from gemm.execute import delivery, split
+from gemm.select import late_verification, probe, verification
 
 M, N, K = 97, 74, 41
 ALL = "cuda:all"
@@ -51,9 +53,11 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
         ]
         monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-        monkeypatch.setattr(late, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
-        monkeypatch.setattr(trust, "_failed", {})
-        monkeypatch.setattr(trust, "_lost", {})
+        monkeypatch.setattr(
+            late_verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")]
+        )
+        monkeypatch.setattr(verification, "_failed", {})
+        monkeypatch.setattr(verification, "_lost", {})
         monkeypatch.setattr(split, "START", 0.0)
         monkeypatch.setattr(split, "GAIN", 9.0)  # whatever a split gains
         delivery.forget()
@@ -66,7 +70,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
 
 
 def _forget() -> None:
-    for cached in (cuda_api.cuda, cuda_compiler.compilers, cuda_compiler.compiler):
+    for cached in (api.cuda, compiler.compilers, compiler.compiler):
         cached.cache_clear()
 
 
@@ -191,7 +195,7 @@ def test_a_gpu_that_fails_is_made_up_for(
     assert gemm.gemm(a, b, c, beta=0.5, backend=ALL, out=c, reproducible=True) is c
     monkeypatch.delenv("CUDA_MACHINE_FAIL")
     np.testing.assert_array_equal(c, right)
-    assert {key for _, key in trust._failed} == ({"cuda:1"} if status == 1 else set())
+    assert {key for _, key in verification._failed} == ({"cuda:1"} if status == 1 else set())
     assert gemm.gemm(a, b, backend=ALL).shape == (M, N)
 
 

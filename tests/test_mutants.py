@@ -25,10 +25,11 @@ from mutants import MUTANTS, Mutant
 from test_cuda_races import FAULTS as RACES
 
 import gemm
-from gemm import dispatch, operands
+from gemm import execute
+from gemm.backends import registry
 from gemm.catalog import BY_NAME, Kernel
-from gemm.dispatch import registry
-from gemm.problem import Device, Problem
+from gemm.core import operands
+from gemm.core.problem import Device, Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = ("driver", "kernels", "order", "call", "dispatch", "opencl", "cuda")
@@ -56,11 +57,11 @@ def mutant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault], None]]
 
     def plant(fault: Fault) -> None:
         monkeypatch.setattr(cls, "launcher", partialmethod(launcher_of, fault))
-        dispatch.forget()
+        execute.forget()
 
     yield plant
     monkeypatch.undo()
-    dispatch.forget()
+    execute.forget()
 
 
 def examined(kernel: str) -> Subject:

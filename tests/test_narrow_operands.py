@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm.backends.base import converted_once
+from gemm.core.backend import converted_once
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 E4M3, E5M2, BF16 = (np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16"))

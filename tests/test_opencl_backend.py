@@ -20,16 +20,16 @@ import pytest
 from oracle import check_close, exact
 from oracle.ordered import check_same_bits, ordered
 
-from gemm import sources
-from gemm.backends import opencl_context
-from gemm.backends.opencl import OpenCLBackend
-from gemm.backends.opencl_context import Handle
-from gemm.backends.opencl_devices import _name, _vector_width, discover
-from gemm.backends.opencl_layout import PACKED, Layout, tile
-from gemm.backends.opencl_staging import Traffic
+from gemm.backends.opencl import context as opencl_context
+from gemm.backends.opencl.backend import OpenCLBackend
+from gemm.backends.opencl.context import Handle
+from gemm.backends.opencl.devices import _name, _vector_width, discover
+from gemm.backends.opencl.layout import PACKED, Layout, tile
+from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, DeviceView, Problem
+from gemm.core import disk_cache
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, DeviceView, Problem
 
 ROWS = list({r.source: r for r in reversed(KERNELS) if r.backend == "opencl" and not r.inputs}.values())
 """One of each source; conformance has them all."""
@@ -69,9 +69,9 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GEMM_CACHE_DIR", str(folder))
-        sources.cache_dir.cache_clear()
+        disk_cache.cache_dir.cache_clear()
         yield folder
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
 
 
 def random(row: Kernel, *shape: int, seed: int = 0) -> np.ndarray:
@@ -450,7 +450,9 @@ def test_failures_carry_the_build_log_and_tell_memory_apart(monkeypatch: pytest.
     row = BY_NAME["sgemm_generic_naive"]
     problem = Problem("float32", 4, 4, 4)
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "read", lambda _: "kernel void gemm_generic_naive(global float *a) { a[0] = nowhere; }")
+        patch.setattr(
+            disk_cache, "read", lambda _: "kernel void gemm_generic_naive(global float *a) { a[0] = nowhere; }"
+        )
         with pytest.raises(KernelFailed, match="nowhere") as caught:
             BACKEND.launcher(row, DEVICES[0], problem)
         assert not caught.value.memory
@@ -479,13 +481,13 @@ def test_cached_binaries(damage: str, private_cache: Path, monkeypatch: pytest.M
         old.unlink()
     handle = Handle(device.handle.cl_device)
     options = "-D REAL=float"
-    handle.program(sources.read(row), options)
+    handle.program(disk_cache.read(row), options)
     (entry,) = private_cache.iterdir()
     good = entry.read_bytes()
     if damage == "torn":
         entry.write_bytes(good[: len(good) // 2])
     elif damage == "foreign":  # the checksum is right, the driver's word is not: tell it so without its abort
-        sources.store(entry.name, b"no binary at all")
+        disk_cache.store(entry.name, b"no binary at all")
 
     built: list[str] = []
     program = cl.Program
@@ -499,8 +501,8 @@ def test_cached_binaries(damage: str, private_cache: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(cl, "Program", watched)
     fresh = Handle(device.handle.cl_device)
-    again = fresh.program(sources.read(row), options)
-    assert again is fresh.program(sources.read(row), options)
+    again = fresh.program(disk_cache.read(row), options)
+    assert again is fresh.program(disk_cache.read(row), options)
     assert built == {"kept": ["binary"], "torn": ["source"], "foreign": ["binary", "source"]}[damage]
     a, out = np.full((3, 3), 2, np.float32), np.zeros((3, 3), np.float32)
     launch(row, replace(device, handle=fresh), a, a, None, out)
@@ -595,9 +597,9 @@ int written_out(uint a, uint b)
 @on_any_device
 def test_packed_bytes_with_the_instruction_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the kernel but the instruction, which few devices have: conformance has it whole on one that does."""
-    read = sources.read
+    read = disk_cache.read
     whole = {True: "", False: WRITTEN_OUT}  # the kernel's whole text begins with it, no file that this is made of does
-    monkeypatch.setattr(sources, "read", lambda source: whole[isinstance(source, str)] + read(source))
+    monkeypatch.setattr(disk_cache, "read", lambda source: whole[isinstance(source, str)] + read(source))
     row, device = replace(BY_NAME["s8s32gemm_generic_packed_64x64"], needs=()), DEVICES[0]
     rng = np.random.default_rng(0)
     for m, n, k, batch in ((1, 1, 1, 1), (65, 70, 131, 1), (64, 64, 128, 2), (5, 33, 515, 1)):

@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 import gemm
-from gemm import sources
-from gemm.backends.opencl import OpenCLBackend
+from gemm.backends import registry
+from gemm.backends.opencl.backend import OpenCLBackend
 from gemm.catalog import BY_NAME
-from gemm.dispatch import choice, probe, registry, trust
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Problem
+from gemm.core import disk_cache
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Problem
+from gemm.select import choice, probe, verification
 
 HERE = Path(__file__).parent
 try:
@@ -39,9 +40,10 @@ START = """
 import ctypes, logging, os, re, sys
 import numpy as np
 import gemm
-from gemm import dispatch
-from gemm.dispatch import probe, registry, trust
-from gemm.problem import Problem
+from gemm import execute
+from gemm.backends import registry
+from gemm.select import probe, verification
+from gemm.core.problem import Problem
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 shim, NAIVE, LOCAL = ctypes.CDLL(os.environ["OPENCL_LAYERS"]), "sgemm_generic_naive", "sgemm_generic_local_16x16"
 def fail(names, count=0, code=0):
@@ -62,7 +64,7 @@ def raised(call, *args, **options):
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
-assert dispatch.choose(Problem("float32", 600, 700, 500)).kernel.name == NAIVE
+assert execute.choose(Problem("float32", 600, 700, 500)).kernel.name == NAIVE
 """
 
 
@@ -181,8 +183,8 @@ def test_a_c_that_is_out_is_whole_or_said_to_be_lost(layer: Path) -> None:
             fail("clEnqueueMap clEnqueueWrite" if limit == plenty else "cl", count, -36)
             assert (gemm.gemm(a, b, out, beta=2.0, out=out) == right + 2 * c).all()
             fail("")
-            assert trust._lost
-            trust._lost.clear(), trust.forget_choices()
+            assert verification._lost
+            verification._lost.clear(), verification.forget_choices()
         kept = gemm.empty((600, 700), np.float32, HERE)
         if kept.base is not None and device.unified:
             kept[...] = c
@@ -250,7 +252,7 @@ PRODUCT = """
 import logging, sys
 import numpy as np
 import gemm
-from gemm.dispatch import registry
+from gemm.backends import registry
 logging.basicConfig(stream=sys.stdout)
 import pyopencl as cl
 made, program = [], cl.Program
@@ -311,7 +313,7 @@ def test_processes_that_build_at_once(tmp_path: Path) -> None:
 def test_a_thread_has_kernel_objects_of_its_own() -> None:
     handle = OpenCLBackend().devices()[0].handle
     row = BY_NAME["sgemm_generic_naive"]
-    program = sources.read(row), "-D PRECISION=32", row.entry
+    program = disk_cache.read(row), "-D PRECISION=32", row.entry
     own = handle.kernel(*program)
     assert handle.kernel(*program) is own
     with ThreadPoolExecutor(1) as pool:
@@ -327,13 +329,15 @@ def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkey
     The probe's own step is run here, on a kernel whose source asks for what no driver has.
     """
     backend, row = OpenCLBackend(), BY_NAME["sgemm_generic_naive"]
-    monkeypatch.setattr(sources, "read", lambda _: "kernel void gemm_naive(global int *a) { *a = intel_no_such(1); }")
+    monkeypatch.setattr(
+        disk_cache, "read", lambda _: "kernel void gemm_naive(global int *a) { *a = intel_no_such(1); }"
+    )
     monkeypatch.setattr(registry, "backend", lambda name: backend)
     monkeypatch.setattr(probe, "BACKENDS", {"opencl": ""})
     monkeypatch.setattr(probe, "KERNELS", (row,))
     facts = probe.Facts(list(probe.explore({"skip": [], "verify": True})))
     device = backend.devices()[0]
-    assert "intel_no_such" in trust.unverified(row, device, facts)
+    assert "intel_no_such" in verification.unverified(row, device, facts)
     monkeypatch.setitem(probe._memory, probe.entry(), facts)
     found = choice.candidates(Problem("float32", 8, 8, 8), "opencl")
     assert all(one.seconds is None for one in found if one.kernel is row)
@@ -342,7 +346,7 @@ def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkey
     assert "did not build" in status.untrusted[device.key]
     # Another driver is another device: what was found says nothing of it.
     updated = replace(device, driver="another")
-    assert trust.unverified(row, updated, facts) == "not verified on this device and driver"
+    assert verification.unverified(row, updated, facts) == "not verified on this device and driver"
 
 
 # Devices that no context can be made of.
@@ -351,8 +355,8 @@ NO_CONTEXT = """
 import ctypes, logging, os, sys
 import numpy as np
 import gemm
-from gemm.dispatch import errands, probe
-from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.select import background, probe
+from gemm.core.errors import BackendUnavailable, KernelFailed
 logging.basicConfig(stream=sys.stdout)
 if os.environ["KNOWN"] == "good":  # the probe had found the device when it still could be used
     found = probe.Facts([{"step": "device", "device": "opencl:0", "backend": "opencl", "name": "x", "driver": "y",
@@ -360,7 +364,7 @@ if os.environ["KNOWN"] == "good":  # the probe had found the device when it stil
     probe._memory[probe.entry()] = found
 ctypes.CDLL(os.environ["OPENCL_LAYERS"]).fail(b"clCreateContext", 0, int(os.environ["CODE"]))
 a = np.ones((700, 700), np.float32)
-with errands.waiting():
+with background.waiting():
     assert (gemm.gemm(a, a) == 700).all()
 for call in (gemm.gemm, gemm.plan):
     for options in ({"backend": "opencl"}, {"backend": "opencl:0"}, {"kernel": "sgemm_generic_naive"}):
@@ -387,29 +391,29 @@ def test_a_context_that_cannot_be_made_is_no_users_problem(layer: Path, code: in
 def test_a_bad_platform_leaves_the_good_ones(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     import pyopencl as cl
 
-    from gemm.backends import opencl_devices
+    from gemm.backends.opencl import devices
 
-    (good, *_), real = opencl_devices.discover(), opencl_devices.describe
+    (good, *_), real = devices.discover(), devices.describe
 
     def described(cl_device: Any, key: str, handle: Any) -> Any:
         if key == "opencl:0":
             raise KernelFailed("no OpenCL context: out of memory") if fault == "KernelFailed" else cl.Error("gone")
         return real(cl_device, key, handle)
 
-    monkeypatch.setattr(opencl_devices, "describe", described)
+    monkeypatch.setattr(devices, "describe", described)
     left_out: dict[str, str] = {}
-    assert [device.key for device in opencl_devices.usable([good, good], left_out)] == ["opencl:1"]
+    assert [device.key for device in devices.usable([good, good], left_out)] == ["opencl:1"]
     assert left_out.keys() == {"opencl:0"}
     with pytest.raises(BackendUnavailable, match="opencl:0: it cannot be used"):
-        opencl_devices.usable([good], {})
+        devices.usable([good], {})
 
 
 LEFT_OUT = """
 import contextlib, io
 import numpy as np
 import gemm, gemm.cli
-from gemm.backends import opencl_devices
-from gemm.errors import BackendUnavailable, KernelFailed
+from gemm.backends.opencl import devices as opencl_devices
+from gemm.core.errors import BackendUnavailable, KernelFailed
 found, real = opencl_devices.discover()[:1] * 2, opencl_devices.describe
 opencl_devices.discover.__code__ = (lambda: FOUND).__code__
 opencl_devices.FOUND = found

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import repeat
-from gemm.backends import opencl_launch, opencl_replay
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.backends import registry
+from gemm.backends.opencl import launch, replay
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import plan_cache
 
 cl = pytest.importorskip("pyopencl")
 cla = pytest.importorskip("pyopencl.array")
@@ -71,7 +71,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     queue.finish()
     recorder, missing = Recorder(monkeypatch), []
     wrote: dict[str, int] = {}  # the last command that wrote an array, or was SPLIT's
-    repeat.replays.clear()
+    plan_cache.replays.clear()
     for turn, names in enumerate(PRODUCTS):
         out, left, right, c = (arrays.get(name) for name in names.ljust(4))
         split = turn % 2 == 0
@@ -93,7 +93,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture(autouse=True)
 def replays() -> Iterator[None]:
     yield
-    repeat.replays.clear()
+    plan_cache.replays.clear()
 
 
 def test_commands_wait_for_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,9 @@ def test_commands_wait_for_what_they_need(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch, old: str, new: str, told: str) -> None:
-    text = inspect.getsource(opencl_replay)
+    text = inspect.getsource(replay)
     assert text.count(old) == 1
-    planted: dict[str, Any] = {"__name__": opencl_replay.__name__}
-    exec(compile(text.replace(old, new), opencl_replay.__file__, "exec"), planted)
-    monkeypatch.setattr(opencl_launch, "Replay", planted["Replay"])
+    planted: dict[str, Any] = {"__name__": replay.__name__}
+    exec(compile(text.replace(old, new), replay.__file__, "exec"), planted)
+    monkeypatch.setattr(launch, "Replay", planted["Replay"])
     assert any(told in line for line in looked_at(monkeypatch))

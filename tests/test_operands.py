@@ -1,4 +1,4 @@
-"""What gemm.operands says of memory, against counting every byte: overlap, identity, elements that share memory."""
+"""What gemm.core.operands says of memory, against every byte: overlap, identity, elements that share memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import operands
-from gemm.problem import Device, DeviceView
+from gemm.core import operands
+from gemm.core.problem import Device, DeviceView
 
 GPU = Device("cuda", "cuda:0", "a GPU", kind="gpu")
 F32 = np.dtype("float32")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import prepared as module
+from gemm.extras import prepack as module
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
@@ -180,7 +180,7 @@ def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch) -> None:
         patch.setattr(module, "BY_NAME", {})
         with pytest.raises(gemm.BackendUnavailable, match="a kernel that is not known here"):
             pickle.loads(packed)
-    monkeypatch.setattr(module.dispatch, "unavailable", lambda *_: "needs avx2049")
+    monkeypatch.setattr(module.execute, "unavailable", lambda *_: "needs avx2049")
     with pytest.raises(gemm.BackendUnavailable, match="needs avx2049"):
         pickle.loads(packed)
 

@@ -1,4 +1,4 @@
-"""The regimes of launches: that gemm.regimes finds every one there is, and that launches go as it says.
+"""The regimes of launches: that gemm.select.verify.regimes finds every one there is, and that launches go as it says.
 
 How many clusters a launch has, and into how many parts it cuts k, is read off the recipe that the host makes of it.
 """
@@ -15,15 +15,15 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from gemm.backends.cuda_recipe import Chip, Layout, recipe
-from gemm.catalog import BY_NAME, KERNELS, Kernel, blocks
-from gemm.dispatch import registry
-from gemm.problem import Device, Problem
-from gemm.regimes import launched, name_of, regimes
-from gemm.verify.launches import unable
-from gemm.verify.samples import types_of
-from gemm.verify.single import Mismatch
-from gemm.verify.suite import BEYOND, left_out, planned
+from gemm.backends import registry
+from gemm.backends.cuda.launch_plan import Chip, Layout, recipe
+from gemm.catalog import BY_NAME, KERNELS, Kernel, launch_arithmetic
+from gemm.core.problem import Device, Problem
+from gemm.select.verify.launches import unable
+from gemm.select.verify.regimes import launched, name_of, regimes
+from gemm.select.verify.samples import types_of
+from gemm.select.verify.single import Mismatch
+from gemm.select.verify.suite import BEYOND, left_out, planned
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 OPENCL = [row for row in KERNELS if row.backend == "opencl"]
@@ -106,7 +106,7 @@ def test_launches_go_as_the_regimes_say(units: int, capability: int) -> None:
             assert len(launches) == 1, (kernel.name, name)
             assert parts == way.parts, (kernel.name, name)
             if way.shared:
-                assert clusters == blocks.room(units, blocks.resident(kernel), 1)
+                assert clusters == launch_arithmetic.room(units, launch_arithmetic.resident(kernel), 1)
             elif kernel.params.get("blocks"):
                 assert clusters == min(way.tiles, way.at_once), (kernel.name, name)
             else:
@@ -122,7 +122,7 @@ def test_every_regime_that_can_be_reached_is(units: int, capability: int) -> Non
             continue
         seen.add(arithmetic(kernel))
         p, known = kernel.params, set(regimes(kernel, device))
-        most = 3 * blocks.room(units, blocks.resident(kernel), p.get("MULTICAST", 1)) + 3
+        most = 3 * launch_arithmetic.room(units, launch_arithmetic.resident(kernel), p.get("MULTICAST", 1)) + 3
         counts = range(1, most) if most < 60 else [*range(1, 60, 7), *range(60, most, most // 40)]
         high, wide = p["BM"] * p.get("MULTICAST", 1), p["BN"]
         for count in counts:
@@ -165,7 +165,9 @@ def test_pairs_that_share_b_walk_several_tiles_with_k_cut(units: int) -> None:
     assert not missing or units < 100
     for row in missing:
         high, wide, deep = row.params["BM"] * row.params["MULTICAST"], row.params["BN"], row.params["BK"]
-        for count in range(1, 4 * blocks.room(units, blocks.resident(row), row.params["MULTICAST"])):
+        for count in range(
+            1, 4 * launch_arithmetic.room(units, launch_arithmetic.resident(row), row.params["MULTICAST"])
+        ):
             for steps in DEEP:
                 problem = Problem(row.dtype, high, count * wide, steps * deep, layout="NTN", inputs=row.inputs)
                 assert not walks(row, device, problem), (row.name, count, steps)

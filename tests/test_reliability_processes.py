@@ -220,8 +220,8 @@ FORKED = """
 import os, signal, sys, logging
 import numpy as np
 import gemm
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.backends import registry
+from gemm.core.errors import BackendUnavailable
 try:
     device = registry.backend("opencl").devices()[0]
 except BackendUnavailable as error:

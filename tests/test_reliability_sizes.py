@@ -13,8 +13,9 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import gemm
-from gemm import dispatch, repeat
-from gemm.dispatch import probe
+from gemm import execute
+from gemm.frontend import plan_cache
+from gemm.select import probe
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's promised memory and its /proc")
 FAR = 2**31
@@ -103,7 +104,7 @@ MIB = 1 << 20
 
 
 @linux
-@pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+@pytest.mark.skipif(plan_cache.new(1) is None, reason="gemm._memo is not built")
 def test_a_million_repeated_calls_leave_nothing():
     a, b = small_integers(6, 4, 4), small_integers(7, 4, 4)
     out = np.empty((4, 4), np.float32)
@@ -139,7 +140,7 @@ def test_thousands_of_other_calls_leave_little():
     probe.facts(run=True)
     for _ in range(6000):
         calls()
-    assert dispatch.launcher.cache_info().currsize == dispatch.launcher.cache_info().maxsize
+    assert execute.launcher.cache_info().currsize == execute.launcher.cache_info().maxsize
     left, objects = growth(calls, 2500)
     assert left < 8 * MIB
     assert objects < 500

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import repeat
+from gemm.frontend import plan_cache
 
 ROOT = Path(__file__).resolve().parent.parent
 linux = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in Linux's /proc")
@@ -146,8 +146,8 @@ COPIES = (
     PRELUDE
     + """
 from contextlib import nullcontext
-from gemm import engine
-from gemm.backends import cuda_pinned
+from gemm.core import engine
+from gemm.backends.cuda import pinned as cuda_pinned
 source, to = np.random.default_rng(1).standard_normal((1024, 4096)), np.empty((1024, 4096))
 def tasks():
     return len(os.listdir("/proc/self/task"))
@@ -275,7 +275,7 @@ def test_threadpoolctl_limits_and_restores(order):
 
 def test_repeated_calls_are_limited_by_what_is_in_force():
     """Through the memo: the same object, other limits, the same bits."""
-    if repeat.new(1) is None:
+    if plan_cache.new(1) is None:
         pytest.skip("gemm._memo is not built")
     a = np.random.default_rng(3).standard_normal((300, 300))
     results = set()

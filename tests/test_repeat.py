@@ -1,4 +1,4 @@
-"""Repeated products take the short way (gemm.repeat), with the same results, refusals and lifetimes as the long one."""
+"""Repeated products take the short way (the plan cache), with the results, refusals and lifetimes of the long one."""
 
 import gc
 import inspect
@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import repeat
-from gemm.backends.base import Converting
-from gemm.dispatch import trust
+from gemm.core.backend import Converting
+from gemm.frontend import plan_cache
+from gemm.select import verification
 
-pytestmark = pytest.mark.skipif(repeat.new(1) is None, reason="gemm._memo is not built")
+pytestmark = pytest.mark.skipif(plan_cache.new(1) is None, reason="gemm._memo is not built")
 
 RNG = np.random.default_rng(5)
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    repeat.forget()
+    plan_cache.forget()
     yield
-    repeat.forget()
+    plan_cache.forget()
 
 
 @pytest.fixture
 def long_way(monkeypatch):
     """How often a call took the long way: a list with one entry a call."""
     calls = []
-    import gemm.api as api
+    import gemm.frontend.api as api
 
     real = api.normalise
 
@@ -40,7 +40,7 @@ def long_way(monkeypatch):
         calls.append(operands)
         return real(*operands, **options)
 
-    monkeypatch.setattr(sys.modules["gemm.api"], "normalise", counted)
+    monkeypatch.setattr(sys.modules["gemm.frontend.api"], "normalise", counted)
     return calls
 
 
@@ -185,7 +185,7 @@ def test_no_other_void_type_is_mistaken_for_bfloat16():
 def test_a_demoted_kernel_is_not_repeated(long_way):
     x, y = floats(4, 4), floats(4, 4)
     gemm.gemm(x, y)
-    trust.forget_choices()
+    verification.forget_choices()
     gemm.gemm(x, y)
     assert len(long_way) == 2
 
@@ -207,7 +207,7 @@ def test_many_kinds_and_options_neither_leak_nor_mix():
         for number, (x, y) in enumerate(arrays):
             alpha = float(number % 100)
             np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), alpha * (x @ y), err_msg=str(turn))
-    assert len(repeat.memos) <= repeat.OPTIONS
+    assert len(plan_cache.memos) <= plan_cache.OPTIONS
 
 
 def test_reference_counts_stay():
@@ -301,16 +301,16 @@ def test_new_scalars_run_no_python(dtype):
         found = [gemm.gemm(x, y, c, alpha=scalar, beta=scalar) for scalar in scalars]
     assert not calls
     for scalar, one in zip(scalars, found, strict=True):
-        repeat.forget()
+        plan_cache.forget()
         np.testing.assert_array_equal(one, gemm.gemm(x, y, c, alpha=scalar, beta=scalar))
 
 
 def test_a_prepared_matrix_of_many_products(long_way, monkeypatch):
     y = floats(3, 5)
     prepared = gemm.prepare(y, backend="cpu")
-    asked, real = [], gemm.prepared.normalise
+    asked, real = [], gemm.extras.prepack.normalise
     monkeypatch.setattr(
-        gemm.prepared, "normalise", lambda *given, **options: asked.append(1) or real(*given, **options)
+        gemm.extras.prepack, "normalise", lambda *given, **options: asked.append(1) or real(*given, **options)
     )
     many = [floats(m, 3) for m in range(1, 101)]
     for turn in range(3):
@@ -348,9 +348,9 @@ def test_scalars_are_rounded_and_refused_as_on_the_long_way(dtype, other):
 
     for scalar in scalars:
         for pair in ((scalar, other), (other, scalar)):
-            repeat.forget()
+            plan_cache.forget()
             right = outcome(*pair)
-            repeat.forget()
+            plan_cache.forget()
             for learned in ((1, 1), (0, 1), (1, 0)):
                 outcome(*learned)
             assert outcome(*pair) == right, pair
@@ -373,7 +373,7 @@ def test_a_scalar_that_becomes_nothing_reads_nothing(long_way, dtype):
 
 def test_more_kinds_than_are_remembered():
     """Some give way, and none is taken for another."""
-    memo = repeat.new(50)
+    memo = plan_cache.new(50)
     x = floats(40, 40)
     plans = {}
 
@@ -384,7 +384,7 @@ def test_more_kinds_than_are_remembered():
         plans[m, n] = ready
         made = (m, n), np.dtype("f4")
         given = a, b, None, None, None, 1.0, 0.0
-        memo.learn(*given, repeat.since(), made, ready[0], "f4", 1.0, ready[1], None, None)
+        memo.learn(*given, plan_cache.since(), made, ready[0], "f4", 1.0, ready[1], None, None)
 
     def known(m, n):
         found = memo.run(x[:m, :3], x[:3, :n], None, None, None, 2.0, 0.0)
@@ -415,19 +415,19 @@ def test_what_another_thread_forgets_meanwhile_is_not_learned(long_way, monkeypa
     """A kernel is demoted while a product of its is at work."""
     x, y = floats(4, 3), floats(3, 5)
     gemm.gemm(x, floats(3, 6))  # its options have a Memo, which a line of code may have at hand
-    api = sys.modules["gemm.api"]
-    real = api.dispatch.run
+    api = sys.modules["gemm.frontend.api"]
+    real = api.execute.run
 
     def run(*given, **options):
         chosen = real(*given, **options)
-        worker = threading.Thread(target=trust.forget_choices)
+        worker = threading.Thread(target=verification.forget_choices)
         worker.start(), worker.join()
         return chosen
 
-    monkeypatch.setattr(api.dispatch, "run", run)
+    monkeypatch.setattr(api.execute, "run", run)
     gemm.gemm(x, y)
     monkeypatch.undo()
-    kept = [memo.known() for memo in repeat.memos.values() if memo is not None]
+    kept = [memo.known() for memo in plan_cache.memos.values() if memo is not None]
     assert not any(kept), "what was chosen before is repeated"
 
 
@@ -463,7 +463,7 @@ def test_a_bias_is_an_argument(long_way, dtype, activation, a, b, bias):
     repeated = [products(view) for view in many]
     assert len(long_way) == 4
     for view, found in zip(many, repeated, strict=True):
-        repeat.forget()
+        plan_cache.forget()
         for one, right in zip(found, products(view), strict=True):
             np.testing.assert_array_equal(one, right)
 
@@ -481,13 +481,13 @@ def test_a_bias_and_operands_that_lie_otherwise(long_way, dtype, turned):
         x, y, c = (each[where].T if name == "f" else each[where] for each in big)
         for stack in (False, True):
             left = np.broadcast_to(x, (3, 8, 8)) if stack else x
-            repeat.forget()
+            plan_cache.forget()
             long_way.clear()
             options = {"trans_a": turned[0], "trans_b": turned[1], "beta": 2, "backend": "cpu"}
             found = [gemm.gemm(left, y, c, bias=row, **options) for row in big[2][:3, :8]]
             assert len(long_way) == 1
             for row, one in zip(big[2][:3, :8], found, strict=True):
-                repeat.forget()
+                plan_cache.forget()
                 np.testing.assert_array_equal(one, gemm.gemm(left, y, c, bias=row, **options))
 
 
@@ -554,9 +554,9 @@ def test_new_biases_scalars_and_shapes_in_rotation(long_way):
 def test_a_plan_and_a_prepared_matrix_with_new_biases(long_way, monkeypatch, activation):
     x, y, rows = floats(7, 5), floats(5, 6), floats(30, 6)
     plan = gemm.plan(x, y, bias=rows[0], activation=activation, backend="cpu")
-    prepared, real = gemm.prepare(y, backend="cpu"), gemm.prepared.normalise
+    prepared, real = gemm.prepare(y, backend="cpu"), gemm.extras.prepack.normalise
     monkeypatch.setattr(
-        gemm.prepared, "normalise", lambda *given, **options: long_way.append(given) or real(*given, **options)
+        gemm.extras.prepack, "normalise", lambda *given, **options: long_way.append(given) or real(*given, **options)
     )
     ways = (
         lambda bias: plan(x, y, bias=bias),
@@ -611,7 +611,7 @@ def ending(monkeypatch, where, name):
 
     def run(*given, **options):
         found = real(*given, **options)
-        worker = threading.Thread(target=trust.forget_choices)
+        worker = threading.Thread(target=verification.forget_choices)
         worker.start(), worker.join()
         return found
 
@@ -629,11 +629,11 @@ def test_a_product_in_flight_is_not_learned_once_its_kernel_failed(long_way, mon
     }[way]  # fmt: skip
     with monkeypatch.context() as patch:
         if way == "prepared":
-            ending(patch, gemm.prepared.Prepared, "_launched")
+            ending(patch, gemm.extras.prepack.Prepared, "_launched")
         else:
-            ending(patch, sys.modules["gemm.api"].dispatch, "run")
+            ending(patch, sys.modules["gemm.frontend.api"].execute, "run")
         call()
-    module = gemm.prepared if way == "prepared" else sys.modules["gemm.api"]
+    module = gemm.extras.prepack if way == "prepared" else sys.modules["gemm.frontend.api"]
     real = module.normalise
     monkeypatch.setattr(module, "normalise", lambda *given, **more: long_way.append(given) or real(*given, **more))
     long_way.clear()
@@ -642,7 +642,7 @@ def test_a_product_in_flight_is_not_learned_once_its_kernel_failed(long_way, mon
     long_way.clear()
     np.testing.assert_array_equal(call(), x @ y)
     assert not long_way
-    trust.forget_choices()
+    verification.forget_choices()
     call()
     assert long_way, "what was learned before is repeated"
 
@@ -727,7 +727,7 @@ class TestFront:
             for _ in range(3):
                 gemm.gemm(x, y, trans_a=False)
             assert len(long_way) == expected
-            trust.forget_choices()
+            verification.forget_choices()
 
     def test_it_holds_no_array(self):
         x, y, out = floats(4, 3), floats(3, 5), np.empty((4, 5), np.float32)

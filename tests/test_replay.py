@@ -9,9 +9,9 @@ import pytest
 import repeated
 
 import gemm
-from gemm import repeat
-from gemm.dispatch import registry
-from gemm.errors import BackendUnavailable
+from gemm.backends import registry
+from gemm.core.errors import BackendUnavailable
+from gemm.frontend import plan_cache
 
 cla = pytest.importorskip("pyopencl.array")
 KERNEL = "sgemm_generic_naive"
@@ -29,14 +29,14 @@ def queue():
 @pytest.fixture
 def enqueued(monkeypatch):
     """How many products went the long way, through the launcher."""
-    from gemm.backends.opencl_launch import Launcher
+    from gemm.backends.opencl.launch import Launcher
 
     seen = []
     launch = Launcher._launch
     monkeypatch.setattr(Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
-    repeat.replays.clear()
+    plan_cache.replays.clear()
     yield seen
-    repeat.replays.clear()
+    plan_cache.replays.clear()
 
 
 def arrays(queue, *shapes, seed=0):
@@ -210,7 +210,7 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
     assert len(enqueued) == 1
     one = handle.held - held
     assert one > 0
-    repeat.replays.clear()
+    plan_cache.replays.clear()
     assert handle.held == held
     monkeypatch.setattr(type(handle), "room", one + one // 2)
     others = [b, *arrays(queue, (70, 44), (70, 43))]
@@ -220,7 +220,7 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
         assert len(enqueued) == 2 + turn
         assert handle.held <= one + one // 2
     monkeypatch.setattr(type(handle), "room", one // 2)
-    repeat.replays.clear()
+    plan_cache.replays.clear()
     for _ in range(2):
         assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
     assert len(enqueued) == 9

@@ -33,12 +33,12 @@ def run(code: str, folder: Path, **environment: str) -> str:
 
 
 COUNTED = """
-import gemm.api, gemm.functions, gemm.pairs
-calls, own = [], gemm.api.at_once
+import gemm.frontend.api, gemm.numpy_api.products, gemm.numpy_api.matrix_pairs
+calls, own = [], gemm.frontend.api.at_once
 def counted(*args, **kwargs):
     calls.append(kwargs.get("reproducible", False))
     return own(*args, **kwargs)
-gemm.functions.gemm = gemm.pairs.gemm = counted
+gemm.numpy_api.products.gemm = gemm.numpy_api.matrix_pairs.gemm = counted
 """
 
 
@@ -51,7 +51,9 @@ same = np.testing.assert_allclose
 same(c.compute(), np.asarray(a.compute()) @ np.asarray(b.compute()), rtol=1e-4, atol=1e-4)
 print(len(calls))
 """
-    printed = run(COUNTED + example("cubed") + check, tmp_path, CUBED_BACKEND_ARRAY_API_MODULE="gemm.namespace")
+    printed = run(
+        COUNTED + example("cubed") + check, tmp_path, CUBED_BACKEND_ARRAY_API_MODULE="gemm.numpy_api.namespace"
+    )
     assert int(printed.splitlines()[-1]) >= 4
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemm.backends.cuda import CudaBackend
-from gemm.catalog import BY_NAME, blocks
-from gemm.problem import Device, Problem
+from gemm.backends.cuda.backend import CudaBackend
+from gemm.catalog import BY_NAME, launch_arithmetic
+from gemm.core.problem import Device, Problem
 
 ROWS = [name for name, row in BY_NAME.items() if row.params.get("shares")]
 
@@ -17,7 +17,7 @@ def product(gpu: Device, name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray 
     row = BY_NAME[name]
     *batch, m, k = a.shape
     n, stack = b.shape[-1], int(np.prod(batch))
-    assert blocks.shared(row, blocks.groups(row, m, n, stack), k, 6) == 6
+    assert launch_arithmetic.shared(row, launch_arithmetic.groups(row, m, n, stack), k, 6) == 6
     out = np.full((*batch, m, n), np.nan, np.float32)
     problem = Problem("float32", m, n, k, stack, beta="0" if c is None else "1")
     CudaBackend().launcher(row, gpu, problem)(a, b, c, out, 1.0, 0.0 if c is None else 1.0)

@@ -9,30 +9,30 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from gemm import sources
 from gemm.catalog import KERNELS
+from gemm.core import disk_cache
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A fresh cache folder for the test."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
     yield tmp_path / "cache"
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
 
 
 def test_round_trip(folder):
-    assert sources.load("entry") is None
-    sources.store("entry", b"\x00data")
-    assert sources.load("entry") == b"\x00data"
+    assert disk_cache.load("entry") is None
+    disk_cache.store("entry", b"\x00data")
+    assert disk_cache.load("entry") == b"\x00data"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in folder.iterdir()] == ["entry"]  # no temporary file is left
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "foreign"])
 def test_damaged_entries_read_as_absent(folder, harm, caplog):
-    sources.store("entry", b"0123456789")
+    disk_cache.store("entry", b"0123456789")
     path = folder / "entry"
     blob = path.read_bytes()
     path.write_bytes(
@@ -44,14 +44,14 @@ def test_damaged_entries_read_as_absent(folder, harm, caplog):
         }[harm]
     )
     with caplog.at_level(logging.WARNING, "gemm"):
-        assert sources.load("entry") is None
+        assert disk_cache.load("entry") is None
     assert "damaged" in caplog.text
 
 
 def test_entries_of_another_version_read_as_absent(folder, monkeypatch):
-    sources.store("entry", b"old")
-    monkeypatch.setattr(sources, "VERSION", "999")
-    assert sources.load("entry") is None
+    disk_cache.store("entry", b"old")
+    monkeypatch.setattr(disk_cache, "VERSION", "999")
+    assert disk_cache.load("entry") is None
 
 
 def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
@@ -60,14 +60,14 @@ def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
 
     def interrupted(handle):
         monkeypatch.setattr(os, "fsync", fsync)
-        assert sources.load("entry") is None
-        sources.store("entry", b"the other's")
-        assert sources.load("entry") == b"the other's"
+        assert disk_cache.load("entry") is None
+        disk_cache.store("entry", b"the other's")
+        assert disk_cache.load("entry") == b"the other's"
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", interrupted)
-    sources.store("entry", b"one's own")
-    assert sources.load("entry") == b"one's own"
+    disk_cache.store("entry", b"one's own")
+    assert disk_cache.load("entry") == b"one's own"
     assert [file.name for file in folder.iterdir()] == ["entry"]
     assert not caplog.records
 
@@ -79,8 +79,8 @@ def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):
     (folder / "entry").write_bytes(b"planted")
     folder.chmod(mode)
     with caplog.at_level(logging.WARNING, "gemm"):
-        assert sources.load("entry") is None
-        sources.store("other", b"x")
+        assert disk_cache.load("entry") is None
+        disk_cache.store("other", b"x")
     assert not (folder / "other").exists()
     assert "others may write" in caplog.text
 
@@ -91,8 +91,8 @@ def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
     owner = folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with caplog.at_level(logging.WARNING, "gemm"):
-        sources.store("entry", b"x")
-        assert sources.load("entry") is None
+        disk_cache.store("entry", b"x")
+        assert disk_cache.load("entry") is None
     assert not list(folder.iterdir())
     assert "another user" in caplog.text
 
@@ -102,8 +102,8 @@ def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
 def test_a_folder_that_others_may_read_is_used(folder, mode):
     folder.mkdir()
     folder.chmod(mode)
-    sources.store("entry", b"x")
-    assert sources.load("entry") == b"x"
+    disk_cache.store("entry", b"x")
+    assert disk_cache.load("entry") == b"x"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
@@ -117,11 +117,11 @@ def test_a_folder_that_others_may_replace_is_not_used(tmp_path, monkeypatch, mod
     if link:
         (tmp_path / "link").symlink_to(above)
     monkeypatch.setenv("GEMM_CACHE_DIR", str((tmp_path / "link" if link else above) / "mine" / "cache"))
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
     try:
-        assert (sources.cache_dir() is not None) == safe
+        assert (disk_cache.cache_dir() is not None) == safe
     finally:
-        sources.cache_dir.cache_clear()
+        disk_cache.cache_dir.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
@@ -129,56 +129,56 @@ def test_an_entry_that_is_no_plain_file_is_not_waited_for(folder):
     folder.mkdir(mode=0o700)
     os.mkfifo(folder / "entry")
     (folder / "other").mkdir()
-    assert sources.load("entry") is None
-    assert sources.load("other") is None
-    assert sources.damaged() == []
+    assert disk_cache.load("entry") is None
+    assert disk_cache.load("other") is None
+    assert disk_cache.damaged() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a FIFO is opened for reading and writing on Linux")
 def test_what_comes_out_of_a_fifo_is_no_entry(folder):
     """Whole as it may be: it can be another one each time that it is read."""
-    sources.store("entry", b"data")
+    disk_cache.store("entry", b"data")
     whole = (folder / "entry").read_bytes()
     os.mkfifo(folder / "other")
     with open(folder / "other", "r+b", buffering=0) as fifo:
         fifo.write(whole)
         handle = os.open(folder / "other", os.O_RDONLY | os.O_NONBLOCK)
         with pytest.raises(OSError, match="no plain file"):
-            sources._plain(folder / "other")
-        assert sources.load("other") is None
+            disk_cache._plain(folder / "other")
+        assert disk_cache.load("other") is None
         assert os.read(handle, len(whole)) == whole  # nothing was taken out
         os.close(handle)
-    assert sources.load("entry") == b"data"
+    assert disk_cache.load("entry") == b"data"
 
 
 def test_a_folder_below_home(monkeypatch):
     monkeypatch.setenv("GEMM_CACHE_DIR", "~/x")
-    assert sources.chosen_folder() == Path.home() / "x"
+    assert disk_cache.chosen_folder() == Path.home() / "x"
     monkeypatch.setenv("GEMM_CACHE_DIR", " ")
-    assert sources.chosen_folder() == Path(sources._usual_folder())
+    assert disk_cache.chosen_folder() == Path(disk_cache._usual_folder())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX links")
 def test_a_link_is_not_used(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    assert sources.cache_dir() is None
+    assert disk_cache.cache_dir() is None
 
 
 def test_an_impossible_folder_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    sources.cache_dir.cache_clear()
+    disk_cache.cache_dir.cache_clear()
     try:
-        assert sources.load("entry") is None
-        sources.store("entry", b"x")
+        assert disk_cache.load("entry") is None
+        disk_cache.store("entry", b"x")
     finally:
-        sources.cache_dir.cache_clear()
+        disk_cache.cache_dir.cache_clear()
 
 
 @pytest.mark.parametrize("row", [r for r in KERNELS if r.backend in ("opencl", "cuda")], ids=lambda r: r.name)
 def test_run_time_compiled_sources_are_found(row):
-    assert row.entry in sources.read(row)
+    assert row.entry in disk_cache.read(row)
 
 
 @pytest.mark.parametrize("row", KERNELS, ids=lambda r: r.name)
@@ -201,7 +201,7 @@ COMPILED = sorted({r.source for r in KERNELS if r.backend in ("opencl", "cuda")}
 @pytest.mark.parametrize("source", COMPILED)
 def test_catalog_parameters_and_ifndef_defaults_agree(source):
     """Each parameter of a row has a default in its file, and the defaults are those of one row."""
-    lines = sources.read(source).splitlines()
+    lines = disk_cache.read(source).splitlines()
     defaults = {}
     for guard, define in pairwise(lines):
         if guard.startswith("#ifndef "):
@@ -223,4 +223,4 @@ def test_the_usual_folder_is_that_of_platformdirs(monkeypatch, chosen):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if chosen is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", chosen)
-    assert sources._usual_folder() == platformdirs.user_cache_dir("gemm", appauthor=False)
+    assert disk_cache._usual_folder() == platformdirs.user_cache_dir("gemm", appauthor=False)

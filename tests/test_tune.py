@@ -15,16 +15,19 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import sources
-from gemm.backends.base import Backend
+from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.cli import main
-from gemm.dispatch import delivery, probe, registry, search, tuner, tuning
-from gemm.dispatch.child import Child
-from gemm.dispatch.entrants import Entrant
-from gemm.dispatch.records import LEVELS, Class, Record, document, key_of, parse
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, Problem
+from gemm.core import disk_cache
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, Problem
+from gemm.execute import delivery
+from gemm.select import probe, tuning_db
+from gemm.select.candidates import Entrant
+from gemm.select.tuning_records import LEVELS, Class, Record, document, key_of, parse
+from gemm.select.worker import Child
+from gemm.tune import search, tuner
 
 NAIVE = "kernels/opencl/generic/gemm_generic_naive.cl"
 ROW = Kernel(
@@ -39,8 +42,8 @@ FAKE = f"""
 import os, sys, time
 import numpy as np
 from gemm import catalog
-from gemm.backends.base import Backend
-from gemm.problem import Device
+from gemm.core.backend import Backend
+from gemm.core.problem import Device
 sys.modules["fake"] = sys.modules[__name__]
 catalog.BACKENDS["fake"] = "fake:Fake"
 catalog.BY_NAME["{ROW.name}"] = catalog.Kernel(
@@ -71,11 +74,11 @@ def fresh(tmp_path, monkeypatch):
     """Each test has a cache folder of its own, and nothing is shipped."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "tuned").mkdir()
-    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "tuned")
+    monkeypatch.setattr(tuning_db, "SHIPPED", tmp_path / "tuned")
 
     def forget():
-        sources.cache_dir.cache_clear()
-        tuning._shipped.cache_clear()
+        disk_cache.cache_dir.cache_clear()
+        tuning_db._shipped.cache_clear()
         probe._memory.clear()
         delivery.forget()
 
@@ -103,7 +106,7 @@ def fake(fresh, monkeypatch):
 
 
 def tuned(shape=SHAPE, row=ROW, **options):
-    with Child("gemm.dispatch.trial") as child:
+    with Child("gemm.tune.worker") as child:
         return list(tuner.tune(child, DEVICE, [row], shape, "NN", **options))
 
 
@@ -119,10 +122,10 @@ def test_a_bad_candidate_costs_itself_and_is_remembered(fake):
     assert record.params == {"MS": 1, "FAULT": 0}
     assert fates["FAULT=0,MS=1"] < fates["FAULT=0,MS=4"]
     assert record.gain > 1
-    assert tuning.stored(DEVICE) == (record,)
+    assert tuning_db.stored(DEVICE) == (record,)
     fake()
     # Another class of products: what failed is not tried again, also by another process.
-    tuning.forget()
+    tuning_db.forget()
     again = tuned((1, 200, 20, 16))
     assert fake() == {ROW.label, ROW.tuned({"MS": 1}).label}
     assert {key_of(step.params) for step in again if not isinstance(step.trial, str)} == {
@@ -130,8 +133,10 @@ def test_a_bad_candidate_costs_itself_and_is_remembered(fake):
         "FAULT=0,MS=1",
     }
     # A new driver, a new chance.
-    assert not tuning.failure(ROW, ROW.tuned({"FAULT": 1}), Device("fake", "fake:0", "a fake", "Fakes", "2.0"), PROBLEM)
-    assert tuning.failure(ROW, ROW.tuned({"FAULT": 1}), DEVICE, PROBLEM)
+    assert not tuning_db.failure(
+        ROW, ROW.tuned({"FAULT": 1}), Device("fake", "fake:0", "a fake", "Fakes", "2.0"), PROBLEM
+    )
+    assert tuning_db.failure(ROW, ROW.tuned({"FAULT": 1}), DEVICE, PROBLEM)
 
 
 PROBLEM = Problem("float32", 24, 20, 16)
@@ -139,13 +144,13 @@ GOOD = replace(ROW, space={"MS": (1, 4)})
 
 
 def test_a_run_goes_on_where_it_was_interrupted(fake):
-    with Child("gemm.dispatch.trial") as child:
+    with Child("gemm.tune.worker") as child:
         steps = tuner.tune(child, DEVICE, [GOOD], SHAPE, "NN")
         first = next(steps)
         steps.close()
     assert fake() == {GOOD.label}
-    tuning.forget()
-    assert [record.trials for record in tuning.stored(DEVICE)] == [{"MS=4": first.trial}]
+    tuning_db.forget()
+    assert [record.trials for record in tuning_db.stored(DEVICE)] == [{"MS=4": first.trial}]
     rest = tuned(row=GOOD)
     assert rest[0].trial == first.trial
     assert rest[-1].record.params == {"MS": 1}
@@ -157,7 +162,7 @@ def test_a_run_goes_on_where_it_was_interrupted(fake):
 def test_without_time_nothing_is_tried(fake):
     assert tuned(until=time.monotonic()) == []
     assert fake() == set()
-    assert tuning.stored(DEVICE) == ()
+    assert tuning_db.stored(DEVICE) == ()
 
 
 def test_a_driver_that_dies_on_loading_is_reported(fake, fresh):
@@ -233,12 +238,18 @@ class TestKernel:
 
 
 def record(m=64, n=64, k=64, batch=1, layout="NN", **fields):
-    given = {"driver": DEVICE.driver, "source": tuning.fingerprint(ROW), "params": {"MS": 1}, "seconds": 1e-3, **fields}
+    given = {
+        "driver": DEVICE.driver,
+        "source": tuning_db.fingerprint(ROW),
+        "params": {"MS": 1},
+        "seconds": 1e-3,
+        **fields,
+    }
     return Record(ROW.name, (batch, m, n, k), layout, trials={key_of(given["params"] or {}): 1e-3}, **given)
 
 
 def chosen(m=64, n=64, k=64, batch=1, layout="NNN", row=ROW):
-    return tuning.choices(row, DEVICE, Problem("float32", m, n, k, batch, layout))[0]
+    return tuning_db.choices(row, DEVICE, Problem("float32", m, n, k, batch, layout))[0]
 
 
 class TestClasses:
@@ -248,14 +259,14 @@ class TestClasses:
         assert Class.of(1, 8, 8, 8, "NT") != Class.of(1, 8, 8, 8, "NN") != Class.of(9, 8, 8, 8, "NN")
 
     def test_the_nearest_class_lends_its_parameters(self):
-        tuning.save(DEVICE, [record(64, 64, 64), record(64, 4096, 4096, params={"MS": 4, "FAULT": 5})])
+        tuning_db.save(DEVICE, [record(64, 64, 64), record(64, 4096, 4096, params={"MS": 4, "FAULT": 5})])
         assert chosen(50, 5000, 3000).kernel.params["FAULT"] == 5
         assert chosen(300, 300, 300).kernel.params == {"MS": 1, "FAULT": 0}
         assert chosen(300, 300, 300).origin == "tuned here for 64 × 64 × 64"
         assert chosen(60, 60, 60).origin == "tuned here"
 
     def test_only_a_neighbour_lends_its_rate(self):
-        tuning.save(DEVICE, [record(64, 64, 64)])
+        tuning_db.save(DEVICE, [record(64, 64, 64)])
         assert chosen(64, 64, 128).record.seconds == 1e-3
         assert chosen(64, 64, 64, layout="NTN").record is not None
         assert chosen(64, 128, 128).record is None
@@ -264,7 +275,7 @@ class TestClasses:
     def test_what_is_illegal_for_a_product_gives_way(self):
         row = replace(ROW, legal=("FAULT * 10 <= m",), backend="numpy")
         device = Device("numpy", "fake:0", DEVICE.name, DEVICE.platform, DEVICE.driver)
-        tuning.save(device, [record(32, 32, 32, params={"MS": 1, "FAULT": 5}), record(999, 9, 9, params={"MS": 1})])
+        tuning_db.save(device, [record(32, 32, 32, params={"MS": 1, "FAULT": 5}), record(999, 9, 9, params={"MS": 1})])
         small = Problem("float32", 32, 32, 32)
         weighed = Entrant(row, device, small, None, trusting=True).weigh(small)
         assert weighed.kernel.params["FAULT"] == 0
@@ -273,36 +284,36 @@ class TestClasses:
 
 class TestStore:
     def test_the_rate_of_the_class_is_predicted(self):
-        tuning.save(DEVICE, [record(64, 64, 64, seconds=0.5)])
+        tuning_db.save(DEVICE, [record(64, 64, 64, seconds=0.5)])
         here = Problem("float32", 64, 64, 64, device="fake:0")
         weighed = Entrant(ROW, DEVICE, here, None, trusting=True).weigh(here)
         assert weighed.seconds == pytest.approx(0.5, rel=1e-3)
         assert (weighed.basis, weighed.origin) == ("measured for such products", "tuned here")
 
     def test_another_driver_or_source_lends_parameters_only(self):
-        tuning.save(DEVICE, [record(driver="0.9"), record(source="other", params={"MS": 1, "FAULT": 1})])
+        tuning_db.save(DEVICE, [record(driver="0.9"), record(source="other", params={"MS": 1, "FAULT": 1})])
         found = chosen()
         assert (found.here, found.record, found.origin) == (False, None, "tuned with another driver or version")
         assert found.kernel.params["MS"] == 1
 
     @pytest.mark.parametrize("harm", ["flipped", "truncated", "foreign", "no records"])
     def test_damaged_records_read_as_absent_and_are_replaced(self, harm, caplog):
-        tuning.save(DEVICE, [record()])
-        path = sources.cache_dir() / tuning.entry(DEVICE)
+        tuning_db.save(DEVICE, [record()])
+        path = disk_cache.cache_dir() / tuning_db.entry(DEVICE)
         blob = path.read_bytes()
         if harm == "foreign":
-            sources.store(path.name, b'{"schema": "other"}')
+            disk_cache.store(path.name, b'{"schema": "other"}')
         elif harm == "no records":
-            sources.store(
+            disk_cache.store(
                 path.name, json.dumps({"schema": "gemm-tuning/1", "devices": [{"device": {"name": 3}}]}).encode()
             )
         else:
             path.write_bytes(blob[:-9] if harm == "truncated" else blob[:-9] + bytes([blob[-9] ^ 1]) + blob[-8:])
-        tuning.forget()
+        tuning_db.forget()
         with caplog.at_level(logging.WARNING, "gemm"):
             assert chosen().origin == "default"
         assert "gemm ignores" in caplog.text
-        tuning.save(DEVICE, [record()])
+        tuning_db.save(DEVICE, [record()])
         assert chosen().origin == "tuned here"
 
     def test_merging_keeps_failures_and_the_faster(self):
@@ -319,12 +330,12 @@ class TestStore:
     def test_processes_that_tune_at_once_lose_nothing(self):
         code = """
 import sys
-from gemm.dispatch import tuning
-from gemm.dispatch.records import Record
-from gemm.problem import Device
+from gemm.select import tuning_db
+from gemm.select.tuning_records import Record
+from gemm.core.problem import Device
 for power in range(20):
     record = Record("x", (1, 2**power, int(sys.argv[1]), 8), driver="1.0", params={}, seconds=1.0)
-    tuning.save(Device("fake", "fake:0", "a fake", "Fakes", "1.0"), [record])
+    tuning_db.save(Device("fake", "fake:0", "a fake", "Fakes", "1.0"), [record])
 """
         path = os.pathsep.join([str(Path(gemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         running = [
@@ -332,7 +343,7 @@ for power in range(20):
             for size in ("2", "8")
         ]
         assert [process.wait(120) for process in running] == [0, 0]
-        assert len(tuning.stored(DEVICE)) == 40
+        assert len(tuning_db.stored(DEVICE)) == 40
 
 
 class Broken(Backend):
@@ -351,8 +362,8 @@ class TestShipped:
     @staticmethod
     def ship(folder, *groups):
         (folder / "tuned" / "some.json").write_text(json.dumps({"schema": "gemm-tuning/1", "devices": list(groups)}))
-        tuning._shipped.cache_clear()
-        tuning.forget()
+        tuning_db._shipped.cache_clear()
+        tuning_db.forget()
 
     @staticmethod
     def group(level, fault, seconds=1.0, **match):
@@ -374,7 +385,7 @@ class TestShipped:
             (1, "shipped for this default"), (0, "default"),
         ]  # fmt: skip
         self.ship(fresh, *groups)
-        tuning.save(DEVICE, [record(params={"MS": 1})])
+        tuning_db.save(DEVICE, [record(params={"MS": 1})])
         assert (chosen().kernel.params, chosen().origin) == ({"MS": 1, "FAULT": 0}, "tuned here")
 
     def test_auto_uses_only_what_was_verified_here(self, fresh):
@@ -388,7 +399,7 @@ class TestShipped:
             ])  # fmt: skip
             weighed = Entrant(ROW, DEVICE, PROBLEM, facts, trusting=False).weigh(PROBLEM)
             assert weighed.kernel.params["FAULT"] == fault
-        assert [kernel.label for kernel in tuning.variants(ROW, DEVICE)] == [f"{ROW.name}[FAULT=1]"]
+        assert [kernel.label for kernel in tuning_db.variants(ROW, DEVICE)] == [f"{ROW.name}[FAULT=1]"]
 
     def test_the_probe_verifies_them(self, fresh, monkeypatch):
         self.ship(fresh, self.group("device", 5), self.group("vendor", 1))
@@ -400,12 +411,12 @@ class TestShipped:
         assert tried == [(ROW.name, False), (f"{ROW.name}[FAULT=5]", False)]
         skipped = probe.explore({"skip": [f"{ROW.name} on fake:0"], "verify": True})
         assert [line["kernel"] for line in skipped if line["step"] == "kernel"] == [f"{ROW.name}[FAULT=5]"]
-        tuning.save(DEVICE, [record(driver="0.9", params={"MS": 4, "FAULT": 2}), record(8, 8, 8)])
-        assert [kernel.chosen for kernel in tuning.variants(ROW, DEVICE)] == [{"FAULT": 2}, {"FAULT": 5}]
+        tuning_db.save(DEVICE, [record(driver="0.9", params={"MS": 4, "FAULT": 2}), record(8, 8, 8)])
+        assert [kernel.chosen for kernel in tuning_db.variants(ROW, DEVICE)] == [{"FAULT": 2}, {"FAULT": 5}]
 
     def test_what_is_chosen_by_name_only_stays_so(self):
         row = replace(ROW, auto=())
-        tuning.save(DEVICE, [record()])
+        tuning_db.save(DEVICE, [record()])
         for trusting in (True, False):
             weighed = Entrant(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)
             assert weighed.why_not == ("" if trusting else "chosen on a cpu only by name")
@@ -418,7 +429,7 @@ class TestShipped:
 
     def test_the_files_of_the_package_are_sound(self, monkeypatch):
         monkeypatch.undo()
-        files = sorted((sources._HERE / "tuned").glob("*.json"))
+        files = sorted((disk_cache._HERE / "tuned").glob("*.json"))
         assert files
         for file in files:
             for group in parse(json.loads(file.read_text(encoding="utf-8"))):
@@ -441,14 +452,14 @@ class TestShipped:
     )
     def test_every_family_of_adreno_has_predictions(self, monkeypatch, name, level, wide):
         monkeypatch.undo()
-        tuning._shipped.cache_clear()
+        tuning_db._shipped.cache_clear()
         device = Device(
             "opencl", "opencl:0", name, "QUALCOMM Snapdragon(TM)", kind="gpu", features=frozenset({"adreno"})
         )
         row = BY_NAME["sgemm_adreno_image_8x4"]
-        levels = [found for found, _ in tuning.shipped(row.name, device)]
+        levels = [found for found, _ in tuning_db.shipped(row.name, device)]
         assert levels[0] == level
-        assert next(kernel.params["WGN"] for kernel in tuning.variants(row, device)) == wide
+        assert next(kernel.params["WGN"] for kernel in tuning_db.variants(row, device)) == wide
 
     @pytest.mark.parametrize(
         ("name", "kv"),
@@ -467,24 +478,24 @@ class TestShipped:
     )
     def test_every_generation_of_intel_has_predictions(self, monkeypatch, name, kv):
         monkeypatch.undo()
-        tuning._shipped.cache_clear()
+        tuning_db._shipped.cache_clear()
         features = frozenset({"intel_required_subgroup_size", "subgroup_size_8"})
         device = Device("opencl", "opencl:0", name, "Intel(R) OpenCL HD Graphics", kind="gpu", features=features)
-        (_, records), *_ = tuning.shipped("sgemm_intel_L3_SIMD_8x4_8x8", device)
+        (_, records), *_ = tuning_db.shipped("sgemm_intel_L3_SIMD_8x4_8x8", device)
         assert [each.params for each in records] == [{"KV": kv}]
         runtime = Device("opencl", "opencl:1", "a CPU", "Intel(R) OpenCL", kind="cpu", features=features)
-        assert not list(tuning.shipped("sgemm_intel_L3_SIMD_8x4_8x8", runtime))
+        assert not list(tuning_db.shipped("sgemm_intel_L3_SIMD_8x4_8x8", runtime))
 
 
 class TestDocuments:
     def test_round_trip(self):
-        tuning.save(DEVICE, [record(64, 64, 64), record(8, 8, 8, params=None, seconds=None)])
-        text = json.loads(json.dumps(tuning.exported()))
-        (sources.cache_dir() / tuning.entry(DEVICE)).unlink()
-        tuning.forget()
-        assert tuning.imported(text) == 1
-        assert tuning.stored(DEVICE) == (record(64, 64, 64),)
-        assert json.loads(json.dumps(tuning.exported([DEVICE]))) == text
+        tuning_db.save(DEVICE, [record(64, 64, 64), record(8, 8, 8, params=None, seconds=None)])
+        text = json.loads(json.dumps(tuning_db.exported()))
+        (disk_cache.cache_dir() / tuning_db.entry(DEVICE)).unlink()
+        tuning_db.forget()
+        assert tuning_db.imported(text) == 1
+        assert tuning_db.stored(DEVICE) == (record(64, 64, 64),)
+        assert json.loads(json.dumps(tuning_db.exported([DEVICE]))) == text
 
     @pytest.mark.parametrize(
         "harm",
@@ -501,7 +512,7 @@ class TestDocuments:
     def test_what_is_no_export_is_refused(self, harm):
         text = {"schema": "gemm-tuning/1", **harm} if isinstance(harm, dict) else harm
         with pytest.raises(ValueError, match=r"schema|device|record"):
-            tuning.imported(text)
+            tuning_db.imported(text)
 
     def test_the_command_line_imports_and_exports(self, fresh, capsys):
         (fresh / "in.json").write_text(json.dumps(document([_group(record())])))
@@ -514,7 +525,7 @@ class TestDocuments:
 
 
 def _group(*records):
-    from gemm.dispatch.records import Group
+    from gemm.select.tuning_records import Group
 
     return Group.of(DEVICE, records)
 

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import functions, plain
+from gemm.core import numpy_original
+from gemm.numpy_api import products as functions
 
 RNG = np.random.default_rng(12)
 OWN = {name: getattr(np, name) for name in ("matmul", "dot", "inner", "vdot", "tensordot", "einsum")}
@@ -35,7 +36,7 @@ def products(monkeypatch):
             calls.append({name: value for name, value in options.items() if value is not None})
         return real(*operands, **options)
 
-    for module in ("gemm.functions", "gemm.pairs", "gemm.contract"):
+    for module in ("gemm.numpy_api.products", "gemm.numpy_api.matrix_pairs", "gemm.numpy_api.contractions"):
         monkeypatch.setattr(sys.modules[module], "gemm", counted)
     return calls
 
@@ -163,7 +164,7 @@ def test_a_backend_that_is_not_there_is_an_error(monkeypatch):
         raise gemm.BackendUnavailable("cuda", "no driver")
 
     with gemm.use():
-        monkeypatch.setattr(sys.modules["gemm.functions"], "gemm", gone)
+        monkeypatch.setattr(sys.modules["gemm.numpy_api.products"], "gemm", gone)
         with pytest.raises(gemm.BackendUnavailable):
             np.matmul(A, B)
 
@@ -229,7 +230,7 @@ def test_other_threads_are_not_affected_and_may_overlap(products):
     threads[0].join(10)
     assert products == [{"backend": "numpy"}]
     for result in results:
-        same(result, plain.dot(A, B))
+        same(result, numpy_original.dot(A, B))
 
 
 def test_many_threads_enter_and_leave():
@@ -452,7 +453,7 @@ def test_matmul_keeps_its_attributes():
 @pytest.mark.parametrize("backend", ["numpy", "cpu", "auto"])
 def test_gemm_does_not_call_itself(monkeypatch, backend):
     depth, deepest = 0, 0
-    api = sys.modules["gemm.api"]
+    api = sys.modules["gemm.frontend.api"]
     real = api.normalise
 
     def watched(*operands, **options):
@@ -467,7 +468,7 @@ def test_gemm_does_not_call_itself(monkeypatch, backend):
     monkeypatch.setattr(api, "normalise", watched)
     with gemm.use(backend=backend):
         for dtype in (np.float64, np.float16, np.longdouble):
-            same(np.matmul(S.astype(dtype), A.astype(dtype)), plain.matmul(S, A).astype(dtype))
+            same(np.matmul(S.astype(dtype), A.astype(dtype)), numpy_original.matmul(S, A).astype(dtype))
             np.einsum("ij,jk,kl->", A, B, B.T, optimize=False)
     assert deepest == 1
 

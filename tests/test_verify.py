@@ -17,12 +17,12 @@ pytest.importorskip("ml_dtypes")
 ROW = "sgemm_cuda_emulated_fp16x3_128x192"
 PLANT = """
 import sys
-from gemm import sources
-from gemm.backends import cuda_launch
+from gemm.core import disk_cache as sources
+from gemm.backends.cuda import launch as cuda_launch
 from gemm.catalog import BY_NAME
-from gemm.dispatch import registry
-from gemm.verify.single import Mismatch
-from gemm.verify.suite import planned
+from gemm.backends import registry
+from gemm.select.verify.single import Mismatch
+from gemm.select.verify.suite import planned
 
 name, fault, only = sys.argv[1:]
 plain = sources.read

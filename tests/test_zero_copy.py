@@ -24,15 +24,17 @@ from oracle import check_close, exact
 from oracle.ordered import check_same_bits, ordered
 
 import gemm
-from gemm import dispatch, operands
-from gemm.backends import opencl_mapped
-from gemm.backends.opencl_layout import layouts
-from gemm.backends.opencl_mapped import owner
-from gemm.backends.opencl_staging import Traffic
+from gemm import execute
+from gemm.backends import registry
+from gemm.backends.opencl import mapped
+from gemm.backends.opencl.layout import layouts
+from gemm.backends.opencl.mapped import owner
+from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS, Kernel
-from gemm.dispatch import registry, trust
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device, Problem
+from gemm.core import operands
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device, Problem
+from gemm.select import verification
 
 try:
     DEVICES: tuple[Device, ...] = registry.backend("opencl").devices()
@@ -130,7 +132,7 @@ def test_without_a_device_it_is_that_of_large_products(monkeypatch: pytest.Monke
         asked.append((problem.dtype, min(problem.m, problem.n, problem.k) > 1000, backend))
         return SimpleNamespace(device=SHARING[0])
 
-    monkeypatch.setattr(dispatch, "choose", choose)
+    monkeypatch.setattr(execute, "choose", choose)
     assert owner(gemm.empty((4, 4), np.float32)) is not None
     assert owner(gemm.empty((4, 4), np.float64, "opencl")) is not None
     assert asked == [("float32", True, "auto"), ("float64", True, "opencl")]
@@ -256,7 +258,7 @@ def test_a_result_may_overlap_its_operands(first: str) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_threads_share_operands(wrapped: bool, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call returns with all of its operands mapped, whatever other threads are doing with them."""
-    monkeypatch.setattr(opencl_mapped, "WRAPPED_FROM", 1)
+    monkeypatch.setattr(mapped, "WRAPPED_FROM", 1)
     new = lying("cpu" if wrapped else first)
     a, b = new(48, 32), new(32, 64)
     expected, failures = exact(a, b), []
@@ -328,8 +330,8 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
     with monkeypatch.context() as patch:
         if kind == "unmap":
             last = max((owner(x) for x in (a, b, out)), key=id)
-            give = opencl_mapped.Mapped._give
-            patch.setattr(opencl_mapped.Mapped, "_give", lambda self: fail() if self is last else give(self))
+            give = mapped.Mapped._give
+            patch.setattr(mapped.Mapped, "_give", lambda self: fail() if self is last else give(self))
         elif kind == "run":  # after the kernel: what it did is undone for the map's first try
             mapping, tries = cl.enqueue_map_buffer, []
 
@@ -433,9 +435,9 @@ def test_the_documents_session(first: str) -> None:
 # Arrays of the caller's own, wrapped.
 
 
-@cases(lambda row, device: reads_in_place(row, device) and bool(opencl_mapped.shared_from(device.handle)))
+@cases(lambda row, device: reads_in_place(row, device) and bool(mapped.shared_from(device.handle)))
 def test_large_aligned_arrays_are_wrapped(row: Kernel, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl_mapped, "WRAPPED_FROM", 1 << 16)
+    monkeypatch.setattr(mapped, "WRAPPED_FROM", 1 << 16)
     new = lying("cpu", row.dtype)
     a, b, c, out = new(256, 256), new(256, 256, seed=1), new(256, 256, seed=2), new(256, 256, seed=3)
     a.flags.writeable = b.flags.writeable = False
@@ -468,7 +470,7 @@ def test_what_is_not_wrapped(first: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert filled(a.T, b, PADDED) == a.nbytes
     overlapping = new(512, 256)
     assert filled(overlapping[:256], overlapping[64:320]) == a.nbytes  # one of the two
-    monkeypatch.setattr(opencl_mapped, "shared_from", lambda handle: 0)
+    monkeypatch.setattr(mapped, "shared_from", lambda handle: 0)
     assert filled(a, b) == a.nbytes + b.nbytes
 
 
@@ -480,11 +482,11 @@ def test_a_copying_driver_is_seen(first: str, monkeypatch: pytest.MonkeyPatch) -
             return
 
     handle = SHARING[0].handle
-    monkeypatch.setattr(opencl_mapped, "_alignments", weakref.WeakKeyDictionary())
-    assert opencl_mapped.shared_from(handle) in (64, 4096)  # the CPU runtimes that this runs on share
-    opencl_mapped._alignments.clear()
+    monkeypatch.setattr(mapped, "_alignments", weakref.WeakKeyDictionary())
+    assert mapped.shared_from(handle) in (64, 4096)  # the CPU runtimes that this runs on share
+    mapped._alignments.clear()
     monkeypatch.setattr(cl, "enqueue_fill_buffer", lambda *_: Done())
-    assert opencl_mapped.shared_from(handle) == 0
+    assert mapped.shared_from(handle) == 0
 
 
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
@@ -598,11 +600,11 @@ def test_a_prepared_matrix_that_fails_says_so(first: str, monkeypatch: pytest.Mo
 
         with monkeypatch.context() as patch:
             patch.setattr(Traffic, "run", fail)
-            patch.setattr(trust, "_failed", {})
+            patch.setattr(verification, "_failed", {})
             with pytest.raises(kind, match="broken"):
                 gemm.gemm(np.ones((3, 4), np.float32), prepared)
-            assert bool(trust._failed) == (kind is BackendUnavailable)
-        trust.forget_choices()
+            assert bool(verification._failed) == (kind is BackendUnavailable)
+        verification.forget_choices()
 
 
 # Resident operands: asynchronous, by pyopencl's own means.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from gemm.backends.cuda_api import cuda
-from gemm.errors import KernelFailed
+from gemm.backends.cuda.api import cuda
+from gemm.core.errors import KernelFailed
 
 Enqueue = Callable[[], Any]
 """Puts one product on the stream."""

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import gemm
-from gemm.backends.cuda_arrays import DeviceArray
-from gemm.errors import BackendUnavailable
+from gemm.backends.cuda.arrays import DeviceArray
+from gemm.core.errors import BackendUnavailable
 
 from .clock import Clock, Enqueue
 from .lt import Absent, CublasLt

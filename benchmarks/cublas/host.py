@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import gemm
-from gemm.backends.cuda_api import cuda
-from gemm.backends.cuda_arrays import DeviceArray
-from gemm.backends.cuda_pinned import locked
+from gemm.backends.cuda.api import cuda
+from gemm.backends.cuda.arrays import DeviceArray
+from gemm.backends.cuda.pinned import locked
 
 from .clock import Clock
 

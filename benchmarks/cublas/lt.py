@@ -9,7 +9,7 @@ from ctypes import c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from gemm.backends.cuda_arrays import DeviceArray
+from gemm.backends.cuda.arrays import DeviceArray
 
 from .products import Family
 

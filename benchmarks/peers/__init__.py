@@ -1,1 +1,1 @@
-"""What benchmarks/cpu_vs_peers.py sets up and prints; the other libraries themselves: gemm.compare.peers."""
+"""What benchmarks/cpu_vs_peers.py sets up and prints; the other libraries themselves: gemm.bench.peers."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemm.compare.peers.base import Loop, Peer
-from gemm.timing.rest import LONG, WAKING, settle
+from gemm.bench.peers.base import Loop, Peer
+from gemm.bench.rest import LONG, WAKING, settle
 
 _ONCE = 0.5
 """Seconds from which a first call is the only sample: NumPy's integers take minutes."""

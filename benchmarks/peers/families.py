@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gemm.compare.peers.base import Absent, Peer, Unable
-from gemm.compare.peers.modules import NumPyPlain
+from gemm.bench.peers.base import Absent, Peer, Unable
+from gemm.bench.peers.modules import NumPyPlain
 
 from . import duel, roofs
 from .busy import BusyProcess

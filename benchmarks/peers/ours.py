@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import gemm
-from gemm.compare.peers.base import Loop, Peer, Unable, looped
-from gemm.compare.peers.native import address, native
+from gemm.bench.peers.base import Loop, Peer, Unable, looped
+from gemm.bench.peers.native import address, native
 
 
 class Plan(Peer):

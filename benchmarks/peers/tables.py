@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm import phrases
+from gemm.bench import phrases
 from gemm.cli import text
 
 from .families import Row

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gemm.compare.comparison import all_devices
-from gemm.compare.families import FAMILIES, Case, cases
-from gemm.compare.field import PEERS, Field
-from gemm.compare.peers.base import Unable
-from gemm.errors import BackendUnavailable
-from gemm.timing.rest import settle
+from gemm.bench.comparison import all_devices
+from gemm.bench.families import FAMILIES, Case, cases
+from gemm.bench.field import PEERS, Field
+from gemm.bench.peers.base import Unable
+from gemm.bench.rest import settle
+from gemm.core.errors import BackendUnavailable
 
 FIELD = Field.of(all_devices()[0], PEERS)
 

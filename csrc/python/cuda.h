@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What a launch's addresses point into: the operands, and room of its own; as in gemm/backends/cuda_operand.py. */
+/* What a launch's addresses point into: the operands, and room of its own; as in gemm/backends/cuda/operand_layout.py. */
 enum { A, B, C, OUT, BIAS, ROOM, SLOTS };
 enum { SCALE_BYTES = 32 }; /* of alpha and beta */
 

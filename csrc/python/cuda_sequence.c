@@ -1,9 +1,9 @@
 /* gemm._cuda.Sequence: kernel launches prepared once and given again for other addresses.
  *
- * What gemm/backends/cuda_recipe.py has made of a product becomes a Sequence: functions, grids, and their parameters as
+ * What gemm/backends/cuda/launch_plan.py has made of a product becomes a Sequence: functions, grids, and their parameters as
  * bytes, in which only addresses, tensor maps and the scalars change from one product to the next. Running it is a few
  * calls of the driver, whose functions are handed in as addresses: this file links to no CUDA library, and
- * gemm/backends/cuda_sequence.py says the same in Python for where it was not built.
+ * gemm/backends/cuda/launch_graph.py says the same in Python for where it was not built.
  */
 #include "cuda.h"
 
@@ -267,7 +267,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot type_slots[] = {
     {Py_tp_doc, (void *)"Sequence(functions, context, pool, room, zeroed, steps, /)\n--\n\n"
-                        "Launches in order, as gemm.backends.cuda_sequence hands them in."},
+                        "Launches in order, as gemm.backends.cuda.launch_graph hands them in."},
     {Py_tp_new, (void *)sequence_new},
     {Py_tp_dealloc, (void *)sequence_free},
     {Py_tp_methods, methods},

@@ -1,8 +1,8 @@
 /* gemm.gemm as it is called: a product that was computed before is found without a line of Python.
  *
- * gemm.repeat keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). A call is looked up twice: by where it
+ * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). A call is looked up twice: by where it
  * comes from, as a line of code passes the same tuple of keywords each time, and mostly the very same options; else by
- * the options' values, in the dictionary that gemm.repeat fills. What is not found there goes to the function in Python,
+ * the options' values, in the dictionary that gemm.frontend.plan_cache fills. What is not found there goes to the function in Python,
  * whose result is the same.
  */
 #include "memo.h"

@@ -1,6 +1,6 @@
 /* gemm._memo: repeats products of NumPy arrays without the checks in Python.
  *
- * The first product of a kind goes through gemm/call.py, which checks, normalises and chooses; what came out is learned
+ * The first product of a kind goes through gemm/frontend/call.py, which checks, normalises and chooses; what came out is learned
  * here under the operands' signature: element type, shapes and strides. A later call whose operands have a known
  * signature, and whose output overlaps no input, runs straight into the engine. Anything else is unknown, and the
  * caller goes the long way: this file decides nothing and raises no error of its own about operands.
@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* The word that stands for an element type: NumPy's number of it; types that are not NumPy's own, such as bfloat16, are
- * known by their dtype, an object that gemm.repeat has found to be the one that lives for ever. 0 for anything else. */
+ * known by their dtype, an object that gemm.frontend.plan_cache has found to be the one that lives for ever. 0 for anything else. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm import threads
-from gemm.backends.base import Backend, Kept, Launch
 from gemm.catalog import KERNELS, Kernel
-from gemm.engine import REMEDY, engine, features
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.operands import aligned
-from gemm.problem import Device, DeviceView, Operand, Problem, same_stack
+from gemm.core import threads
+from gemm.core.backend import Backend, Kept, Launch
+from gemm.core.engine import REMEDY, engine, features
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.operands import aligned
+from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
 
 
 def _features() -> frozenset[str]:
@@ -122,7 +122,7 @@ class CpuLaunch:
         _through_copies(self, a, b, c, out, alpha, beta)
 
     def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
-        """The address of the gemm_plan for operands like these, and what owns it; for gemm.repeat."""
+        """The address of the gemm_plan for operands like these, and what owns it; for gemm.frontend.plan_cache."""
         ready = self._plan(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm.backends.base import Backend, Launch
 from gemm.catalog import Kernel
-from gemm.plain import matmul
-from gemm.problem import Device, Problem
+from gemm.core.backend import Backend, Launch
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import Device, Problem
 
 
 class NumpyBackend(Backend):

@@ -23,8 +23,8 @@ __all__ = [
 
 BACKENDS: dict[str, str] = {
     "cpu": "gemm.backends.cpu:CpuBackend",
-    "opencl": "gemm.backends.opencl:OpenCLBackend",
-    "cuda": "gemm.backends.cuda:CudaBackend",
+    "opencl": "gemm.backends.opencl.backend:OpenCLBackend",
+    "cuda": "gemm.backends.cuda.backend:CudaBackend",
     "numpy": "gemm.backends.numpy:NumpyBackend",
 }
 """name → module:class. Ties in predicted time go to the first."""

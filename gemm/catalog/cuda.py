@@ -1,7 +1,7 @@
 """CUDA's kernels, compiled by NVRTC at run time; one tuple a family.
 
-What the host (gemm/backends/cuda_recipe.py) reads of a row. Capital parameters are the kernel's (-D macros); of them
-the host reads
+What the host (gemm/backends/cuda/launch_plan.py) reads of a row. Capital parameters are the kernel's (-D macros); of
+them the host reads
 
     BM BN BK    the tile of out that a block computes, and its step along k
     THREADS     threads of a block, which is one-dimensional; BM * BN where it is absent

@@ -1,6 +1,6 @@
 """OpenCL's kernels, compiled at run time.
 
-a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl_staging.Layout); rows without them read
+a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl.staging.Layout); rows without them read
 any strides. Their work-group is WGM x WGN, or the one that the source requires. streams: operands that they read from
 end to end, as fast as memory goes, once for each group's rows or columns: 1 a, 2 b. busy: groups without which a
 GPU's compute unit waits; default 1. step: k is computed in multiples of it; default BK.

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from gemm.cli import bench, doctor, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
-from gemm.dispatch import errands
-from gemm.errors import BackendUnavailable
-from gemm.version import VERSION
+from gemm.core.errors import BackendUnavailable
+from gemm.core.version import VERSION
+from gemm.select import background
 
 COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(argv)
         if args.command != "doctor":  # which says more of that
             check_environment()
-        with errands.waiting():  # who asks here wants the last word
+        with background.waiting():  # who asks here wants the last word
             status: int = args.run(args)
         sys.stdout.flush()
         return status

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm import dispatch, threads
-from gemm.backends.base import Backend
+from gemm import execute
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
-from gemm.dispatch import probe, registry
-from gemm.dispatch.child import timeout
-from gemm.errors import BackendUnavailable
-from gemm.problem import Device
+from gemm.core import threads
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable
+from gemm.core.problem import Device
+from gemm.select import probe
+from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
 
@@ -97,7 +99,7 @@ def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
     """The rows called `names`. Raises Mistake, listing the names that exist."""
     try:
         for name in names or ():
-            dispatch.check_names("auto", name)
+            execute.check_names("auto", name)
     except ValueError as error:
         raise Mistake(str(error)) from None
     return [BY_NAME[name] for name in dict.fromkeys(names or ())]

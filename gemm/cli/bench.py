@@ -27,8 +27,9 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from gemm import phrases, report
-from gemm.backends.base import Backend
+from gemm.bench import contest, phrases
+from gemm.bench.contest import Contestant, Shape
+from gemm.bench.peak import Peak, peak
 from gemm.cli import compare, standings, text
 from gemm.cli.arguments import (
     Mistake,
@@ -45,11 +46,10 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.errors import BackendUnavailable, KernelFailed
-from gemm.problem import Device
-from gemm.timing import contest
-from gemm.timing.contest import Contestant, Shape
-from gemm.timing.peak import Peak, peak
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device
+from gemm.frontend import report
 
 HELP = "time products on every backend, CPU against GPU"
 EXAMPLES = """examples:

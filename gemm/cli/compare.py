@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gemm.bench.families import FAMILIES
+from gemm.bench.field import PEERS
 from gemm.cli.arguments import Mistake, listed, writable
-from gemm.compare.families import FAMILIES
-from gemm.compare.field import PEERS
 
 OPTIONS = ("quick", "families", "peers", "html", "plots")
 """That belong to a comparison."""

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gemm import phrases, report
+from gemm.bench import phrases, regress, tables
+from gemm.bench.comparison import Comparison, Devices, compare
+from gemm.bench.families import FAMILIES, cases
+from gemm.bench.field import PEERS
+from gemm.bench.sweep import COLUMNS
 from gemm.cli import plot, text
 from gemm.cli.arguments import Mistake, look_for_devices, save_csv, save_json, save_text, select
-from gemm.compare import Comparison, compare, regress, tables
-from gemm.compare.comparison import Devices
-from gemm.compare.families import FAMILIES, cases
-from gemm.compare.field import PEERS
-from gemm.compare.sweep import COLUMNS
+from gemm.frontend import report
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def _earlier(path: Path, devices: Devices) -> Comparison:
 
 
 def _plots(found: Comparison, folder: Path) -> None:
-    from gemm.compare import charts
+    from gemm.bench import charts
 
     try:
         written = charts.save(found.document, folder)

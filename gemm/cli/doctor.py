@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gemm import doctor
+from gemm.cli import checks
 from gemm.cli.arguments import save_json, writable
 
 HELP = "find what is wrong with drivers, permissions, caches, the engine and the environment, and how to put it right"
@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine and print."""
-    report = doctor.examine()
+    report = checks.examine()
     if args.json is None:
         for check, findings in report.found.items():
             print(f"  + {check}" if not findings else f"{check}")

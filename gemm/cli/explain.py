@@ -6,9 +6,9 @@ import argparse
 
 import numpy as np
 
-from gemm import api
 from gemm.catalog import BACKENDS
 from gemm.cli.arguments import Mistake, add_shape, shape
+from gemm.frontend import api
 
 HELP = "show which kernel a product would run on, and why"
 EXAMPLES = """examples:

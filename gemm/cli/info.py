@@ -7,8 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from gemm import library, report
 from gemm.cli.arguments import save_json, writable
+from gemm.extras import libgemm
+from gemm.frontend import report
 
 HELP = "show devices, kernels, caches and versions, what is missing and how to get it"
 EXAMPLES = """examples:
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report."""
     if args.cc:
         try:
-            print(library.compiler_words())
+            print(libgemm.compiler_words())
         except FileNotFoundError as error:
             print(error, file=sys.stderr)
             return 1

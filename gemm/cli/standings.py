@@ -7,11 +7,11 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
-from gemm import phrases
+from gemm.bench import phrases
+from gemm.bench.contest import Contestant, Shape
+from gemm.bench.peak import Peak
 from gemm.cli import text
-from gemm.problem import Device
-from gemm.timing.contest import Contestant, Shape
-from gemm.timing.peak import Peak
+from gemm.core.problem import Device
 
 COLUMNS = (
     "m", "n", "k", "batch", "trans", "backend", "device", "kernel", "cold_s", "host_s", "host_best_s", "host_gflops",

@@ -9,7 +9,8 @@ import statistics
 import time
 from pathlib import Path
 
-from gemm import dispatch, phrases, sources
+from gemm import execute
+from gemm.bench import phrases
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
 from gemm.cli.arguments import (
@@ -23,9 +24,11 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.dispatch import fit, probe, records, search, tuner, tuning
-from gemm.dispatch.child import Child
-from gemm.problem import Device
+from gemm.core import disk_cache
+from gemm.core.problem import Device
+from gemm.select import probe, tuning_db, tuning_records
+from gemm.select.worker import Child
+from gemm.tune import calibrate, search, tuner
 
 HELP = "fit the choice of devices, and their kernels' parameters, to this machine"
 EXAMPLES = """examples:
@@ -90,11 +93,11 @@ def _layouts(argument: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Import, tune, export; returns the status."""
-    if sources.cache_dir() is None:
+    if disk_cache.cache_dir() is None:
         raise Mistake("records are kept in the cache folder, and none can be used: see gemm info")
     for file in args.merge or ():
         try:
-            count = tuning.imported(json.loads(file.read_text(encoding="utf-8")))
+            count = tuning_db.imported(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise Mistake(f"cannot import {file}: {error}") from None
         print(f"{phrases.counted(count, 'record')} imported from {file}")
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     elif level != "off" and devices is not None:
         status = _tune(args, level == "fast", [each for each in devices if _rows(args, each)])
     if args.export:
-        save_text(args.export, records.text(tuning.exported(devices)))
+        save_text(args.export, tuning_records.text(tuning_db.exported(devices)))
     return status
 
 
@@ -120,8 +123,8 @@ def _fit(devices: list[Device], budget: float) -> None:
     probe.facts(run=True)
     start = time.monotonic()
     found = []
-    with text.Progress(len(fit.TYPES) * len(fit.SHAPES) * len(devices)) as bar:
-        for each in fit.fit(devices, start + budget):
+    with text.Progress(len(calibrate.TYPES) * len(calibrate.SHAPES) * len(devices)) as bar:
+        for each in calibrate.fit(devices, start + budget):
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
     took = phrases.seconds(time.monotonic() - start)
@@ -138,7 +141,7 @@ def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
     """What is to be tuned on `device`, named or chosen there: nothing where no kernel has a space."""
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
-    rows = [row for row in rows if row.backend == device.backend and not dispatch.unavailable(row, device)]
+    rows = [row for row in rows if row.backend == device.backend and not execute.unavailable(row, device)]
     if not any(row.space for row in rows):
         return []
     wanted = args.dtypes or {row.dtype for row in rows if row.space}
@@ -159,7 +162,7 @@ def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
     clock = _Clock(start, start + args.time_budget, [_size(args, device, shape) for device, shape, _ in jobs])
     worked = False
     failures: list[str] = []
-    with Child("gemm.dispatch.trial") as child:
+    with Child("gemm.tune.worker") as child:
         for device, shape, layout in jobs:
             if time.monotonic() >= clock.until:
                 break
@@ -171,7 +174,7 @@ def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
                     bar.step(f"{_title(shape, layout)} {step.row.name}, {clock.left()}")
                     if isinstance(step.trial, str):
                         what = f"{step.row.tuned(step.params).label} on {device.key}, {_title(shape, layout)}"
-                        failures.append(f"{what}: {step.trial.removeprefix(records.HERE)}")
+                        failures.append(f"{what}: {step.trial.removeprefix(tuning_records.HERE)}")
             clock.next()
             print(f"{_title(shape, layout)} on {device.key}, {device.name}")
             for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):

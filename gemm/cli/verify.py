@@ -8,16 +8,18 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gemm import dispatch, phrases, report
-from gemm.backends.base import Backend
+from gemm import execute
+from gemm.bench import phrases
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
-from gemm.errors import KernelFailed
-from gemm.problem import Device
-from gemm.verify import suite
-from gemm.verify.ordered import ORDERED, has_bits, ordered_hash
-from gemm.verify.single import Mismatch
+from gemm.core.backend import Backend
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import Device
+from gemm.frontend import report
+from gemm.select.verify import suite
+from gemm.select.verify.ordered import ORDERED, has_bits, ordered_hash
+from gemm.select.verify.single import Mismatch
 
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
                 continue
-            why = dispatch.unavailable(row, device, reproducible=args.hashes)
+            why = execute.unavailable(row, device, reproducible=args.hashes)
             if why:
                 skipped.append(f"{row.name} on {device.key}: {why}")
             else:

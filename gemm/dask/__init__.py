@@ -22,13 +22,16 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import DTypeLike
 
-from gemm import call, contract, dispatch, operands, pairs
-from gemm.arguments import Given, Options, Scalar, named
+from gemm import execute
+from gemm.core import operands
+from gemm.core.problem import NARROW
 from gemm.dask import blocks, tasks
 from gemm.dask import chunks as cutting
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, chain, elementwise, stacked
 from gemm.dask.graph import contract as contracted
-from gemm.problem import NARROW
+from gemm.frontend import call
+from gemm.frontend.arguments import Given, Options, Scalar, named
+from gemm.numpy_api import contractions, matrix_pairs
 
 __all__ = ["gemm", "matmul", "tensordot"]
 
@@ -74,7 +77,7 @@ def gemm(
         "trans_a": trans_a, "trans_b": trans_b, "precision": precision, "reproducible": reproducible,
     }  # fmt: skip
     asked = _checked(arrays, alpha, beta, Options(dtype=dtype, activation=activation, **options))
-    dispatch.check_names(backend, kernel)
+    execute.check_names(backend, kernel)
     kind = operands.named(asked.problem.dtype, "the result")
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
@@ -140,9 +143,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     Raises:
         ValueError, TypeError, IndexError: an argument is wrong.
     """
-    pairs.check(options)
+    matrix_pairs.check(options)
     a, b = _array("a", a), _array("b", b)
-    left, right = contract.paired(a.shape, b.shape, axes)
+    left, right = contractions.paired(a.shape, b.shape, axes)
     kind = call.common_dtype({"a": _nothing(a), "b": _nothing(b)}, dtype, None)
     names = [f"k{pair}" for pair in range(len(left))]
     labels = [[f"{name}{axis}" for axis in range(x.ndim)] for name, x in (("a", a), ("b", b))]

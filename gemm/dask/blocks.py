@@ -12,9 +12,9 @@ import numpy as np
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 
+from gemm.core.problem import NARROW
 from gemm.dask.chunks import Cut, choose, fuses, least_side, pieces, stacks, suits
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
-from gemm.problem import NARROW
 
 
 def cut(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:

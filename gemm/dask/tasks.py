@@ -12,11 +12,12 @@ import dask
 import numpy as np
 from dask.system import CPU_COUNT
 
-from gemm import chain, engine, epilogue, threads
-from gemm.api import at_once as gemm
 from gemm.catalog import KERNELS
-from gemm.contract import tensordot
-from gemm.errors import BackendUnavailable
+from gemm.core import engine, epilogue, threads
+from gemm.core.errors import BackendUnavailable
+from gemm.dask import ordered_sum
+from gemm.frontend.api import at_once as gemm
+from gemm.numpy_api.contractions import tensordot
 
 _TARGETS = {row.target for row in KERNELS if row.backend == "cpu"}
 _lock = threads.lock()
@@ -36,11 +37,11 @@ def product(a: Any, b: Any, *more: Any, named: Sequence[str], summed: int, tasks
 
 
 def going_on(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """The next block of k of ordered products whose sums are `sums` so far, on the CPU; see `gemm.chain`."""
+    """The next block of k of ordered products whose sums are `sums` so far, on the CPU; see `gemm.dask.ordered_sum`."""
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
-        chain.go_on(
+        ordered_sum.go_on(
             result, _block(a), _block(b), trans_a=options["trans_a"], trans_b=options["trans_b"],
             backend=backend if backend in _TARGETS else "cpu",
         )  # fmt: skip
@@ -81,7 +82,7 @@ def finish(
     others = dict(zip(named, map(_block, more), strict=True))
     with np.errstate(all="ignore"):
         if ordered:
-            result = chain.scale(np.asarray(x), others.get("c"), alpha, beta)
+            result = ordered_sum.scale(np.asarray(x), others.get("c"), alpha, beta)
         else:
             result = x.copy() if alpha == 1 else x * x.dtype.type(alpha)
             if "c" in others:

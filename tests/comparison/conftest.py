@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from comparison.runs import HOST, OnDevice
+from gemm.bench import comparison, families, field, sweep
 from gemm.cli import main
-from gemm.compare import Comparison, comparison, families, field, sweep
+from gemm.compare import Comparison
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm.bench.peers import DevicePeer
+from gemm.bench.peers.base import Unable
 from gemm.cli import main
-from gemm.compare.peers import DevicePeer
-from gemm.compare.peers.base import Unable
-from gemm.problem import Device
+from gemm.core.problem import Device
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ["bench", "--compare", "--quick", "--backends", "cpu,numpy", "--peers", "none"]

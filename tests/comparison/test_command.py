@@ -13,8 +13,9 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, ROOT, result_of
+from gemm.bench import tables
 from gemm.cli import plot
-from gemm.compare import Comparison, tables
+from gemm.compare import Comparison
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from comparison.runs import result_of
-from gemm.compare import Comparison, regress, sweep
+from gemm.bench import regress, sweep
+from gemm.compare import Comparison
 
 
 def test_verdicts(recorded: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, OnDevice, result_of
+from gemm.bench import families, field, sweep
+from gemm.bench.contest import Shape
 from gemm.cli import main
-from gemm.compare import SCHEMA, Comparison, families, field, sweep
-from gemm.timing.contest import Shape
+from gemm.compare import SCHEMA, Comparison
 
 
 def test_all_have_cases_and_quick_ones_are_fewer() -> None:

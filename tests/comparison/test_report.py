@@ -11,7 +11,8 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, result_of
-from gemm.compare import Comparison, tables
+from gemm.bench import tables
+from gemm.compare import Comparison
 
 
 class Elements(HTMLParser):

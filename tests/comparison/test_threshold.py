@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gemm.compare.threshold import Threshold, quartiles, ratios, threshold, verdict
+from gemm.bench.threshold import Threshold, quartiles, ratios, threshold, verdict
 
 
 def points(*speeds: float, noise: float = 0.0) -> list[tuple[int, list[float]]]:

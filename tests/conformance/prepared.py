@@ -10,8 +10,8 @@ import numpy as np
 
 import gemm
 from conformance.arena import POISON
-from gemm.operands import aligned
-from gemm.problem import NARROW
+from gemm.core.operands import aligned
+from gemm.core.problem import NARROW
 
 Array = np.ndarray
 MOST = 1 << 22

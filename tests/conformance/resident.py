@@ -122,7 +122,7 @@ class CudaInterface:
     """Whatever has only the CUDA Array Interface; results are arrays of our own."""
 
     def __init__(self, device: Any) -> None:
-        from gemm.backends.cuda_arrays import DeviceArray
+        from gemm.backends.cuda.arrays import DeviceArray
 
         self._array, self._device = DeviceArray, device
 

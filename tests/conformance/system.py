@@ -12,7 +12,7 @@ import numpy as np
 from conformance.arena import case, equal
 from conformance.checks import random, times
 from conformance.subject import THIN, Subject, chain_check, check
-from gemm.verify.ordered import ORDERED, bits_hash, ordered_case
+from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 

@@ -5,7 +5,7 @@ was bound before, or takes a namespace:
 
     matmul      NumPy's TestMatmul tests gemm.matmul
     contract    opt_einsum contracts NumPy's arrays by backend="gemm"
-    namespace   gemm.namespace is array_api_compat's namespace for NumPy
+    namespace   gemm.numpy_api.namespace is array_api_compat's namespace for NumPy
 
 Tests that cannot pass are declared in --xfails=FILE, each with its reason, and must fail: one that passes, or is not
 there any more, is an error. So is a run in which fewer tests passed than --at-least, or gemm computed in fewer than
@@ -87,7 +87,13 @@ class ByGemm:
         self._least = {"passed": config.getoption("--at-least"), "computed": config.getoption("--computed")}
         self._products = 0
         self._outcomes: Counter[str] = Counter()
-        for module in (gemm, *map(sys.modules.__getitem__, ("gemm.functions", "gemm.pairs", "gemm.contract"))):
+        for module in (
+            gemm,
+            *map(
+                sys.modules.__getitem__,
+                ("gemm.numpy_api.products", "gemm.numpy_api.matrix_pairs", "gemm.numpy_api.contractions"),
+            ),
+        ):
             name = "matmul" if module is gemm else "gemm"
             setattr(module, name, self._counted(getattr(module, name)))
         if config.getoption("--through") == "namespace":  # before the tests are imported, which look it up there

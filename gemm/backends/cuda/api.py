@@ -1,0 +1,194 @@
+"""The CUDA driver's functions (libcuda), called through ctypes.
+
+The library comes with the driver, never with a package. $GEMM_LIBCUDA names another one, for tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from functools import cache
+from typing import Any
+
+from gemm.core.errors import KernelFailed
+
+LEGACY_STREAM, THREAD_STREAM = 1, 2
+"""The default streams by their explicit handles: 0 would mean either, by how a library was built."""
+
+OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600
+LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 999})
+"""Errors after which a context does nothing more: every later call in the process ends with them."""
+
+
+class _Out:
+    """A parameter by which a function returns something: what the caller gets."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+
+_int, _uint, _size, _address = _Out(c_int), _Out(c_uint), _Out(c_size_t), _Out(c_void_p)
+_device, _stream, _event = c_int, c_void_p, c_void_p
+
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (_int,),
+    "cuDeviceGetCount": (_int,),
+    "cuDeviceGet": (_int, c_int),
+    "cuDeviceGetName": (c_char_p, c_int, _device),
+    "cuDeviceGetAttribute": (_int, c_int, _device),
+    "cuDeviceTotalMem_v2": (_size, _device),
+    "cuDevicePrimaryCtxRetain": (_address, _device),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (_address,),
+    "cuCtxGetCurrent": (_address,),
+    "cuCtxSynchronize": (),
+    "cuMemGetInfo_v2": (_size, _size),
+    "cuMemAlloc_v2": (_address, c_size_t),
+    "cuMemFree_v2": (c_void_p,),
+    "cuMemAllocAsync": (_address, c_size_t, _stream),
+    "cuMemAllocFromPoolAsync": (_address, c_size_t, c_void_p, _stream),
+    "cuMemFreeAsync": (c_void_p, _stream),
+    "cuMemPoolCreate": (_address, c_void_p),
+    "cuMemPoolSetAttribute": (c_void_p, c_int, c_void_p),
+    "cuMemPoolTrimTo": (c_void_p, c_size_t),
+    "cuMemHostAlloc": (_address, c_size_t, c_uint),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
+    "cuMemcpyHtoD_v2": (c_void_p, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, c_void_p, c_size_t),
+    "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpy2DAsync_v2": (c_void_p, _stream),
+    "cuMemsetD32Async": (c_void_p, c_uint, c_size_t, _stream),
+    "cuPointerGetAttribute": (c_void_p, c_int, c_void_p),
+    "cuStreamCreate": (_address, c_uint),
+    "cuStreamDestroy_v2": (_stream,),
+    "cuStreamQuery": (_stream,),
+    "cuStreamSynchronize": (_stream,),
+    "cuStreamWaitEvent": (_stream, _event, c_uint),
+    "cuStreamIsCapturing": (_stream, _int),
+    "cuStreamBeginCapture_v2": (_stream, c_int),
+    "cuStreamEndCapture": (_stream, _address),
+    "cuGraphInstantiateWithFlags": (_address, c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, _stream),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphDestroy": (c_void_p,),
+    "cuEventCreate": (_address, c_uint),
+    "cuEventDestroy_v2": (_event,),
+    "cuEventRecord": (_event, _stream),
+    "cuEventSynchronize": (_event,),
+    "cuEventQuery": (_event,),
+    "cuEventElapsedTime": (_Out(c_float), _event, _event),
+    "cuModuleLoadData": (_address, c_char_p),
+    "cuModuleGetFunction": (_address, c_void_p, c_char_p),
+    "cuModuleUnload": (c_void_p,),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuFuncGetAttribute": (_int, c_int, c_void_p),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_int, c_void_p, c_int, c_size_t),
+    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, _stream, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (c_void_p, c_uint, c_uint, *[c_void_p] * 5, *[c_uint] * 4),
+}
+"""{name in the library: parameters}. Written without _v2 by those who call."""
+
+
+class Driver:
+    """libcuda's functions as methods, without _v2 in their names: each takes its inputs and returns its outputs.
+
+    They raise KernelFailed with CUDA's own name and words for the error; cuStreamQuery and cuEventQuery say whether all
+    is done. Raises OSError where there is no libcuda.
+    """
+
+    def __init__(self) -> None:
+        name = os.environ.get("GEMM_LIBCUDA") or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        self._library: Any = getattr(ctypes, "WinDLL" if sys.platform == "win32" else "CDLL")(name)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        symbol = name if name in _FUNCTIONS else f"{name}_v2"
+        parameters = _FUNCTIONS[symbol]
+        native = getattr(self._library, symbol, None)  # a function is an object of its own for each getattr of ctypes
+        method = _missing(name) if native is None else _method(self, name, native, parameters)
+        self.__dict__[name] = method
+        return method
+
+    def address(self, name: str) -> int:
+        """Where the function `name` lies, for native callers; 0: this driver has none."""
+        native = getattr(self._library, name, None)
+        return 0 if native is None else int(ctypes.cast(native, c_void_p).value or 0)
+
+    def failure(self, name: str, status: int) -> KernelFailed:
+        """The error for a call of `name` that ended with the CUresult `status`."""
+        words = []
+        for asked in ("cuGetErrorName", "cuGetErrorString"):
+            text = c_char_p()
+            if getattr(self._library, asked)(status, byref(text)) == 0 and text.value:
+                words.append(text.value.decode(errors="replace"))
+        told = f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or f"error {status}"
+        return KernelFailed(f"{name}: {told}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def absent(*_: Any) -> Any:
+        raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
+
+    return absent
+
+
+def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...]) -> Callable[..., Any]:
+    outputs = [(at, p.kind) for at, p in enumerate(parameters) if isinstance(p, _Out)]
+    native.restype = c_int
+    native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
+    if name in ("cuStreamQuery", "cuEventQuery"):
+
+        def done(what: int) -> bool:
+            status = native(what)
+            if status not in (0, NOT_READY):
+                raise driver.failure(name, status)
+            return bool(status == 0)
+
+        return done
+    if not outputs:
+
+        def plain(*inputs: Any) -> None:
+            status = native(*inputs)
+            if status:
+                raise driver.failure(name, status)
+
+        return plain
+
+    def returning(*inputs: Any) -> Any:
+        arguments, results = list(inputs), [kind() for _, kind in outputs]
+        for (at, _), result in zip(outputs, results, strict=True):
+            arguments.insert(at, byref(result))
+        status = native(*arguments)
+        if status:
+            raise driver.failure(name, status)
+        values = [result.value or 0 for result in results]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return returning
+
+
+@cache
+def cuda() -> Driver:
+    """The driver of this process. Raises OSError where there is none."""
+    return Driver()
+
+
+def follow(stream: int, other: int) -> None:
+    """Let what is enqueued on `stream` from now on wait for what `other` holds now."""
+    driver = cuda()
+    event = driver.cuEventCreate(2)  # CU_EVENT_DISABLE_TIMING
+    try:
+        driver.cuEventRecord(event, other)
+        driver.cuStreamWaitEvent(stream, event, 0)
+    finally:
+        driver.cuEventDestroy(event)  # takes effect once the event has happened

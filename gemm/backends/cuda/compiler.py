@@ -1,0 +1,217 @@
+"""NVRTC: kernels of the catalog compiled at run time, for any architecture and without a GPU.
+
+The library comes with the package nvidia-cuda-nvrtc (for chips before sm_75: nvidia-cuda-nvrtc-cu12), with conda or a
+CUDA toolkit; $GEMM_LIBNVRTC names another one. It is found by name and loaded only to compile: a process whose kernels
+are all in the disk cache never loads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gemm.catalog import Kernel
+from gemm.core import disk_cache, threads
+from gemm.core.errors import KernelFailed
+
+log = logging.getLogger("gemm")
+
+Form = Mapping[str, object]
+"""Macros besides a row's parameters: types, and how operands lie."""
+
+OLD = 75
+"""The first compute capability of which NVRTC 13 still knows."""
+
+_VERSION = re.compile(r"(?:\.so\.|nvrtc64_)(\d+)")
+
+
+class Compiler:
+    """One libnvrtc.
+
+    Attributes:
+        path: its file. major: of its CUDA version, 0 where the file's name does not tell.
+        identity: what tells it from others, taken without loading it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        real = path.resolve()
+        found = _VERSION.search(real.name)
+        number = int(found[1]) if found else 0
+        self.major = number // 10 if number >= 100 else number  # Windows: nvrtc64_130_0.dll
+        status = real.stat()
+        self.identity = f"{real.name} {status.st_size} {status.st_mtime_ns}"
+
+    @threads.once
+    def _library(self) -> Any:
+        for part in sorted(self.path.parent.glob("libnvrtc-builtins.so*")):
+            with suppress(OSError):
+                ctypes.CDLL(str(part))  # which it looks for by name alone, in the folders of the system
+        try:
+            library = getattr(ctypes, "WinDLL" if sys.platform == "win32" else "CDLL")(str(self.path))
+        except OSError as error:
+            raise KernelFailed(f"NVRTC does not load: {error}") from error
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        return library
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        """The function's result, with a failure of the compilation itself, 6, left to the caller."""
+        status = int(getattr(self._library, name)(*arguments))
+        if status not in (0, 6):
+            raise KernelFailed(f"{name}: {self._library.nvrtcGetErrorString(status).decode(errors='replace')}")
+        return status
+
+    @threads.once
+    def version(self) -> tuple[int, int]:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        return major.value, minor.value
+
+    @threads.once
+    def supported(self) -> tuple[int, ...]:
+        """The compute capabilities, such as 53 or 90, that it compiles for."""
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", found)
+        return tuple(sorted(found))
+
+    def architecture(self, kernel: Kernel, capability: int) -> str:
+        """What to compile `kernel` for: the very chip, or for one newer than NVRTC the nearest PTX.
+
+        Raises KernelFailed for a chip that this NVRTC no longer knows.
+        """
+        if capability in self.supported:
+            return f"sm_{capability}" + ("a" if f"sm_{capability}a" in kernel.needs else "")
+        older = [known for known in self.supported if known <= capability]
+        if not older:
+            major, minor = self.version
+            raise KernelFailed(
+                f"NVRTC {major}.{minor} does not compile for sm_{capability}: install an older one beside it, "
+                f'pip install "nvidia-cuda-nvrtc-cu12==12.*"'
+            )
+        return f"compute_{older[-1]}"
+
+    def compile(self, kernel: Kernel, arch: str, form: Form) -> tuple[bytes, str]:
+        """The cubin ("sm_90", "sm_90a") or PTX ("compute_90") of `kernel`, and the log. Raises KernelFailed with it."""
+        name = kernel.source.rpartition("/")[2].encode()
+        included = disk_cache.headers(kernel.source)
+        names = (ctypes.c_char_p * len(included))(*(name.encode() for name in included))
+        texts = (ctypes.c_char_p * len(included))(*(text.encode() for text in included.values()))
+        program = ctypes.c_void_p()
+        text = disk_cache.read(kernel).encode()
+        self._call("nvrtcCreateProgram", ctypes.byref(program), text, name, len(included), texts, names)
+        try:
+            flags = [option.encode() for option in options(kernel, arch, form)]
+            status = self._call("nvrtcCompileProgram", program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+            report = self._fill("nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
+            if status:
+                raise KernelFailed(f"{kernel.name} does not compile for {arch}:\n{report}")
+            kind = "CUBIN" if arch.startswith("sm_") else "PTX"
+            return self._fill(f"nvrtcGet{kind}", program), report
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _fill(self, name: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"{name}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(name, program, buffer)
+        return buffer.raw
+
+
+@cache
+def compilers() -> tuple[Compiler, ...]:
+    """Every libnvrtc that is found, the newest CUDA first."""
+    given = os.environ.get("GEMM_LIBNVRTC")
+    if given:
+        return (Compiler(Path(given)),)
+    found = {path.resolve(): Compiler(path) for path in _libraries()}
+    return tuple(sorted(found.values(), key=lambda compiler: -compiler.major))
+
+
+def _libraries() -> Iterator[Path]:
+    """Where a libnvrtc may be: packages, conda, toolkits, and what the system's loader knows."""
+    windows = sys.platform == "win32"
+    pattern = "nvrtc64_*.dll" if windows else "libnvrtc.so*"
+    folders: list[Path] = []
+    for entry in sys.path:
+        folders += sorted(Path(entry or ".", "nvidia").glob("*/bin/**" if windows else "*/lib"))
+    folders += [Path(sys.prefix, "Library/bin" if windows else "lib")]
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), None if windows else "/usr/local/cuda"]
+    folders += [Path(home, part) for home in homes if home for part in ("lib64", "bin", "bin/x64")]
+    if not windows:
+        folders += [Path("/usr/lib", f"{os.uname().machine}-linux-gnu"), Path("/usr/lib64"), Path("/usr/lib")]
+    for folder in folders:
+        yield from (path for path in sorted(folder.glob(pattern)) if "builtins" not in path.name)
+
+
+@lru_cache(maxsize=64)
+def compiler(capability: int = 90, driver: int = 0) -> Compiler:
+    """The one for chips of that capability, and for a driver made for CUDA `driver` (0: any). Raises KernelFailed."""
+    # A driver loads what the NVRTC of its own CUDA version, or of an older one, has made.
+    fit = [c for c in compilers() if (not driver or c.major <= driver) and (capability >= OLD or c.major < 13)]
+    if not fit:
+        wanted = driver if capability >= OLD else 12
+        package = "nvidia-cuda-nvrtc" + f"-cu{wanted}" * (0 < wanted < 13)
+        versions = ", ".join(str(c.major) for c in compilers())
+        found = f"only NVRTC of CUDA {versions}" if versions else "no NVRTC"
+        fits = f" for a driver of CUDA {driver}" * bool(driver) + f" and sm_{capability}" * (capability < OLD)
+        raise KernelFailed(f'{found} was found{fits}: pip install "{package}"')
+    return fit[0]
+
+
+def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
+    """NVRTC's options: the row's parameters and the form as macros, and arithmetic that nothing may relax.
+
+    -use_fast_math and its parts stay away: they flush denormals and contract alpha * acc, against the contract.
+    """
+    macros = {**{name: value for name, value in kernel.params.items() if name.isupper()}, **form}
+    level = kernel.params.get("ptxas", 3)
+    return (
+        f"--gpu-architecture={arch}", "-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()),
+        "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v",
+        f"--ptxas-options=-O{level}",
+    )  # fmt: skip
+
+
+def resources(report: str) -> dict[str, int]:
+    """Registers a thread, bytes of shared memory a block and bytes spilled, from the log of a compilation to a cubin.
+
+    Raises ValueError when the log has no such line: "no spills" must never be a misreading.
+    """
+    used = re.search(r"Used (\d+) registers", report)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+    if not used or not spills:
+        raise ValueError(f"no ptxas report in the log:\n{report}")
+    shared = re.search(r"(\d+) bytes smem", report)
+    return {
+        "registers": int(used[1]), "shared": int(shared[1]) if shared else 0, "spills": sum(map(int, spills)),
+    }  # fmt: skip
+
+
+def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
+    """The name in the disk cache: all that the image depends on. Images do not depend on the driver."""
+    texts = [disk_cache.read(kernel), *disk_cache.headers(kernel.source).values()]
+    facts = (*options(kernel, str(capability), form), *kernel.needs, made_by.identity)
+    key = hashlib.sha256("\0".join((*texts, *facts)).encode())
+    return f"cuda-{kernel.name}-sm_{capability}-{key.hexdigest()[:24]}.bin"
+
+
+def image(kernel: Kernel, capability: int, form: Form, made_by: Compiler, *, anew: bool = False) -> bytes:
+    """What the driver loads, from the disk cache or (or `anew`) compiled. Raises KernelFailed."""
+    entry = cache_entry(kernel, capability, form, made_by)
+    found = None if anew else disk_cache.load(entry)
+    if found is None:
+        found, _ = made_by.compile(kernel, made_by.architecture(kernel, capability), form)
+        disk_cache.store(entry, found)
+    return found

@@ -1,0 +1,276 @@
+"""GPUs underneath the backend: finding them, their contexts and memory, loading kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gemm.backends.cuda.api import LEGACY_STREAM, NO_DEVICE, THREAD_STREAM, cuda
+from gemm.backends.cuda.compiler import Compiler, Form, compiler, compilers, image
+from gemm.catalog import Kernel
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device
+from gemm.core.threads import lock
+
+__all__ = ["LEGACY_STREAM", "THREAD_STREAM", "Function", "Gpu", "find_devices"]
+
+_INSTALL = 'pip install "gemm[cuda]"'
+_DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+
+_CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+
+_ATTRIBUTES = {
+    "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "memory_khz": 36, "memory_bits": 37,
+    "l2_bytes": 38, "sm_threads": 39, "major": 75, "minor": 76, "sm_shared_memory": 81, "fp64_ratio": 87,
+    "shared_memory_optin": 97, "memory_pools": 115,
+}  # fmt: skip
+"""{our name: CUdevice_attribute}."""
+
+
+class _PoolProps(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = (
+        ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
+        ("security", ctypes.c_void_p), ("most", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56),
+    )  # fmt: skip
+
+
+_forked: list[int] = []
+"""Not empty in a child of a process that had found GPUs: there, no call of the driver may be made."""
+
+
+def _after_fork() -> None:
+    _forked.append(os.getpid())
+
+
+def threads(kernel: Kernel) -> int:
+    """Threads of a block."""
+    p = kernel.params
+    return p.get("THREADS") or p["BM"] * p["BN"]
+
+
+class Function(NamedTuple):
+    """A loaded kernel.
+
+    Attributes:
+        handle: its CUfunction. resident: blocks of it that run at once on a multiprocessor.
+    """
+
+    handle: int
+    resident: int
+
+
+class Gpu:
+    """One device: its primary context, which every library in the process shares, and its memory.
+
+    `with gpu:` makes the context current on this thread and restores the caller's afterwards.
+
+    Attributes:
+        overlaps: launches of ours may start before the one ahead of them has ended (follow_launch in ptx.cuh).
+        alone: bytes of shared memory of a block that shares a multiprocessor with none of its kind.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.id = cuda().cuDeviceGet(ordinal)
+        self._context = self._pool = 0
+        self._lock = lock()
+        self._functions: dict[Any, Function] = {}
+        self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
+        self.capability = 10 * self.facts["major"] + self.facts["minor"]
+        self.units = self.facts["sm_count"]
+        self.pools = bool(self.facts["memory_pools"])
+        self.alone = min(self.facts["shared_memory_optin"], self.facts["sm_shared_memory"] // 2)
+        # Drivers before CUDA 12.3 cannot capture such launches.
+        self.overlaps = self.capability >= 90 and int(cuda().cuDriverGetVersion()) >= 12030
+
+    def _attribute(self, which: int) -> int:
+        try:
+            return int(cuda().cuDeviceGetAttribute(which, self.id))
+        except KernelFailed:  # an attribute that is newer than the driver
+            return 0
+
+    @property
+    def context(self) -> int:
+        """The primary context; made on first use, for it costs time and memory on the card."""
+        if not self._context:
+            with self._lock:
+                if not self._context:
+                    self._context = int(cuda().cuDevicePrimaryCtxRetain(self.id))
+        return self._context
+
+    def __enter__(self) -> Gpu:
+        if _forked:
+            raise KernelFailed("CUDA was in use when this process was forked, and does not survive that", lost=True)
+        cuda().cuCtxPushCurrent(self.context)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        cuda().cuCtxPopCurrent()
+
+    # The rest wants the context current.
+
+    @property
+    def pool(self) -> int:
+        """A CUmemoryPool of our own, that keeps some of what was freed; 0 where there are none.
+
+        The device's default pool gives everything back whenever something waits for the device, which takes longer
+        than most products do.
+        """
+        if self.pools and not self._pool:
+            with self._lock:
+                if not self._pool:
+                    wanted = _PoolProps(1, 0, 1, self.id)  # pinned, no handles, on this device
+                    pool = cuda().cuMemPoolCreate(ctypes.addressof(wanted))
+                    kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
+                    cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+                    self._pool = int(pool)
+        return self._pool
+
+    def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
+        """Address of `size` bytes, for work on `stream`. Raises KernelFailed."""
+        if not self.pools:
+            return int(cuda().cuMemAlloc(size))
+        try:
+            return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
+        except KernelFailed as error:
+            if not error.memory:
+                raise
+            self.trim()
+            return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
+
+    def free(self, address: int, stream: int = THREAD_STREAM) -> None:
+        """Give back what `allocate` returned, once the work on `stream` is through with it."""
+        if self.pools:
+            cuda().cuMemFreeAsync(address, stream)
+        else:
+            cuda().cuMemFree(address)  # waits for the device
+
+    def trim(self) -> None:
+        """Give back what the pool keeps."""
+        if self.pools:
+            cuda().cuMemPoolTrimTo(self.pool, 0)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The NVRTC for this device. Raises KernelFailed."""
+        return compiler(self.capability, cuda().cuDriverGetVersion() // 1000)
+
+    def function(self, kernel: Kernel, form: Form) -> Function:
+        """`kernel` in a form, from the disk cache or compiled, loaded once. Raises KernelFailed."""
+        key = (kernel, *form.items())
+        found = self._functions.get(key)
+        if found is None:
+            with self._lock:
+                found = self._functions.get(key)
+                if found is None:
+                    found = self._functions[key] = self._load(kernel, form)
+        return found
+
+    def _load(self, kernel: Kernel, form: Form) -> Function:
+        built = image(kernel, self.capability, form, self.compiler)
+        try:
+            return self._function(kernel, built)
+        except KernelFailed as error:
+            if error.memory or error.lost:
+                raise
+        # What the disk cache had is not what the driver takes.
+        return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
+
+    def _function(self, kernel: Kernel, built: bytes) -> Function:
+        driver = cuda()
+        handle = int(driver.cuModuleGetFunction(driver.cuModuleLoadData(built), kernel.entry.encode()))
+        shared, size = kernel.params.get("shared", 0), threads(kernel)
+        if shared:  # 48 KB with what is static, without asking
+            most = max(shared, self.alone) if self.overlaps else shared
+            driver.cuFuncSetAttribute(handle, 8, most)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+        resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
+        if not resident:
+            raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")
+        return Function(handle, int(resident))
+
+
+def find_devices() -> tuple[Device, ...]:
+    """Every GPU, in CUDA's order. Raises BackendUnavailable."""
+    try:
+        driver = cuda()
+    except OSError as error:
+        raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
+    try:
+        driver.cuInit(0)
+    except KernelFailed as error:
+        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
+            cause = "there is no CUDA device"
+            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
+        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
+    if not compilers():
+        raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+    try:
+        version = int(driver.cuDriverGetVersion())
+        oldest = min(found.major for found in compilers())
+        if version // 1000 < oldest:
+            raise BackendUnavailable(
+                "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
+                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
+            )  # fmt: skip
+        devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
+    except KernelFailed as error:
+        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
+    if not devices:
+        raise BackendUnavailable("cuda", "there is no CUDA device", _DRIVER)
+    return devices
+
+
+def _describe(ordinal: int, version: int) -> Device:
+    driver, gpu = cuda(), Gpu(ordinal)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, 256, gpu.id)
+    capability, facts = gpu.capability, gpu.facts
+    return Device(
+        backend="cuda",
+        key=f"cuda:{ordinal}",
+        name=name.value.decode(errors="replace").strip(),
+        platform="CUDA",
+        driver=f"{_kernel_module()} (CUDA {_dotted(version)})".lstrip(),
+        kind="gpu",
+        features=frozenset(_features(capability)),
+        limits={
+            "compute_capability": capability,
+            "sm_count": gpu.units,
+            "block_threads": facts["block_threads"],
+            "shared_memory": facts["shared_memory"],
+            "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
+            "clock_mhz": facts["clock_khz"] // 1000,
+            "memory_gbs": facts["memory_khz"] * facts["memory_bits"] // 4_000_000,
+            "fp64_ratio": facts["fp64_ratio"],
+            "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
+            "l2_bytes": facts["l2_bytes"],
+        },
+        handle=gpu,
+    )
+
+
+def _features(capability: int) -> set[str]:
+    """What kernels may need: `sm_80` is there from 8.0 on, `sm_90a` on chips of 9.0 only."""
+    found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
+    return found | ({f"sm_{capability}a"} if capability >= 90 else set())
+
+
+def _kernel_module() -> str:
+    """The driver's release, such as 580.159.03, where the system tells; a CUDA version spans many of them."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found[0] if found else ""
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"

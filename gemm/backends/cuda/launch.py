@@ -1,0 +1,170 @@
+"""A kernel of the catalog on a GPU, and the launches that compute a product of any size and strides with it."""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+
+from gemm.backends.cuda import pointer_table, staging
+from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
+from gemm.backends.cuda.array_metadata import Columns
+from gemm.backends.cuda.driver import Gpu
+from gemm.backends.cuda.launch_graph import Launches
+from gemm.backends.cuda.launch_plan import Chip, Layout, recipe
+from gemm.backends.cuda.prepack import Planes
+from gemm.backends.cuda.replay import Replay, signature
+from gemm.catalog import Kernel
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
+
+_SCALES = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
+_KINDS = 256
+"""How many layouts of products a launcher keeps ready."""
+
+
+class Launcher:
+    """`kernel` on `device`: see gemm.core.backend.Launch. Raises KernelFailed where it does not compile or load."""
+
+    signature = staticmethod(signature)
+
+    def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
+        self.kernel, self.device = kernel, device
+        self.gpu: Gpu = device.handle
+        self.ordered = problem.reproducible
+        self._scale = _SCALES.get(kernel.dtype) or ("I" if "int" in kernel.dtype else "f")
+        self._chip = Chip(self.gpu.capability, self.gpu.units)
+        self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
+        self._last = threading.local()
+        float_like = self._scale in ("f", "d", "ff", "dd")
+        itemsize = np.dtype(problem.dtype).itemsize
+        # Sums of narrow floats are rounded once, at the end.
+        whole = float_like and itemsize < struct.calcsize(self._scale)
+        self._cuts_k = not (self.ordered or problem.fused or whole)
+        self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
+
+    def __call__(
+        self, a: Operand, b: Operand, c: Any, out: Operand, alpha: Any, beta: Any, bias: Any = None
+    ) -> None:  # fmt: skip
+        if isinstance(out, np.ndarray):
+            with self.gpu:
+                staging.stage(self.gpu, self.enqueue, a, b, c, out, alpha, beta, bias=bias, cuts_k=self._cuts_k)
+            return
+        views: list[DeviceView] = [cast(DeviceView, x) for x in (a, b, c, bias, out) if x is not None]
+        for view in views:
+            if view.device.handle is not self.gpu:  # or the kernel would fault, which kills the whole context
+                raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
+        queues = {view.queue for view in views if view.queue is not None}
+        own = out.queue
+        stream = own if own is not None else min(queues, default=LEGACY_STREAM)
+        others = queues - {stream}
+        with self.gpu:
+            for other in others:
+                follow(stream, other)
+        self.enqueue(views[0], views[1], c, out, alpha, beta, stream, bias)
+        with self.gpu:
+            for other in others:  # what comes next on an operand's stream may overwrite it
+                follow(other, stream)
+
+    def enqueue(
+        self, a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, alpha: Any, beta: Any, stream: int,
+        bias: DeviceView | None = None,
+    ) -> None:  # fmt: skip
+        """Launch for just these views of this GPU's memory, on just this stream.
+
+        They may have other shapes, strides and alignments than the Problem; c may be out; b may be what was prepared
+        for the kernel. Nothing is waited for. Raises KernelFailed.
+        """
+        layout = layout_of(a, b, c, out, bias, ordered=self.ordered, activation=self._activation)
+        if self._apart:
+            self._enqueue_apart(layout, (a, b, c, out), self.scale(alpha, beta), stream)
+            return
+        x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
+        launches, scale = self._launches(layout), self.scale(alpha, beta)
+        try:
+            launches.run(stream, x, y, z, goal, w, scale)
+        except KernelFailed as error:
+            # Of several launches some may have gone, and have overwritten what no other kernel can read then.
+            error.spoilt = not error.memory and z == goal and sum(step.scaled for step in launches.recipe.steps) > 1
+            raise
+        self._last.given = launches, layout, (x, y, z, goal, w)
+
+    def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
+        """Launch for stacks as if each of their products lay by itself."""
+        *batch, m, n = layout.shape
+        one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
+        count = math.prod(batch)
+        with self.gpu as gpu, pointer_table.tables(gpu).one() as slot:
+            for first in range(0, count, pointer_table.MOST):
+                some = min(pointer_table.MOST, count - first)
+                bits = pointer_table.spread(slot, views, first, some)
+                pointer_table.launch(gpu, self._launches, slot, some, one, bits, scale, stream, in_place=False)
+                if first + some < count:
+                    cuda().cuEventSynchronize(slot.event)
+
+    def together(
+        self, replay: Replay, columns: Columns, start: int, count: int, alpha: Any, beta: Any
+    ) -> tuple[int, Any]:
+        """Launch as one those of `count` products from number `start` on that are like the one of `replay`.
+
+        Returns:
+            (how many; their results, or None where they are out). 0: too few are alike and independent.
+        """
+        stream = replay.stream(columns[0], start)
+        with self.gpu as gpu:
+            if pointer_table.capturing(stream):
+                return 0, None
+            with pointer_table.tables(gpu).one() as slot:
+                ready = replay.places(columns, start, count, slot.address, pointer_table.room(slot))
+                if ready is None:
+                    return 0, None
+                pointer_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits,
+                                  self.scale(alpha, beta), stream, in_place=ready.in_place)  # fmt: skip
+        return ready.many, ready.made
+
+    def scale(self, alpha: Any, beta: Any) -> bytes:
+        """alpha and beta as gemm.cuh has them, 16 bytes each."""
+        return b"".join(struct.pack(self._scale, *self._parts(x)).ljust(16, b"\0") for x in (alpha, beta))
+
+    def _parts(self, x: Any) -> tuple[Any, ...]:
+        if self._scale in "IQ":  # which wrap
+            return (int(x) & ((1 << 8 * struct.calcsize(self._scale)) - 1),)
+        return (x,) if len(self._scale) == 1 else (complex(x).real, complex(x).imag)
+
+    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+        """What a launch would do with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
+        if not isinstance(out, DeviceView):
+            return dict.fromkeys(given, "copied")
+        views = [cast(DeviceView, x) for x in (a, b)]
+        layout = layout_of(views[0], views[1], cast("DeviceView | None", c), out, ordered=self.ordered)
+        packed = recipe(self.kernel, self._chip, layout).copied
+        return {name: "packed on the device" if name in packed else "used in place" for name in given}
+
+    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Replay | None:
+        """This thread's last launch, of these device arrays (c: None if unused), to repeat; None if it cannot be."""
+        given, self._last.given = getattr(self._last, "given", None), None
+        return None if given is None else Replay.of(given, self.scale, self._scale, (a, b, c, out, bias))
+
+
+def layout_of(
+    a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, bias: DeviceView | None = None, *,
+    ordered: bool = False, activation: int = 0,
+) -> Layout:  # fmt: skip
+    """What a recipe depends on of these operands."""
+    views = (a, b, out if c is None else c, out)
+    aligned = tuple(math.gcd(16, x.data + x.offset) for x in views)
+    steps = None
+    if bias is not None:
+        steps = tuple(
+            stride // bias.dtype.itemsize if length > 1 else 0
+            for length, stride in zip(bias.shape[-2:], bias.strides[-2:], strict=True)
+        )
+    return Layout(
+        out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,
+        kept=isinstance(b.owner, Planes) and a.shape[-1] > 0,
+    )  # fmt: skip

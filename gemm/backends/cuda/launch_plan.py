@@ -1,0 +1,307 @@
+"""From a row of the catalog and a product's layout to a recipe: which kernels run on what, in how many blocks.
+
+gemm/catalog/cuda.py says what the parameters of a row mean here.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from gemm.backends.cuda import operand_layout
+from gemm.backends.cuda.operand_layout import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step, View
+from gemm.catalog import Kernel, launch_arithmetic, simplest
+from gemm.core.errors import KernelFailed
+from gemm.core.problem import same_stack
+
+GRID = 65535
+"""Blocks along a grid's y axis."""
+
+TYPES = {
+    "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16",
+    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "complex64": "complex64", "complex128": "complex128",
+    "int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64",
+}  # fmt: skip
+"""What csrc/cuda calls NumPy's types."""
+
+_GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
+"""struct Gemm of gemm.cuh; its first fields are the pointers to a, b, c, out and bias."""
+SCALE_AT = _GEMM.size - 32
+"""Where alpha and beta lie in it, 16 bytes each."""
+_MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
+_ADDRESS = 8
+"""Bytes of one in a table of them."""
+
+
+class Chip(NamedTuple):
+    """What a recipe depends on of a GPU: its compute capability and its number of multiprocessors."""
+
+    capability: int
+    units: int
+
+
+class Layout(NamedTuple):
+    """Everything about a product but its addresses and scalars.
+
+    Attributes:
+        shape: (*batch, m, n). k: the sum's length.
+        strides: of a, b, c and out, in bytes, of that many axes; c's are out's where it is not read.
+        aligned: powers of two that their addresses are multiples of, 16 at most.
+        reads_c: beta is not 0. ordered: the ORDERED chain was asked for.
+        bias: its strides in elements along m and n; None: there is none. activation: as gemm.cuh counts them.
+        kept: b lies in the planes that the kernel reads, as `cuda_keep` made them.
+        apart: a, b, c and out are where a table has the addresses of the first product's operands, whose alignment
+            `aligned` is; their strides along the one batch axis are those from one such address to the next.
+    """
+
+    shape: tuple[int, ...]
+    k: int
+    strides: tuple[tuple[int, ...], ...]
+    aligned: tuple[int, ...]
+    reads_c: bool = False
+    ordered: bool = False
+    bias: tuple[int, ...] | None = None
+    activation: int = 0
+    kept: bool = False
+    apart: bool = False
+
+
+class Recipe(NamedTuple):
+    """Steps, in order.
+
+    Attributes:
+        kernel: what computes, which is another one than asked where that cannot. swap: out^T = b^T·a^T is computed.
+        room: bytes of device memory that they need. zeroed: (offset, bytes) of it that must be 0 before.
+        copied: "a", "b", "ab" or "": the operands that are copied or split on the way.
+    """
+
+    steps: tuple[Step, ...]
+    kernel: Kernel
+    swap: bool
+    room: int
+    zeroed: tuple[int, int]
+    copied: str
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The row that computes what `kernel` cannot: the last of its types, which takes any strides and sizes."""
+    found = simplest("cuda", kernel.dtype, kernel.inputs)
+    assert found is not None
+    return found
+
+
+def types(kernel: Kernel) -> tuple[str, str, str]:
+    """What csrc/cuda calls the types of a, b and out."""
+    a, b = kernel.inputs or (kernel.dtype, kernel.dtype)
+    return TYPES[a], TYPES[b], TYPES[kernel.dtype]
+
+
+def swaps(kernel: Kernel, layout: Layout) -> bool:
+    """Whether out^T = b^T·a^T is computed: as the row says, else where out is nearer to column-major.
+
+    Each element is the same chain of operations, since fma(x, y, z) = fma(y, x, z).
+    """
+    *_, m, n = layout.shape
+    if kernel.swap:
+        letters = "".join("N" if abs(s[-1]) <= abs(s[-2]) else "T" for s in layout.strides[:2])
+        return kernel.swaps(m, n, letters)
+    row, column = layout.strides[OUT][-2:]
+    return abs(row) < abs(column)
+
+
+@lru_cache(maxsize=4096)
+def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
+    """How `kernel` computes products of that layout; or `plain(kernel)`, where it cannot: it is none of the mistakes
+    of a caller that k = 0, or that a matrix has more rows than a tensor map.
+    """
+    for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
+        try:
+            return _Maker(row, chip, layout).recipe()
+        except _Unfit:
+            continue
+    raise KernelFailed(f"{kernel.name} cannot compute products of {layout.shape}")
+
+
+def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
+    """Every form in which a recipe may want `kernel` compiled."""
+    p = kernel.params
+    pairs = [types(kernel)[:2]]
+    if pairs[0][0] != pairs[0][1]:
+        pairs.append(pairs[0][::-1])
+    if p.get("planes") or p.get("widen"):
+        pairs = [(operand_layout.PLANES[p.get("planes", 2)],) * 2]
+    choices: dict[str, tuple[object, ...]] = {}
+    for name in "AB":
+        wide = operand_layout.vector_of(kernel, name.lower())
+        if wide or p.get(f"{name.lower()}_lies", 3) == 3:
+            lies = p.get(f"{name.lower()}_lies", 3)
+            choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
+        if wide:
+            choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
+    if p.get("ordered_form"):
+        choices["ORDERED"] = (0, 1)
+    if p.get("pointers"):
+        choices["POINTERS"] = (0, 1)
+    if kernel.fuses:
+        choices["EPILOGUE"] = (0, 1)
+    for (a, b), values in product(pairs, product(*choices.values())):
+        yield {"A_TYPE": a, "B_TYPE": b, "OUT_TYPE": types(kernel)[2], **dict(zip(choices, values, strict=True))}
+
+
+class _Unfit(Exception):
+    """A row cannot compute a product."""
+
+
+class _Maker:
+    """Makes the recipe of one row for one layout."""
+
+    def __init__(self, row: Kernel, chip: Chip, layout: Layout) -> None:
+        self.row, self.chip, self.layout = row, chip, layout
+        self.swap = swaps(row, layout)
+        self.steps: list[Step] = []
+        self.room = 0
+        self.zeroed = (0, 0)
+        self.copied: set[str] = set()
+        if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.apart):
+            raise _Unfit
+
+    def recipe(self) -> Recipe:
+        row, layout = self.row, self.layout
+        slots, names = [A, B, C, OUT], [*types(row), types(row)[-1]]
+        strides, aligned = list(layout.strides), list(layout.aligned)
+        if self.swap:
+            strides = [(*s[:-2], s[-1], s[-2]) for s in strides]
+            slots[:2], names[:2] = slots[1::-1], names[1::-1]
+            strides[:2], aligned[:2] = strides[1::-1], aligned[1::-1]
+        axes = same_stack(layout.shape[:-2], *(s[:-2] for s in strides))
+        inner = max(axes, key=lambda axis: axis[0], default=(1, (0, 0, 0, 0)))
+        if axes:
+            axes.remove(inner)
+        steps = [[axis[1][x] for axis in (*axes, inner)] for x in range(4)]
+        sizes = [SIZES[name] for name in names]
+        units = [_ADDRESS] * 4 if layout.apart else sizes
+        if not layout.apart:
+            # Whatever batch item: its address is a multiple of what all the batch's strides are multiples of.
+            aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
+        most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
+        for index in product(*(range(count) for count, _ in axes)):
+            start = [sum(i * axis[1][x] for i, axis in zip(index, axes, strict=True)) for x in range(4)]
+            for first in range(0, inner[0], most):
+                views = [
+                    View(slots[x], start[x] + first * inner[1][x], names[x], strides[x][-2] // sizes[x],
+                          strides[x][-1] // sizes[x], inner[1][x] // units[x], aligned[x])
+                    for x in range(4)
+                ]  # fmt: skip
+                self.product(views, min(most, inner[0] - first))
+        return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
+
+    def product(self, views: list[View], batch: int) -> None:
+        """Add the steps of one launch."""
+        row, p, layout = self.row, self.row.params, self.layout
+        m, n = layout.shape[-2:][:: -1 if self.swap else 1]
+        a, b, c, out = views
+        room = 0
+        operands = []
+        for which, view, extent, (along, across) in (
+            ("a", a, m, (a.col, a.row)), ("b", b, n, (b.row, b.col)),
+        ):  # fmt: skip
+            x = Operand(which, view.slot, view.at, view.type, extent, layout.k, batch, along, across, view.step,
+                        view.aligned)  # fmt: skip
+            x, room = self.brought(x, room)
+            operands.append(x)
+        x, y = operands
+        tall = p["BM"] * p.get("MULTICAST", 1)
+        tiles, stacked = launch_arithmetic.groups(row, m, n, 1), -(-batch // p.get("STACK", 1))
+        count = 1 if layout.ordered else launch_arithmetic.parts(row, tiles * stacked, layout.k, self.chip.units)
+        cluster, across = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
+        pointers = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
+        if layout.reads_c:
+            pointers.append((16, C, c.at))
+        if layout.bias is not None:
+            pointers.append((32, BIAS, 0))
+        if x.planes:
+            pointers += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
+        if self.chip.capability >= 90:
+            cluster *= count
+        elif count > 1:
+            sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # a warp's 16 bytes a thread at least
+            room = self.joined(pointers, room, tiles * batch, tiles * batch * count * sums)
+        grid = across, stacked
+        if p.get("blocks"):
+            grid = min(across * batch, launch_arithmetic.room(self.chip.units, p["blocks"], cluster) * cluster), 1
+        sharing = (
+            0
+            if layout.ordered or count > 1
+            else launch_arithmetic.shared(row, tiles * batch, layout.k, self.chip.units)
+        )
+        if sharing:
+            grid = sharing, 1
+            room = self.joined(pointers, room, sharing + 1, sharing * p["BM"] * p["BN"] * SIZES[out.type])
+        if across >= 1 << 31:
+            raise _Unfit
+        maps = tuple(operand_layout.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
+        out_map = None if layout.reads_c else operand_layout.out_map(out, m, n, batch)
+        bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]
+        parameters = _GEMM.pack(
+            0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
+            c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
+            count, layout.activation, self.raster(m, n, tall), int(out_map is not None), b"", b"",
+        )  # fmt: skip
+        if p.get("OUT_BOXES"):
+            maps += (out_map or maps[0],)
+        self.room = max(self.room, room)
+        self.steps.append(
+            Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
+        )
+
+    def joined(self, pointers: list[tuple[int, int, int]], room: int, arrivals: int, nbytes: int) -> int:
+        """Where room is left after so many `arrivals` and bytes of sums, to which `pointers` then point."""
+        counts = -(-4 * arrivals // 256) * 256
+        self.zeroed = (room, counts)
+        pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + counts)]
+        return room + counts + nbytes
+
+    def brought(self, x: Operand, room: int) -> tuple[Operand, int]:
+        """`x` as the row reads it, after steps that copy it to `room` if need be; and where room is left then."""
+        row = self.row
+        if row.params.get("planes"):
+            if x.slot == B and self.layout.kept:
+                return operand_layout.planes_of(row, x, B, x.at)[0], room
+            y, nbytes = operand_layout.planes_of(row, x, ROOM, room)
+            self.steps.append(operand_layout.split(x, y))
+        else:
+            found = operand_layout.lying(row, x)
+            if found is not None:
+                return found, room
+            y, step, nbytes = operand_layout.copied(row, x, room)
+            self.steps.append(step)
+        self.copied.add("ab"[x.slot])
+        return y, room + -(-nbytes // 256) * 256
+
+    def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
+        """The macros that a kernel gets besides its parameters."""
+        p, layout = self.row.params, self.layout
+        found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
+        for name, x in (("A", a), ("B", b)):
+            wide = operand_layout.vector_of(self.row, x.which)
+            if wide or p.get(f"{x.which}_lies", 3) == 3:  # by rows is along k for a, along n for b
+                found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
+            if wide:
+                found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
+        if p.get("ordered_form"):
+            found["ORDERED"] = int(layout.ordered)
+        if p.get("pointers"):
+            found["POINTERS"] = int(layout.apart)
+        if layout.bias is not None or layout.activation:
+            found["EPILOGUE"] = 1
+        return tuple(found.items())
+
+    def raster(self, m: int, n: int, tall: int) -> int:
+        """Columns of tiles that are walked together, so that what runs at once is about a square of out."""
+        wide = self.row.params["BN"]
+        band = max(1, round(math.sqrt(self.chip.units * self.row.params["BM"] / wide)))
+        return band if band * wide < n and tall < m else 0

@@ -1,0 +1,139 @@
+"""The OpenCL backend: kernels/opencl/ on every device that pyopencl finds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from gemm.backends.opencl.context import Handle
+from gemm.backends.opencl.devices import broken, describe, discover, usable
+from gemm.backends.opencl.launch import Launcher
+from gemm.backends.opencl.layout import layouts
+from gemm.backends.opencl.mapped import empty, shared_from
+from gemm.backends.opencl.staging import Traffic
+from gemm.catalog import Kernel
+from gemm.core import threads
+from gemm.core.backend import Backend, Drivers, Launch
+from gemm.core.problem import Device, DeviceView, Operand, Problem
+
+
+class OpenCLBackend(Backend):
+    """GPUs, accelerators and CPUs through pyopencl; device operands are pyopencl.array.Array."""
+
+    name = "opencl"
+
+    def __init__(self) -> None:
+        self.left_out = left_out = dict[str, str]()
+        self._drivers = Drivers("opencl", "OpenCL", lambda: usable(discover(), left_out))
+        self._foreign: WeakValueDictionary[str, Device] = WeakValueDictionary()
+        self._lock = threads.lock()
+
+    def devices(self) -> tuple[Device, ...]:
+        return self._drivers.devices()
+
+    def broken(self) -> list[str]:
+        return broken()
+
+    def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
+        return Launcher(kernel, device, problem)
+
+    def view(self, array: Any, name: str) -> DeviceView | None:
+        library = sys.modules.get("pyopencl.array")
+        if library is None or not isinstance(array, library.Array):
+            kind = type(array).__name__
+            if hasattr(array, "get_sub_region"):
+                raise TypeError(
+                    f"{name} is a pyopencl {kind}, without a shape or dtype; pass a pyopencl.array.Array over it"
+                )
+            return None
+        itemsize = array.dtype.itemsize
+        if any(step % itemsize for step in (array.offset, *array.strides)):
+            raise ValueError(
+                f"{name} has offset {array.offset} and strides {array.strides}: "
+                f"they must be whole elements of {itemsize} bytes; pass {name}.copy()"
+            )
+        device = self._device_of(array.context, array.queue)
+        return DeviceView(
+            owner=array, data=array.base_data, offset=array.offset, shape=tuple(array.shape),
+            strides=tuple(array.strides), dtype=array.dtype, device=device, queue=array.queue,
+        )  # fmt: skip
+
+    def _device_of(self, context: Any, queue: Any) -> Device:
+        """Ours if `context` is one of ours, else one that keeps the caller's context alive."""
+        self._drivers.use()
+        for device in self._drivers.known:
+            if device.handle.owns(context):
+                return device
+        members = context.devices
+        cl_device = members[0] if queue is None else queue.device
+        key = f"opencl:ctx{context.int_ptr}" + (f".{members.index(cl_device)}" if len(members) > 1 else "")
+        with self._lock:
+            known = self._foreign.get(key)
+            if known is None:
+                known = self._foreign[key] = describe(cl_device, key, Handle(cl_device, context))
+            return known
+
+    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+        import pyopencl.array as cla
+
+        with like.device.handle.reported("no memory for a result"):
+            queue = like.queue or like.device.handle.queue
+            array = cla.Array(queue, shape, like.dtype, allocator=like.owner.allocator)
+        if like.queue is None:
+            array = array.with_queue(None)
+        view = self.view(array, "out")
+        assert view is not None
+        return view
+
+    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+        return empty(shape, dtype, device)
+
+    def wraps(self, device: Device) -> int:
+        return shared_from(device.handle) if device.unified else 0
+
+    def copied(self) -> dict[str, dict[str, int]]:
+        return {device.key: dict(device.handle.copied) for device in (*self._drivers.known, *self._foreign.values())}
+
+    def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
+        own = b.queue if isinstance(b, DeviceView) else None
+        events = b.owner.events if isinstance(b, DeviceView) else ()
+        layout = layouts(kernel.params, reproducible)[1]
+        with device.handle.reported(f"preparing b for {kernel.name} on {device.name}"):
+            stack = b.insert_axis(0) if isinstance(b, DeviceView) else b[None]
+            kept = Traffic(device.handle, own or device.handle.queue, list(events)).keep(stack, layout)
+        strides = (b.shape[1] * b.dtype.itemsize, b.dtype.itemsize)
+        return DeviceView(kept, kept.memory.data, 0, b.shape, strides, b.dtype, device, readonly=True)
+
+    def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
+        import pyopencl.array as cla
+
+        with device.handle.reported("no memory for an operand"):
+            view = self.view(cla.to_device(device.handle.queue, np.ascontiguousarray(array)), "array")
+        assert view is not None
+        return view
+
+    def to_host(self, view: DeviceView) -> np.ndarray:
+        import pyopencl as cl
+
+        result: np.ndarray = np.empty(view.shape, view.dtype)
+        if view.size:
+            spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
+            low, high = (sum(span for span in spans if (span > 0) is up) for up in (False, True))
+            raw = np.empty(high - low + view.dtype.itemsize, np.uint8)
+            with view.device.handle.reported("reading from the device"):
+                data = (
+                    view.data if isinstance(view.data, cl.Buffer) else view.data.as_buffer(view.device.handle.context)
+                )
+                cl.enqueue_copy(
+                    view.queue or view.device.handle.queue, raw, data, src_offset=view.offset + low,
+                    wait_for=view.owner.events, is_blocking=True,
+                )  # fmt: skip
+            result[...] = np.ndarray(view.shape, view.dtype, raw, -low, view.strides)
+        return result
+
+    def synchronize(self, device: Device) -> None:
+        with device.handle.reported("waiting for the device"):
+            device.handle.queue.finish()

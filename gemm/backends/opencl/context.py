@@ -1,0 +1,306 @@
+"""A device in a context: its queue, its programs (built once, kept on disk) and its spare staging memory."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gemm.core import disk_cache, threads
+from gemm.core.errors import KernelFailed
+
+_KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
+_IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
+
+
+def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
+    """What the device answers to a query that pyopencl does not have, as numbers of the ctypes `kind`; [] to none."""
+    import pyopencl as cl
+
+    try:
+        ask = ctypes.CDLL("OpenCL.dll" if os.name == "nt" else cl._cl.__file__).clGetDeviceInfo
+    except (OSError, AttributeError):
+        return []
+    found, written = (kind * 16)(), ctypes.c_size_t()
+    ask.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+    status = ask(cl_device.int_ptr, query, ctypes.sizeof(found), ctypes.byref(found), ctypes.byref(written))
+    return list(found)[: written.value // ctypes.sizeof(kind)] if status == 0 else []
+
+
+def unmapped(mapping: Any, queue: Any) -> Any:
+    """The event of giving mapped memory back to the device. Raises cl.Error.
+
+    A mapping that is dropped is undone, and pyopencl ends the process if that fails: the one of a lost device stays.
+    """
+    keep(mapping)
+    event = mapping.release(queue)
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(mapping))
+    return event
+
+
+def keep(thing: Any) -> None:
+    """Let `thing` outlive all that refers to it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+@dataclass(eq=False)
+class Memory:
+    """A buffer or image of the pool.
+
+    Attributes:
+        kind: what makes it interchangeable: (channels a texel or 0, bytes a channel, integer texels, host-visible).
+        width, height: in texels; of a buffer: bytes and 1.
+        after: the last command that used it.
+    """
+
+    data: Any
+    kind: tuple[int, int, bool, bool]
+    width: int
+    height: int
+    after: list[Any] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return self.width * self.height * (self.kind[0] * self.kind[1] or 1)
+
+
+class Handle:
+    """One device in one context: made on first use, unless the context is a caller's."""
+
+    def __init__(self, cl_device: Any, context: Any = None) -> None:
+        self.cl_device = cl_device
+        self._context = context
+        self._queue: Any = None
+        self._programs: dict[tuple[str, str], Any] = {}
+        self._spare: list[Memory] = []
+        self._lock = threads.lock(threading.RLock)
+        self._process = os.getpid()
+        self._own = threading.local()
+        self._holders: list[tuple[weakref.ref[Any], int]] = []
+        self.copied = {"filled": 0, "packed": 0, "fetched": 0}
+
+    @contextmanager
+    def reported(self, what: str) -> Iterator[None]:
+        """Turns pyopencl's errors inside the block into KernelFailed("what: ...")."""
+        import pyopencl as cl
+
+        self.use()
+        try:
+            yield
+        except KernelFailed as error:
+            raise KernelFailed(f"{what}: {error}", memory=error.memory, lost=error.lost, spoilt=error.spoilt) from error
+        except cl.Error as error:
+            code = cl.status_code
+            full = (code.MEM_OBJECT_ALLOCATION_FAILURE, code.OUT_OF_RESOURCES, code.OUT_OF_HOST_MEMORY,
+                    code.INVALID_BUFFER_SIZE, code.INVALID_IMAGE_SIZE)  # fmt: skip
+            lost = error.code == code.DEVICE_NOT_AVAILABLE or not self._works()
+            raise KernelFailed(f"{what}: {error}", memory=error.code in full and not lost, lost=lost) from error
+        except MemoryError as error:
+            raise KernelFailed(f"{what}: out of host memory", memory=True) from error
+        except UnicodeError as error:  # what a driver said of its failure, in an encoding of its own
+            raise KernelFailed(f"{what}: {error}") from error
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork's child, and the parent used the device: no call of its driver may be made."""
+        return self._process != os.getpid()
+
+    def use(self) -> None:
+        """Before a call of the driver: in a fork's child it might never return. Raises KernelFailed there."""
+        if self.inherited:
+            raise KernelFailed("OpenCL was in use when this process was forked, and does not survive that", lost=True)
+
+    def _works(self) -> bool:
+        """Whether the device can still copy a byte.
+
+        Drivers report a device that hangs, was reset or is gone by all kinds of errors, OUT_OF_RESOURCES and
+        INVALID_COMMAND_QUEUE among them, which products that are only too large may meet as well.
+        """
+        import pyopencl as cl
+
+        try:
+            context = self._context or cl.Context([self.cl_device])
+            queue = cl.CommandQueue(context, self.cl_device)  # of its own: behind nobody's commands
+            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 1)
+            cl.enqueue_copy(queue, buffer, np.zeros(1, np.uint8), is_blocking=True)
+        except cl.Error as error:
+            return bool(error.code in (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY))
+        return True
+
+    @property
+    def context(self) -> Any:
+        import pyopencl as cl
+
+        self.use()
+        with self._lock:
+            if self._context is None:
+                with self.reported("no OpenCL context"):
+                    self._context = cl.Context([self.cl_device])
+            return self._context
+
+    @property
+    def queue(self) -> Any:
+        """gemm's own queue; in order."""
+        import pyopencl as cl
+
+        self.use()
+        with self._lock:
+            if self._queue is None:
+                with self.reported("no OpenCL queue"):
+                    self._queue = cl.CommandQueue(self.context, self.cl_device)
+            return self._queue
+
+    @threads.once
+    def runs_on_cpu(self) -> bool:
+        """Whether work-items are calls on the host's cores, and dear. (Some tools call themselves a CPU and a GPU.)"""
+        import pyopencl as cl
+
+        return not self.cl_device.type & (cl.device_type.GPU | cl.device_type.ACCELERATOR)
+
+    @threads.once
+    def image_alignment(self) -> tuple[int, int]:
+        """What an image over a buffer needs: texels of a row's pitch, bytes where it begins. (0, 0): there are none."""
+        if "cl_khr_image2d_from_buffer" not in self.cl_device.extensions.split():
+            return 0, 0
+        queries = _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT
+        pitch, base = ((*numbers(self.cl_device, query, ctypes.c_uint), 0)[0] for query in queries)
+        return pitch, max(16 * base, self.cl_device.mem_base_addr_align // 8)  # 16: bytes of the widest texel
+
+    def count(self, how: str, nbytes: int) -> None:
+        """Note that a product has copied operands: "filled" by the host, "packed" on the device, "fetched" back."""
+        with self._lock:
+            self.copied[how] += nbytes
+
+    def owns(self, context: Any) -> bool:
+        return self._context is not None and bool(self._context == context)
+
+    def program(self, source: str, options: str) -> Any:
+        """`source` built with `options`: once a process, and from the disk cache where that has it."""
+        with self._lock:
+            built = self._programs.get((source, options))
+            if built is None:
+                built = self._programs[source, options] = self._build(source, options)
+            return built
+
+    def kernel(self, source: str, options: str, entry: str) -> Any:
+        """`entry` of the built source. Each thread has its own: setting a kernel's arguments is not thread-safe."""
+
+        kernels: dict[tuple[str, str], Any] = self._own.__dict__.setdefault("kernels", {})
+        if (source, options) not in kernels:
+            kernels[source, options] = self.fresh(source, options, entry)
+        return kernels[source, options]
+
+    def fresh(self, source: str, options: str, entry: str) -> Any:
+        """A kernel object of its own, whose arguments nobody else sets."""
+        import pyopencl as cl
+
+        return cl.Kernel(self.program(source, options), entry)
+
+    def _build(self, source: str, options: str) -> Any:
+        import pyopencl as cl
+
+        device = self.cl_device
+        facts = (source, options, device.platform.name, device.platform.version, device.name, device.version,
+                 device.driver_version)  # fmt: skip
+        entry = f"opencl-{hashlib.sha256(repr(facts).encode()).hexdigest()[:40]}.bin"
+        with warnings.catch_warnings():
+            # Drivers chat in their build logs, and pyopencl warns of every log that is not empty.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            binary = disk_cache.load(entry)
+            if binary is not None:
+                try:
+                    return cl.Program(self.context, [device], [binary]).build(options)
+                except cl.Error:  # the driver refuses its own binary: build anew, below
+                    pass
+            with self.reported("the kernel did not build"):
+                # cache_dir=False: pyopencl's own cache unpickles what lies in the user's cache folder.
+                program = cl.Program(self.context, source).build(options, cache_dir=False)
+                binaries = program.get_info(cl.program_info.BINARIES)
+        if binaries and binaries[0]:
+            disk_cache.store(entry, bytes(binaries[0]))
+        return program
+
+    def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
+        """A buffer or image of at least this size: a spare one that fits, or a new one. Raises cl.Error."""
+        need = Memory(None, kind, width, height)
+        with self._lock:
+            fits = [
+                spare for spare in self._spare
+                if spare.kind == kind and spare.width >= width and spare.height >= height
+                and spare.nbytes <= 4 * need.nbytes + (64 << 10)
+            ]  # fmt: skip
+            if fits:
+                best = min(fits, key=lambda spare: spare.nbytes)
+                self._spare.remove(best)
+                return best
+        need.data = self.allocate(need)
+        return need
+
+    @property
+    def room(self) -> int:
+        """Bytes that repeated products may hold together."""
+        return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
+
+    @property
+    def held(self) -> int:
+        """Bytes that they do hold."""
+        return sum(nbytes for holder, nbytes in self._holders if holder() is not None)
+
+    def hold(self, holder: Any, nbytes: int) -> None:
+        """Count `nbytes`, at most `room`, as held by `holder`; those who hold the longest `drop` theirs for it."""
+        with self._lock:
+            self._holders = [each for each in self._holders if each[0]() is not None]
+            while self._holders and self.held + nbytes > self.room:
+                oldest = self._holders.pop(0)[0]()
+                if oldest is not None:
+                    oldest.drop()
+            self._holders.append((weakref.ref(holder), nbytes))
+
+    def allocate(self, need: Memory) -> Any:
+        """A new buffer or image of the kind and size. Raises cl.Error."""
+        import pyopencl as cl
+
+        channels, itemsize, bits, host = need.kind
+        flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if host else 0)
+        if not channels:
+            return cl.Buffer(self.context, flags, need.width)
+        return self.image((channels, itemsize, bits), need.width, need.height, flags=flags)
+
+    def image(
+        self, texel: tuple[int, int, bool], width: int, height: int, memory: Any = None, pitch: int = 0, *,
+        flags: int = 0,
+    ) -> Any:  # fmt: skip
+        """A 2D image, `texel` as in Memory.kind; over the buffer `memory`, if given, with rows `pitch` bytes apart.
+
+        Raises cl.Error.
+        """
+        import pyopencl as cl
+
+        channels, itemsize, bits = texel
+        order = cl.channel_order.RGBA if channels == 4 else cl.channel_order.R
+        kinds = cl.channel_type
+        kind = {2: (kinds.HALF_FLOAT, kinds.UNSIGNED_INT16), 4: (kinds.FLOAT, kinds.UNSIGNED_INT32)}[itemsize][bits]
+        shape = cl.ImageDescriptor()
+        shape.image_type = cl.mem_object_type.IMAGE2D
+        shape.shape = (width, height, 1)
+        shape.array_size = shape.num_mip_levels = shape.num_samples = 0
+        shape.pitches = (pitch, 0)
+        shape.buffer = memory
+        return cl.Image(self.context, flags, cl.ImageFormat(order, kind), desc=shape)
+
+    def give(self, memory: Memory, after: list[Any]) -> None:
+        """Return `memory`, whose last use is `after`, to the pool; the oldest spares beyond the bound are freed."""
+        memory.after = after
+        with self._lock:
+            self._spare.append(memory)
+            while sum(spare.nbytes for spare in self._spare) > _KEPT:
+                self._spare.pop(0)

@@ -1,0 +1,200 @@
+"""OpenCL devices: which there are and what they can do.
+
+Features come from extensions and queries, never from the vendor id: two of the CPU runtimes carry a GPU maker's.
+pyopencl is imported inside functions only, here and in the modules beside, so that importing gemm loads no driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from gemm.backends.opencl.context import Handle, numbers
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.problem import Device
+
+log = logging.getLogger("gemm")
+
+_SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
+_REMEDY = (
+    'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
+    "pkg install ocl-icd, then export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib, where the phone's driver lies"
+)
+
+
+def discover() -> list[Any]:
+    """Every OpenCL device, GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
+        raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
+    found: list[tuple[int, Any]] = []
+    left_out: list[str] = []
+    try:
+        for platform in cl.get_platforms():
+            try:
+                for device in platform.get_devices():
+                    if cause := _builds_nothing(device.version):
+                        left_out.append(f"{device.name} ({platform.version}): {cause}")
+                    else:
+                        found.append((_rank(device), device))
+            except cl.Error:  # a platform without devices, or a broken one; the others may have some
+                continue
+    except cl.Error as error:
+        raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
+    if not found:
+        causes = [*left_out, *broken()]
+        remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
+        raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
+    return [device for _, device in sorted(found, key=lambda each: each[0])]
+
+
+def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
+    """Those of `found` that a context can be made of, described; the others keep their numbers, and go to `left_out`.
+
+    Raises BackendUnavailable where there is none: the driver is out of memory, say, or somebody uses the device alone.
+    """
+    import pyopencl as cl
+
+    devices = []
+    for at, cl_device in enumerate(found):
+        try:
+            devices.append(describe(cl_device, f"opencl:{at}", Handle(cl_device)))
+        except (KernelFailed, cl.Error) as error:
+            left_out[f"opencl:{at}"] = f"it cannot be used: {error}"
+            log.warning("gemm does without opencl:%d: %s", at, error)
+    if not devices:
+        causes = "; ".join(f"{key}: {why}" for key, why in left_out.items())
+        raise BackendUnavailable("opencl", causes, "See what else uses the device, or update its driver")
+    return tuple(devices)
+
+
+def _builds_nothing(version: str) -> str:
+    """Why the device of that CL_DEVICE_VERSION compiles no kernel at all, or "".
+
+    PoCL names the CPU that it compiles for there. To one that is newer than its LLVM it says "generic", which Clang
+    knows of other architectures only: each build ends in "unknown target CPU 'generic'".
+    """
+    if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
+        return "this CPU is newer than PoCL's compiler, which builds nothing for it"
+    return ""
+
+
+def _vector_width(told: int, version: str) -> int:
+    """Elements of float32 in the registers that the device of that CL_DEVICE_VERSION really compiles for.
+
+    PoCL tells 16 of any CPU that has AVX-512. Where its LLVM takes that CPU for an older one (a Zen 4 for a Zen 3, with
+    LLVM 14), float16 arithmetic kills the compiler ("Cannot select ... fma"), and this process with it.
+    """
+    target = version.rpartition("-gnu-")[2]
+    old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
+    return min(told, 8) if old else told
+
+
+def broken() -> list[str]:
+    """The drivers that the loader was told of and could not load, each with why: it passes them over in silence."""
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    found = []
+    for file in [place] if place.suffix == ".icd" else sorted(place.glob("*.icd")):
+        try:
+            library = file.read_text(errors="replace").strip()
+            ctypes.CDLL(library)
+        except OSError as error:
+            found.append(f"{file}: {error}")
+    return found
+
+
+_AVX512 = re.compile(
+    r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4"
+)
+"""LLVM's names of CPUs with AVX-512."""
+
+
+def _rank(device: Any) -> int:
+    import pyopencl as cl
+
+    kinds = (cl.device_type.GPU, cl.device_type.ACCELERATOR)
+    return next((rank for rank, kind in enumerate(kinds) if device.type & kind), len(kinds))
+
+
+def describe(cl_device: Any, key: str, handle: Handle) -> Device:
+    """`cl_device` as dispatch, legality rules and `info` see it. `handle.context` is not touched without images."""
+    extensions = set(cl_device.extensions.split())
+    features = {"unified"} if cl_device.host_unified_memory else set()
+    for feature, extension in {
+        "fp64": "cl_khr_fp64",
+        "fp16": "cl_khr_fp16",
+        "subgroups": "cl_khr_subgroups",
+        "integer_dot_product": "cl_khr_integer_dot_product",
+        "intel_subgroups": "cl_intel_subgroups",
+        "intel_required_subgroup_size": "cl_intel_required_subgroup_size",
+    }.items():
+        if extension in extensions:
+            features.add(feature)
+    if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
+        features.add(f"native_float{width}")  # the vectors that tuned rows for CPUs go by
+    features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
+    if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
+        features.add("adreno")
+    if cl_device.image_support and _image_formats(handle):
+        features.add("image")
+    return Device(
+        backend="opencl",
+        key=key,
+        name=_name(cl_device),
+        platform=cl_device.platform.name.strip(),
+        driver=f"{cl_device.driver_version} ({cl_device.platform.version.strip()})",
+        kind="cpu" if handle.runs_on_cpu else "gpu",
+        unified="unified" in features,
+        features=frozenset(features),
+        limits={
+            "image_width": cl_device.image2d_max_width if "image" in features else 0,
+            "image_height": cl_device.image2d_max_height if "image" in features else 0,
+            "local_memory": cl_device.local_mem_size,
+            "global_memory": cl_device.global_mem_size,
+            "max_alloc": cl_device.max_mem_alloc_size,
+            "work_group": cl_device.max_work_group_size,
+            "compute_units": cl_device.max_compute_units,
+            "clock_mhz": cl_device.max_clock_frequency,
+        },
+        handle=handle,
+    )
+
+
+def _name(cl_device: Any) -> str:
+    """The device's name, with the model that Adreno drivers often tell in the OpenCL C version alone."""
+    name, model = cl_device.name.strip(), cl_device.opencl_c_version.partition("Adreno(TM)")[2].strip()
+    return f"{name} {model}" if model and model not in name else name
+
+
+def _arithmetic(cl_device: Any) -> set[str]:
+    """ "fma": in hardware (fma() itself is right everywhere); "denorms": float32 is not flushed to zero."""
+    import pyopencl as cl
+
+    config = cl_device.single_fp_config
+    bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
+    return {feature for feature, bit in bits.items() if config & bit}
+
+
+def _sub_group_sizes(cl_device: Any, extensions: set[str]) -> list[int]:
+    """The sizes that a kernel may require."""
+    if "cl_intel_required_subgroup_size" not in extensions:
+        return []
+    return numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
+
+
+def _image_formats(handle: Handle) -> bool:
+    """Whether kernels can read and write R and RGBA images of float32 and of its bits."""
+    import pyopencl as cl
+
+    kinds = (cl.channel_type.FLOAT, cl.channel_type.UNSIGNED_INT32)
+    wanted = {(order, kind) for order in (cl.channel_order.R, cl.channel_order.RGBA) for kind in kinds}
+    try:
+        offered = cl.get_supported_image_formats(handle.context, cl.mem_flags.READ_WRITE, cl.mem_object_type.IMAGE2D)
+    except cl.Error:
+        return False
+    return wanted <= {(image.channel_order, image.channel_data_type) for image in offered}

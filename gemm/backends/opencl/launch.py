@@ -1,0 +1,250 @@
+"""A kernel built for a device, and the launches that compute a product of any size and strides with it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl.mapped import lent, owner
+from gemm.backends.opencl.replay import Replay, signature
+from gemm.backends.opencl.staging import Command, Kept, Traffic
+from gemm.catalog import Kernel
+from gemm.core import disk_cache
+from gemm.core.errors import KernelFailed
+from gemm.core.operands import identical, transposed
+from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
+
+
+class Launcher:
+    """A kernel built for a device: see gemm.core.backend.Launch."""
+
+    signature = staticmethod(signature)
+
+    def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
+        self._last = threading.local()
+        self.kernel, self.device, self.handle = kernel, device, device.handle
+        self.dtype = np.dtype(problem.dtype)  # of c and out
+        self.sums = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+        if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
+            raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
+        self.ordered = problem.reproducible
+        self.swaps = kernel.swaps(problem.m, problem.n, problem.layout)
+        self.a, self.b = layouts(kernel.params, problem.reproducible)
+        # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
+        fused = "fma" in device.features or self.dtype == np.float64
+        defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
+        bits = 8 * np.dtype(problem.inputs[0] if problem.inputs else problem.dtype).itemsize
+        defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
+        # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
+        # build with: NaN and Inf must propagate, -0 and denormals must survive.
+        self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *self._standard()])
+        self.source = disk_cache.read(kernel)
+        with self.handle.reported(f"{kernel.name} on {device.name}"):
+            self.limit, self.fixed = self._groups()
+
+    def _standard(self) -> list[str]:
+        """The version of OpenCL C where the default will not do: compilers know some features only from 3.0 on."""
+        return ["-cl-std=CL3.0"] if "integer_dot_product" in self.kernel.needs else []
+
+    def _groups(self) -> tuple[int, tuple[int, int] | None]:
+        """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
+        import pyopencl as cl
+
+        built, info = self.handle.kernel(*self._program()), cl.kernel_work_group_info
+        limit = min(
+            built.get_work_group_info(info.WORK_GROUP_SIZE, self.handle.cl_device), self.device.limits["work_group"]
+        )
+        wanted = tuple(built.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, self.handle.cl_device))
+        if not wanted[0]:
+            return limit, None
+        if prod(wanted) > limit:
+            raise KernelFailed(f"it needs groups of {prod(wanted)}, where {limit} is the most")
+        return limit, (wanted[0], wanted[1])
+
+    def _program(self, variant: str = "") -> tuple[str, str, str]:
+        """Source, options and entry."""
+        return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
+
+    def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
+        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it cannot be."""
+        traffic, self._last.traffic = getattr(self._last, "traffic", None), None
+        if traffic is None or out.queue is None:
+            return None
+        with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+            return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
+
+    def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+        # What is kept lies as a kernel reads its right operand.
+        if self.swaps and not (isinstance(b, DeviceView) and isinstance(b.owner, Kept)):
+            a, b, out = transposed(b), transposed(a), transposed(out)
+            c = None if c is None else transposed(c)
+        self._last.wrote = False
+        kept = None
+        try:
+            with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+                if isinstance(out, DeviceView):
+                    self._launch(a, b, c, out, alpha, beta)
+                    return
+                layouts = self.a, self.b, STRIDED, STRIDED
+                try:
+                    with lent(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
+                        if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
+                            kept = out.copy()
+                        self._launch(x, y, z, goal, alpha, beta)
+                finally:
+                    self._last.traffic = None  # what was lent is not kept
+        except KernelFailed as error:
+            if self._last.wrote and c is not None and identical(c, out):
+                if kept is None:
+                    words = f"{error}; out, which is c, is partly written"
+                    raise KernelFailed(words, lost=error.lost, spoilt=True) from error
+                out[...] = kept  # type: ignore[index]
+            raise
+
+    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+        """What a launch would do with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        layouts = self.a, self.b, STRIDED, STRIDED
+
+        def told(x: Any, layout: Layout) -> str:
+            if not isinstance(x, DeviceView):
+                return "copied"
+            one = stacked(x, (1,), (0,))  # as good as any of the stack
+            one = transposed(one) if layout.turned else one
+            assert isinstance(one, DeviceView)
+            found = Traffic(self.handle, None, []).found(one, layout)
+            return "packed on the device" if found is None else "used in place"
+
+        with ExitStack() as stack, self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+            seen = [a, b, c, out]
+            if not isinstance(out, DeviceView):
+                seen = stack.enter_context(lent(self.device, seen, layouts))
+            names = zip(("a", "b", "c", "out"), seen, layouts, strict=True)
+            return {name: told(x, layout) for name, x, layout in names if x is not None}
+
+    def _may_be_torn(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> bool:
+        """Whether a launch that fails may leave some of `out` written, and some not."""
+        step, (m, n) = self._tile(a, b, c, out), out.shape[-2:]
+        cut = step.m < m or step.n < n or out.ndim > 3 or (out.ndim == 3 and step.batch < out.shape[0])
+        return cut or isinstance(out, DeviceView)
+
+    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+        given = [a, b, out] if c is None else [a, b, out, c]
+        queue, events = self.handle.queue, []
+        if isinstance(out, DeviceView):
+            queue = out.queue or queue
+            # Each pyopencl array knows the commands that still write it, whatever queue they are in.
+            events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
+        traffic = Traffic(self.handle, queue, events)
+        self._last.traffic = None
+
+        axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
+        lengths = tuple(length for length, _ in axes)
+        stacks = [stacked(o, lengths, tuple(steps[at] for _, steps in axes)) for at, o in enumerate(given)]
+        step = self._tile(a, b, c, out)
+        corners = list(step.corners(lengths[-1], *out.shape[-2:]))
+        try:
+            for index in np.ndindex(*lengths[:-1]):
+                for corner in corners:
+                    self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
+        finally:
+            self._last.wrote = traffic.wrote
+        self._last.traffic = traffic
+        traffic.release()
+        if isinstance(out, DeviceView):
+            out.owner.add_event(traffic.after[-1])
+            queue.flush()
+
+    def scale(self, alpha: Any, beta: Any) -> np.ndarray:
+        """alpha and beta as kernels take them."""
+        return np.array((alpha, beta), self.dtype).astype(self.sums)
+
+    def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
+        (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
+        kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
+        right = Layout(k, n) if kept else self.b  # what is kept is not cut
+        staged = [
+            (layout, *axes)
+            for operand, layout, *axes in (
+                (a, self.a, *("km" if self.a.turned else "mk")),
+                (b, right, "k", "n"),
+                (c, STRIDED, "m", "n"),
+                (out, STRIDED, "m", "n"),
+            )
+            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # read in place
+        ]
+        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
+        room = min(room, MOST * self.dtype.itemsize)
+        image = limits["image_width"], limits["image_height"]
+        return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
+
+    def _one(
+        self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
+        most: int, scalars: tuple[float, float],
+    ) -> None:  # fmt: skip
+        """One tile of out, in pieces of at most `most` along K, each resuming from the raw sums of the one before."""
+        batch, rows, cols = corner
+        a, b, out = stacks[:3]
+        k = a.shape[-1]
+        goal = part(out, index, batch, rows, cols)
+        pieces = range(0, k, most) if k else range(1)
+        if isinstance(goal, DeviceView):
+            target = traffic.load("out", goal, STRIDED)
+        else:
+            target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
+        addend = target  # never read
+        if len(stacks) > 3:
+            # Raw sums go to out, which c may be: then the pieces need a copy of c.
+            addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
+        width, height = cols.stop - cols.start, rows.stop - rows.start
+        extent, group = self._extent(width, height)
+        scale = self.scale(*scalars)
+        variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
+        groups = prod(extent) // prod(group) * goal.shape[0]
+        share = k if self.ordered else self.kernel.share(k, groups, self.device.limits["compute_units"])
+        if not variant and share < k:
+            variant, parts = "SPLIT", -(-k // share)
+        raw: tuple[Any, ...] = ()
+        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot hold raw sums
+            shape = (goal.shape[0] * parts, height, width)
+            raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
+        for start in pieces:
+            depth = slice(start, min(start + most, k))
+            piece = part(a, index, batch, rows, depth)
+            left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
+            right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
+            steps = self.b.padded(depth.stop - depth.start, 1)[0]
+            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
+            size = np.array((height, width, steps, stage), np.int32)
+            first = (*left.args, *right.args, *addend.args, *target.args, size)
+            where = (*extent, goal.shape[0] * parts), (*group, 1)
+            traffic.run(Command(self._program(variant), *where, (*first, scale, *raw), scale=len(first)))
+            traffic.wrote |= isinstance(goal, DeviceView)
+        if parts > 1:
+            first = (*raw, np.int32(parts), *addend.args, *target.args, size)
+            lanes = min(128, self.limit)
+            where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
+            adder = disk_cache.read("kernels/opencl/pack/sum_parts.cl")
+            traffic.run(Command((adder, self.options, "sum_parts"), *where, (*first, scale), scale=len(first)))
+        if not isinstance(goal, DeviceView):
+            traffic.fetch("out", goal)
+
+    def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""
+        params = self.kernel.params
+        if self.fixed:
+            tall, wide = self.kernel.group
+            return (-(-width // wide) * self.fixed[0], -(-height // tall) * self.fixed[1]), self.fixed
+        items = -(-width // params.get("TN", 1)), -(-height // params.get("TM", 1))
+        # powers of two, for some compilers build a kernel anew for each size
+        x, y = (
+            min(params.get(name, 8), 1 << (count - 1).bit_length())
+            for name, count in zip(("WGN", "WGM"), items, strict=True)
+        )
+        while x * y > self.limit:
+            x, y = (max(1, x // 2), y) if x >= y else (x, max(1, y // 2))
+        return (-(-items[0] // x) * x, -(-items[1] // y) * y), (x, y)

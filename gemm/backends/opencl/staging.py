@@ -1,0 +1,253 @@
+"""One mechanism that brings operands into the layouts that kernels ask for.
+
+A host operand is copied by NumPy, once, into mapped memory (pitched, padded, allocated by the driver so that mapping
+need not copy), which takes care of transposes, strides and broadcasts; a device operand is packed by a small
+kernel, or used in place where its kernel can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gemm.backends.opencl.context import Handle, Memory, unmapped
+from gemm.backends.opencl.in_place import in_place
+from gemm.backends.opencl.layout import Layout
+from gemm.core import backend, disk_cache
+from gemm.core.problem import DeviceView, Operand
+
+_SQUARE = (32, 8, 1)
+"""The group that packs with TURN (see pack_operand.cl): 32 x 32 elements, a work-item 4 of a column."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An operand where its kernel reads it; strides in elements, of an image only rows a matrix (0: all share one)."""
+
+    data: Any
+    image: bool
+    offset: int
+    strides: tuple[int, int, int]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        batch, row, col = self.strides
+        if self.image:
+            return self.data, np.int32(batch)
+        return self.data, np.array((self.offset, row, col, batch), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(backend.Kept):
+    """Owns a matrix that lies in a kernel's layout from call to call, in a Memory; `events` as of a Loan."""
+
+    staged: Staged
+    events: tuple[()] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Command:
+    """A kernel enqueued.
+
+    Attributes:
+        program: source, options and entry.
+        extent, group: work-items in all, and of a group (None: the driver's choice).
+        packs: bytes of an operand that it copies. scale: which of `args` is alpha and beta, or None.
+    """
+
+    program: tuple[str, str, str]
+    extent: tuple[int, ...]
+    group: tuple[int, ...] | None
+    args: tuple[Any, ...]
+    packs: int = 0
+    scale: int | None = None
+
+
+class Traffic:
+    """The commands of one call: what it has staged, and the events that the next command waits for."""
+
+    def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
+        self.handle, self.queue, self.after = handle, queue, after
+        self._held: dict[str, tuple[Any, Staged, Memory]] = {}
+        self.commands: list[Command] = []
+        self.reserved: list[Memory] = []
+        self.repeatable = True  # whether the commands again, with other operands, are the same product of those
+        self.wrote = False  # whether out may have changed
+
+    def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
+        """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
+        if isinstance(operand, DeviceView):
+            at = None if copy else self.found(operand, layout)
+            if at is not None:
+                if at.image and not isinstance(operand.owner, Kept):
+                    self.repeatable = False  # for an image over a buffer, no other buffer could stand
+                return at
+            place: Any = operand.offset
+        else:
+            place = operand.__array_interface__["data"][0]
+        key = (place, operand.shape, operand.strides)
+        held = self._held.get(name)
+        if held is not None and held[0] == key:
+            return held[1]
+        staged, memory = self.reserve(name, operand.shape, operand.dtype, layout, not isinstance(operand, DeviceView))
+        self._held[name] = key, staged, memory
+        if operand.size and isinstance(operand, DeviceView):
+            self._pack(operand, memory, layout)
+        elif operand.size and isinstance(operand, np.ndarray):
+            self.repeatable = False
+            self._fill(operand, memory, layout)
+        return staged
+
+    def found(self, operand: DeviceView, layout: Layout) -> Staged | None:
+        """`operand` (batch, rows, cols) where it lies, if it can be read there in `layout`."""
+        if isinstance(operand.owner, Kept):
+            return operand.owner.staged
+        itemsize = operand.dtype.itemsize
+        batch, row, col = (step // itemsize for step in operand.strides)
+        at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
+        if not operand.size:
+            return None
+        if layout.suits(operand.shape, at.offset, at.strides):
+            return at
+        shared = in_place(self.handle, operand, layout)
+        if shared is None:
+            return None
+        return Staged(shared[0], True, 0, (shared[1], 0, 0)) if layout.channels else at
+
+    def reserve(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
+    ) -> tuple[Staged, Memory]:
+        """Memory for (batch, rows, cols) elements in `layout`, held as `name` until the call is done."""
+        self.release(name)
+        batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
+        if layout.channels:
+            width, height = max(1, cols // layout.channels), max(1, batch * rows)
+            strides = (rows if batch > 1 else 0, 0, 0)
+        else:
+            width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
+            strides = (rows * cols if batch > 1 else 0, layout.panel or cols, 1)
+        texel = (layout.channels, dtype.itemsize, layout.bits) if layout.channels else (0, 0, False)
+        with self.handle.reported(
+            f"no room for {width * height * (layout.channels * dtype.itemsize or 1)} bytes of {name}"
+        ):
+            memory = self.handle.take((*texel, host), width, height)
+        self.after = [*self.after, *memory.after]
+        staged = Staged(memory.data, bool(layout.channels), 0, strides)
+        self._held[name] = None, staged, memory
+        self.reserved.append(memory)
+        return staged, memory
+
+    def release(self, *names: str) -> None:
+        """Give the memory of `names` (all without any) back; commands in flight go on using it."""
+        for name in names or list(self._held):
+            held = self._held.pop(name, None)
+            if held is not None:
+                self.handle.give(held[2], self.after)
+
+    def keep(self, operand: Operand, layout: Layout) -> Kept:
+        """`operand` (batch, rows, cols) in `layout`, in memory of its own; waits."""
+        staged, memory = self.reserve("kept", operand.shape, operand.dtype, layout, host=False)
+        if isinstance(operand, DeviceView):
+            self._pack(operand, memory, layout)
+        else:
+            self._fill(operand, memory, layout)
+        del self._held["kept"]
+        self.after[-1].wait()
+        return Kept(memory, staged)
+
+    def fetch(self, name: str, out: np.ndarray) -> None:
+        """Copy what `name` holds, a PACKED buffer, to `out`; waits."""
+        import pyopencl as cl
+
+        memory = self._held[name][2]
+        mapped, _ = cl.enqueue_map_buffer(
+            self.queue, memory.data, cl.map_flags.READ, 0, out.shape, out.dtype, wait_for=self.after, is_blocking=True
+        )
+        try:
+            self.wrote = True
+            np.copyto(out, mapped)
+            self.handle.count("fetched", out.nbytes)
+        finally:
+            self.after = [unmapped(mapped.base, self.queue)]
+
+    def run(self, command: Command) -> None:
+        """Enqueue `command` behind everything before."""
+        import pyopencl as cl
+
+        # Not kernel(queue, ...): that unpickles call stubs from the user's cache folder.
+        kernel = self.handle.kernel(*command.program)
+        for position, arg in enumerate(command.args):
+            kernel.set_arg(position, arg)
+        self.after = [
+            cl.enqueue_nd_range_kernel(self.queue, kernel, command.extent, command.group, wait_for=self.after)
+        ]
+        self.commands.append(command)
+
+    def _fill(self, operand: np.ndarray, memory: Memory, layout: Layout) -> None:
+        import pyopencl as cl
+
+        batch, rows, cols = operand.shape
+        tall, wide = layout.padded(rows, cols)
+        write, dtype = cl.map_flags.WRITE_INVALIDATE_REGION, operand.dtype
+        if layout.channels:
+            texels = (wide // layout.channels, batch * tall)
+            mapped, _, pitch, _ = cl.enqueue_map_image(
+                self.queue, memory.data, write, (0, 0), texels, (batch * tall, wide), dtype, wait_for=self.after
+            )
+        else:
+            mapped, _ = cl.enqueue_map_buffer(
+                self.queue, memory.data, write, 0, (batch * tall, wide), dtype, wait_for=self.after
+            )
+            pitch = wide * dtype.itemsize
+        try:
+            # The driver tells the pitch only now.
+            width = layout.panel or wide
+            row = width * dtype.itemsize if layout.panel else pitch
+            apart = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
+            panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), apart)
+            for at in range(wide // width):
+                target, here = panels[:, at], operand[:, :, at * width : (at + 1) * width]
+                target[:, :rows, : here.shape[2]] = here
+                target[:, rows:] = layout.pad
+                target[:, :rows, here.shape[2] :] = layout.pad
+            self.handle.count("filled", operand.nbytes)
+        finally:
+            self.after = [unmapped(mapped.base, self.queue)]
+
+    def _pack(self, view: DeviceView, memory: Memory, layout: Layout) -> None:
+        batch, rows, cols = view.shape
+        tall, wide = layout.padded(rows, cols)
+        itemsize, wide_units = view.dtype.itemsize, wide // (layout.channels or 1)
+        group, block = self._division(view, layout)
+        defines = {
+            "PRECISION": 8 * itemsize,
+            "CHANNELS": layout.channels,
+            "BITS": int(layout.bits),
+            "PANEL": layout.panel,
+            "TALL": block[0],
+            "WIDE": block[1],
+            "TURN": int(group == _SQUARE),
+        }
+        options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        program = disk_cache.read("kernels/opencl/pack/pack_operand.cl"), options, "pack_operand"
+        places = np.array((view.offset, view.strides[1], view.strides[2], view.strides[0]), np.int64) // itemsize
+        sizes, pad = np.array((rows, cols, tall, wide), np.int32), np.array(layout.pad, view.dtype)
+        args = (view.data, places, memory.data, sizes, pad.view(f"u{itemsize}"))
+        self.handle.count("packed", view.size * itemsize)
+        across, down, _ = group or (1, 1, 1)
+        items = -(-wide_units // block[1]), -(-tall // block[0])
+        extent = -(-items[0] // across) * across, -(-items[1] // down) * down, batch
+        self.run(Command(program, extent, group, args, packs=view.size * itemsize))
+
+    def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
+        """The work-group that packs `view` (None: the driver's choice); rows and columns that a work-item writes."""
+        if self.handle.runs_on_cpu:
+            return (1, 1, 1), (32, layout.panel or 256)
+        columns_lie_whole = view.strides[1] == view.dtype.itemsize != view.strides[2]
+        wanted = columns_lie_whole and not layout.channels and not layout.panel and min(view.shape[1:]) >= _SQUARE[0]
+        if wanted and self.handle.cl_device.max_work_group_size >= prod(_SQUARE):
+            return _SQUARE, (4, 1)
+        return None, (1, layout.panel or 1)

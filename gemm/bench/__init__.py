@@ -1,0 +1,1 @@
+"""Everything that times products and draws the times."""

@@ -1,0 +1,180 @@
+"""A comparison: made, written, read, shown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemm.backends import registry
+from gemm.bench import sweep, tables, threshold
+from gemm.bench.choices import choices
+from gemm.bench.contest import Shape
+from gemm.bench.families import FAMILIES, Case, cases
+from gemm.bench.field import PEERS, Field
+from gemm.bench.quiet import Watch
+from gemm.bench.roofs import roofs
+from gemm.bench.sweep import PACES, Row, find
+from gemm.catalog import BACKENDS
+from gemm.core.backend import Backend
+from gemm.core.errors import BackendUnavailable
+from gemm.core.problem import Device
+from gemm.frontend import report
+from gemm.select import probe
+
+SCHEMA = "gemm-compare/1"
+METHOD = (
+    "Times are medians over interleaved rounds in one process, all contestants on the same number of threads, on "
+    "random operands; every result is checked. Host to host: NumPy arrays in and out, transfers included (GPU-BLOB's "
+    "Transfer-Always). Resident: operands and result on the device. n products: operands sent once, n products, the "
+    "result fetched once (Transfer-Once), a product's share of that. A threshold is the smallest size from which a "
+    "device stays ahead of this package's cpu backend: ahead means that both quartiles of the rounds' ratios are above "
+    "1. The cpu backend, NumPy and libraries for CPUs compute in host memory, where all ways are one."
+)
+Devices = list[tuple[Backend, Device]]
+Step = Callable[[str, int], None]
+"""step(what is being done, cases that are done)."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison's document, as gemm.compare describes it."""
+
+    document: dict[str, Any]
+
+    @classmethod
+    def load(cls, path: Path) -> Comparison:
+        """What `gemm bench --compare --json` wrote. Raises ValueError, OSError."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from None
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema != SCHEMA:
+            raise ValueError(f"{path} is not a comparison of this version: its schema is {schema!r}, not {SCHEMA!r}")
+        return cls(document)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The results."""
+        found: list[Row] = self.document["results"]
+        return found
+
+    def cases(self) -> list[Case]:
+        """The products, each once."""
+        return list(dict.fromkeys(
+            Case(r["family"], r["name"], Shape(r["m"], r["n"], r["k"], r["batch"]), r["series"], r["size"])
+            for r in self.rows
+        ))  # fmt: skip
+
+    def failures(self) -> list[str]:
+        """What was wrong or failed, a line each."""
+        return tables.failures(self.document)
+
+    def page(self) -> str:
+        """The report: one HTML page that needs nothing else."""
+        from gemm.bench.page import page
+
+        return page(self.document)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: thresholds, charts and tables."""
+        from gemm.bench.page import body
+
+        return body(self.document)
+
+
+def compare(
+    families: Iterable[str] = tuple(FAMILIES), *, quick: bool = False, sizes: Sequence[int] | None = None,
+    dtype: str = "float32", devices: Devices | None = None, peers: Sequence[str] = PEERS,
+    products: Sequence[Case] | None = None, missing: dict[str, str] | None = None,
+    step: Step = lambda text, done: None,
+) -> Comparison:  # fmt: skip
+    """Time families of products on `devices` (default: all that work here) and by the `peers` that are installed.
+
+    NumPy's BLAS and the peers are set to as many threads as the cpu backend has, and stay so.
+
+    Args:
+        sizes: of the squares, instead of theirs. products: instead of families.
+        missing: {backend: why it takes no part}, for the document.
+
+    Raises ValueError for an unknown family.
+    """
+    families = list(families)
+    if unknown := [name for name in families if name not in FAMILIES]:
+        raise ValueError(f"families are {', '.join(FAMILIES)}, not {', '.join(unknown)}")
+    if devices is None:
+        devices, missing = all_devices()
+    chosen = list(products or cases(families, quick=quick, sizes=sizes))
+    head, watch = report.head(), Watch()
+    field = Field.of(devices, peers)
+    known = roofs([device for _, device in devices], dtype)
+    peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
+    rows: list[Row] = []
+    left_out = []
+    for case in chosen:
+        try:
+            rows += sweep.compete(case, field, PACES[quick], dtype, peaks, lambda text: step(text, 0))
+        except MemoryError:
+            left_out.append(f"{case.name} ({case.family}): not enough memory")
+        step(str(case.shape), 1)
+    return Comparison({
+        "schema": SCHEMA, **head, "dtype": dtype, "quick": quick,
+        "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
+        "method": METHOD, "devices": [report.device_facts(device) for _, device in devices],
+        "contestants": field.about, "absent": {**(missing or {}), **field.absent}, "roofs": known, "results": rows,
+        "thresholds": thresholds(rows), "choice": choices(dtype), "left_out": left_out,
+        "quiet": watch.facts(_spreads(rows)),
+    })  # fmt: skip
+
+
+def all_devices() -> tuple[Devices, dict[str, str]]:
+    """What works here, and {backend: why not}."""
+    found: Devices = []
+    missing = {}
+    for name in BACKENDS:
+        try:
+            found += [(registry.backend(name), device) for device in probe.devices(name)]
+        except BackendUnavailable as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+def _spreads(rows: Sequence[Row]) -> list[float]:
+    """Interquartile range ÷ median of each contestant's ratios to the cpu backend, host to host."""
+    hosted = find(rows, mode="host")
+    ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
+    found = []
+    for row in hosted:
+        reference = ours.get((row["family"], row["name"]))
+        if reference and row["contestant"] != "cpu:0":
+            low, middle, high = threshold.quartiles(threshold.ratios(reference, row["samples_s"]))
+            found.append((high - low) / middle)
+    return found
+
+
+def thresholds(rows: Sequence[Row]) -> list[Row]:
+    """The offload threshold of each series, for each contestant with a memory of its own and each way of use."""
+    found = []
+    kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}
+    away = {row["contestant"] for row in find(rows, mode="resident")}
+    for series, contestant, mode, products in kinds:
+        if contestant not in away:
+            continue
+        ours = {row["size"]: row["samples_s"] for row in find(rows, series=series, contestant="cpu:0", mode="host")}
+        own = find(rows, series=series, contestant=contestant, mode=mode, products=products)
+        points = sorted(
+            (r["size"], threshold.ratios(ours[r["size"]], r["samples_s"])) for r in own if r["size"] in ours
+        )
+        size, below = threshold.threshold(points)
+        if points:
+            found.append({
+                "series": series, "contestant": contestant, "mode": mode, "products": products, "size": size,
+                "below": below, "sizes": [size for size, _ in points],
+                "verdicts": [threshold.verdict(ratios) for _, ratios in points],
+                "ratios": [statistics.median(ratios) for _, ratios in points],
+            })  # fmt: skip
+    return found

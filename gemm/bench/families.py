@@ -1,0 +1,98 @@
+"""The products that a comparison sweeps: squares, layers of networks, skinny products, stacks of small ones.
+
+A *series* is a family, or a part of one, whose products grow with one size, so that they have an offload threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gemm.bench.contest import Shape
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of a family. series, size: where it stands if the family grows with a size; else "" and 0."""
+
+    family: str
+    name: str
+    shape: Shape
+    series: str = ""
+    size: int = 0
+
+
+_SQUARES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_QUICK_SQUARES = (32, 128, 256, 512, 1024)
+_STACK = 16
+"""Products a call of the family "batched"."""
+
+_RESNET50 = (
+    ("conv1 7×7", 112, 64, 3, 7), ("conv2 1×1, first", 56, 64, 64, 1), ("conv2 3×3", 56, 64, 64, 3),
+    ("conv2 1×1, out", 56, 256, 64, 1), ("conv2 1×1, in", 56, 64, 256, 1), ("conv3 1×1, first", 56, 128, 256, 1),
+    ("conv3 3×3", 28, 128, 128, 3), ("conv3 1×1, out", 28, 512, 128, 1), ("conv3 shortcut", 28, 512, 256, 1),
+    ("conv3 1×1, in", 28, 128, 512, 1), ("conv4 1×1, first", 28, 256, 512, 1), ("conv4 3×3", 14, 256, 256, 3),
+    ("conv4 1×1, out", 14, 1024, 256, 1), ("conv4 shortcut", 14, 1024, 512, 1), ("conv4 1×1, in", 14, 256, 1024, 1),
+    ("conv5 1×1, first", 14, 512, 1024, 1), ("conv5 3×3", 7, 512, 512, 3), ("conv5 1×1, out", 7, 2048, 512, 1),
+    ("conv5 shortcut", 7, 2048, 1024, 1), ("conv5 1×1, in", 7, 512, 2048, 1), ("classifier", 1, 1000, 2048, 1),
+)  # fmt: skip
+"""(layer, side of its output in pixels, channels out, channels in, side of its window) for one 224 × 224 image."""
+_QUICK_RESNET50 = ("conv1 7×7", "conv2 3×3", "conv4 1×1, out", "classifier")
+
+_WIDTH = 1024
+_TRANSFORMER = (("q, k and v", 3, 1), ("output", 1, 1), ("feed-forward up", 4, 1), ("feed-forward down", 1, 4))
+"""(product, its columns and the length of its sums in widths of the model), as in BERT-large and GPT-2 medium."""
+_BATCHES = (1, 8, 64)
+
+_SKINNY: tuple[tuple[str, Callable[[int], tuple[int, int, int]], Sequence[int], Sequence[int]], ...] = (
+    ("s × s × 16·s", lambda s: (s, s, 16 * s), (64, 128, 256, 512), (64, 256)),
+    ("16·s × s × s", lambda s: (16 * s, s, s), (64, 128, 256, 512), (64, 256)),
+    ("32 × s × s", lambda s: (32, s, s), (256, 512, 1024, 2048), (256, 1024)),
+)
+"""(series, (m, n, k) of a size, sizes, and those of a quick sweep)."""
+
+
+def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
+    for n in sizes or (_QUICK_SQUARES if quick else _SQUARES):
+        yield Case("squares", str(n), Shape(n, n, n), "squares, s × s × s", n)
+
+
+def _resnet50(quick: bool) -> Iterable[Case]:
+    """Convolutions as products of patches (im2col) and filters."""
+    for name, side, out, into, window in _RESNET50:
+        if not quick or name in _QUICK_RESNET50:
+            yield Case("resnet50", name, Shape(side * side, out, into * window * window))
+
+
+def _transformer(quick: bool) -> Iterable[Case]:
+    for name, columns, sums in _TRANSFORMER[2:3] if quick else _TRANSFORMER:
+        for batch in _BATCHES:
+            yield Case("transformer", f"{name}, batch {batch}", Shape(batch, columns * _WIDTH, sums * _WIDTH))
+
+
+def _skinny(quick: bool) -> Iterable[Case]:
+    for series, shape, sizes, few in _SKINNY:
+        for size in few if quick else sizes:
+            yield Case("skinny", f"{series}, s = {size}", Shape(*shape(size)), f"skinny, {series}", size)
+
+
+def _batched(quick: bool) -> Iterable[Case]:
+    for n in (32, 128) if quick else (16, 32, 64, 128, 256):
+        yield Case("batched", f"{_STACK} of {n}", Shape(n, n, n, _STACK), f"batched, {_STACK} of s × s × s", n)
+
+
+FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
+    "squares": (_squares, "square matrices"),
+    "resnet50": (_resnet50, "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch"),
+    "transformer": (_transformer, f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once"),
+    "skinny": (_skinny, "long sums, many rows, few rows"),
+    "batched": (_batched, f"stacks of {_STACK} small products in one call"),
+}
+"""{name: (its cases, quick or whole, and what they are)}."""
+
+
+def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
+    """The products of the families `names`; `sizes` replaces those of the squares."""
+    return [
+        case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
+    ]

@@ -1,0 +1,143 @@
+"""Time a comparison's products: host to host, resident, and with operands sent once for n products."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, NamedTuple
+
+from gemm.bench import contest
+from gemm.bench.contest import OWN, Contestant, timed
+from gemm.bench.families import Case
+from gemm.bench.field import Field
+from gemm.bench.peers.base import Unable
+from gemm.bench.rest import WAKING
+from gemm.bench.threshold import quartiles
+from gemm.core.errors import BackendUnavailable, KernelFailed
+
+REPEATS = (1, 8, 64)
+"""Products for which operands are sent once."""
+LOOSE = 4.0
+"""Bounds of the contract that a peer, which promised none, may err by before its result counts as wrong."""
+FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
+"""What counts as a failure of the contestant."""
+_SPINNING = 0.12
+"""Seconds that a round waits for another library's threads to rest."""
+_LEAST = 5
+"""Rounds that a contest has at least."""
+_SLOW = 0.3
+"""Seconds from which a call is sampled once, without a round, and repeated products are not timed but added up."""
+Row = dict[str, Any]
+COLUMNS = (
+    "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
+    "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
+)  # fmt: skip
+"""Of a result, but for its samples; what each is: gemm.compare."""
+
+
+class Pace(NamedTuple):
+    """How long a contest may take: at most so many rounds, and about so many seconds."""
+
+    rounds: int
+    seconds: float
+
+
+PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
+"""Of a whole sweep, and of a quick one."""
+
+
+def compete(
+    case: Case, field: Field, pace: Pace, dtype: str, peaks: dict[str, float], step: Callable[[str], None]
+) -> list[Row]:
+    """The results of one product.
+
+    Args:
+        peaks: {device key: GFLOP/s}. step: told who comes next.
+
+    Raises MemoryError.
+    """
+    shape = case.shape
+    a, b = shape.operands(dtype)
+    entered: dict[str, Contestant] = {}
+    rows: list[Row] = []
+    for name, enter in field.enter.items():
+        step(f"{shape}: {name}")
+        try:
+            entered[name] = enter(shape, a, b)
+        except Unable:
+            continue
+        except BackendUnavailable as error:
+            field.absent[name] = str(error)
+        except FAILURES as error:
+            rows.append(_row(case, name, error=str(error) or type(error).__name__))
+    once = {name: _offloads(one) for name, one in entered.items() if case.series and one.offload}
+    racing, per_round = [], 0.0
+    for one in [*entered.values(), *(each for some in once.values() for each in some.values())]:
+        seconds = timed(one.call)
+        if seconds >= _SLOW:
+            one.host, one.resident = [seconds], [timed(one.launch)] if one.launch else []
+        else:
+            racing.append(one)
+            per_round += 2 * seconds + (timed(one.launch) if one.launch else 0.0) + WAKING
+            per_round += 0.0 if one.device.backend in OWN else _SPINNING
+    if racing:
+        rounds = max(_LEAST, min(pace.rounds, int(pace.seconds / per_round)))
+        contest.compete(racing, rounds, 1, lambda who: step(f"{shape}: {who}"))
+    contest.check(list(entered.values()), shape, a, b)
+    for name, one in entered.items():
+        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
+    return rows
+
+
+def _offloads(one: Contestant) -> dict[int, Contestant]:
+    """{n: `one` with its operands sent once for n products}, for those n that do not take too long."""
+    assert one.offload is not None
+    assert one.launch is not None
+    product = timed(one.launch)
+    return {
+        times: Contestant(one.device, f"{one.kernel}, {times} products", partial(one.offload, times), one.out)
+        for times in REPEATS if times == 1 or times * product < _SLOW
+    }  # fmt: skip
+
+
+def _row(case: Case, contestant: str, **known: Any) -> Row:
+    shape = asdict(case.shape)
+    del shape["trans"]
+    place = {"family": case.family, "name": case.name, "series": case.series, "size": case.size}
+    return {**dict.fromkeys(COLUMNS), **place, **shape, "contestant": contestant, "samples_s": [], **known}
+
+
+def _figures(case: Case, name: str, one: Contestant, once: dict[int, Contestant], peak: float | None) -> list[Row]:
+    """A row for each mode; samples are seconds a product."""
+    samples: dict[tuple[str, int], tuple[list[float], bool]] = {("host", 1): (one.host, True)}
+    if one.resident:
+        samples["resident", 1] = one.resident, True
+    if once:
+        single = once[1].host
+        for times in REPEATS:
+            if times in once:
+                taken, measured = [seconds / times for seconds in once[times].host], True
+            else:
+                more = (times - 1) * statistics.median(one.resident)
+                taken, measured = [(seconds + more) / times for seconds in single], False
+            samples["once", times] = taken, measured
+    ours = one.device.backend in OWN
+    valid = one.worst is not None and one.worst <= (1 if ours else LOOSE)
+    worst = one.worst if one.worst != float("inf") else None
+    rows = []
+    for (mode, products), (taken, measured) in samples.items():
+        low, middle, high = quartiles(taken)
+        rate = case.shape.flops / middle / 1e9
+        rows.append(_row(
+            case, name, backend=one.device.backend, device=one.device.key, kernel=one.kernel, mode=mode,
+            products=products, measured=measured, seconds=middle, spread=(high - low) / middle, gflops=rate,
+            percent_of_peak=100 * rate / peak if peak else None, worst_error=worst, valid=valid, samples_s=taken,
+        ))  # fmt: skip
+    return rows
+
+
+def find(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """The rows with times whose columns have the `wanted` values."""
+    return [row for row in rows if row["seconds"] and all(row[name] == value for name, value in wanted.items())]

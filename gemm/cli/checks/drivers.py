@@ -1,0 +1,111 @@
+"""Drivers of devices: whether they may be opened, load, and find something."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemm.cli.checks import loading
+from gemm.cli.checks.finding import Finding
+from gemm.select import probe
+
+GPUS = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/kgsl-3d0", "/dev/mali0")
+"""Files of GPUs on Linux, which a driver opens."""
+VENDORS = "/etc/OpenCL/vendors"
+PHONE = "/vendor/lib64"
+"""Where a phone's own OpenCL library lies."""
+WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
+"""Words of causes that call for something to be done whatever devices there are."""
+
+
+def permissions() -> Iterator[Finding]:
+    """GPUs whose files this user may not open."""
+    for file in (file for pattern in GPUS for file in sorted(glob.glob(pattern))):
+        if not os.access(file, os.R_OK | os.W_OK):
+            group = _group(file)
+            remedy = (
+                f"usermod -aG {group} $USER, then log in again" if group not in ("", "root") else f"chmod a+rw {file}"
+            )
+            yield Finding(
+                "error", f"this user may not open {file}", "its driver finds no device", remedy, "permissions"
+            )
+
+
+def _group(file: str) -> str:
+    import grp  # not on Windows, where there are no such files
+
+    try:
+        return grp.getgrgid(os.stat(file).st_gid).gr_name
+    except (KeyError, OSError):
+        return ""
+
+
+def android() -> Iterator[Finding]:
+    """Termux without the folders on the library path that the phone's driver needs."""
+    prefix = os.environ.get("PREFIX", "")
+    if "com.termux" not in prefix:
+        return
+    path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    wanted = [folder for folder in (PHONE, f"{prefix}/lib") if folder not in path]
+    if not Path(PHONE, "libOpenCL.so").exists():
+        yield Finding("note", f"there is no {PHONE}/libOpenCL.so", "this phone has no OpenCL that apps may use", "",
+                      "android")  # fmt: skip
+    elif wanted:
+        yield Finding("error", f"LD_LIBRARY_PATH lacks {' and '.join(wanted)}", "its OpenCL driver is not found",
+                      f"export LD_LIBRARY_PATH={PHONE}:$PREFIX/lib", "android")  # fmt: skip
+
+
+def installed() -> Iterator[Finding]:
+    """Files that tell OpenCL's loader of drivers: unreadable, empty, or of libraries that do not load."""
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
+    if os.environ.get("OCL_ICD_VENDORS") and not place.exists():
+        yield Finding("error", f"OCL_ICD_VENDORS names {place}, which is not there", "OpenCL finds no driver",
+                      "Correct or unset it", "drivers")  # fmt: skip
+        return
+    for file in [place] if place.is_file() else sorted(place.glob("*.icd")):
+        library = str(file)  # the variable may name a library itself
+        if file.suffix == ".icd":
+            try:
+                library = file.read_text(encoding="utf-8", errors="replace").strip()
+            except OSError as error:
+                yield Finding("error", f"{file} cannot be read: {error.strerror}", "its driver is not found",
+                              f"chmod a+r {file}", "drivers")  # fmt: skip
+                continue
+        if not library:
+            yield Finding("error", f"{file} is empty", "it should name a driver's library", f"rm {file}", "drivers")
+        elif cause := loading.load(library):
+            yield Finding("error", f"{file}: {library} does not load", cause,
+                          f"Install that driver anew, or remove it: rm {file}", "drivers")  # fmt: skip
+
+
+def devices() -> Iterator[Finding]:
+    """What a child finds that looks for devices; that there is none is wrong only where there is a GPU for it."""
+    files = [file for pattern in GPUS for file in sorted(glob.glob(pattern))]
+    for line in probe.look().lines:
+        if line["step"] != "unavailable":
+            continue
+        backend, cause, deadly = line["backend"], str(line.get("why", line["cause"])), bool(line.get("deadly"))
+        unused = [file for file in files if backend != "cuda" or "nvidia" in file]
+        wrong = deadly or unused or any(words in cause for words in WRONG)
+        why = "nothing here seems to need it"
+        if wrong:
+            why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not there"
+        remedy = (
+            "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time" if deadly else line.get("remedy", "")
+        )
+        about = "misbehaving" if deadly else "cpus" if "PoCL" in cause else backend
+        yield Finding("error" if wrong else "note", f"{backend}: {cause}", why, remedy, about)
+
+
+def verification() -> Iterator[Finding]:
+    """Kernels that the probe, or a first choice, found to be wrong on a device."""
+    for facts in (probe.facts(run=False), probe.recall(probe.entry("verified"))):
+        failed: dict[str, list[str]] = {}
+        for (kernel, device), record in facts.kernels.items() if facts else ():
+            if not record["ok"]:
+                failed.setdefault(device, []).append(f"{kernel}: {record['error'].splitlines()[0]}")
+        for device, errors in failed.items():
+            yield Finding("warning", f"{len(errors)} kernels fail on {device}; {errors[0]}", "they are never chosen",
+                          f"Update its driver; gemm verify --device {device} says more", "misbehaving")  # fmt: skip

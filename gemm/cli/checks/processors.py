@@ -1,0 +1,64 @@
+"""The C engine, and the CPUs that it may use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sysconfig
+from collections.abc import Iterator
+
+from gemm.catalog import KERNELS
+from gemm.cli.checks.finding import Finding
+from gemm.core import threads as granting
+from gemm.core.engine import REMEDY, features, get_num_threads
+from gemm.core.engine import engine as load
+from gemm.core.errors import BackendUnavailable
+
+
+def engine() -> Iterator[Finding]:
+    """Extensions that are not built, do not load, or are older than the catalog; a CPU that only scalar C fits."""
+    try:
+        lib, able = load().lib, features()
+    except BackendUnavailable as error:
+        yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "engine")
+        return
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # which has neither: both rely on the GIL
+    for name in () if free_threaded else ("gemm._memo", "gemm._cuda"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            yield Finding("error", f"the C extension {name} does not load ({error})",
+                          "repeated products take the long way", REMEDY, "engine")  # fmt: skip
+    rows = [row for row in KERNELS if row.backend == "cpu" and set(row.needs) <= able]
+    missing = [row.name for row in rows if not hasattr(lib, row.name)]
+    if missing:
+        yield Finding("error", f"the engine lacks {', '.join(missing)}", "it was built before they were added", REMEDY,
+                      "engine")  # fmt: skip
+    if all(row.target == "scalar" for row in rows):
+        yield Finding("note", f"this CPU ({platform.machine()}) has no instructions that a kernel here is made for",
+                      "plain C computes", "", "engine")  # fmt: skip
+
+
+def threads() -> Iterator[Finding]:
+    """Limits that keep the engine from CPUs that are there."""
+    every = os.cpu_count() or 1
+    usable, cores = granting.affinity(), granting.cores()
+    if usable < every:
+        yield Finding(
+            "note", f"this process may run on {usable} of {every} CPUs", "its affinity says so", "", "threads"
+        )
+    if cores < usable:
+        yield Finding("note", f"a control group grants the time of {cores} CPUs, of {usable}",
+                      "more threads would only wait", "Raise the container's quota for more", "threads")  # fmt: skip
+    try:
+        wish = int(os.environ.get("GEMM_NUM_THREADS") or cores)
+        count = get_num_threads()
+    except (ValueError, BackendUnavailable):  # found by other checks
+        return
+    if wish > cores:
+        yield Finding("warning", f"GEMM_NUM_THREADS={wish}, but {cores} CPUs are granted", f"{cores} threads are used",
+                      "Unset it; gemm.set_num_threads sets any number", "threads")  # fmt: skip
+    elif count == 1 < cores and wish > 1:
+        yield Finding("warning", f"products take one thread, of {cores} that are granted",
+                      "something here has set the limit", "gemm.set_num_threads(None)", "threads")  # fmt: skip

@@ -1,0 +1,139 @@
+"""How many threads this process is granted: by its affinity, its control groups and GEMM_NUM_THREADS; locks."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gemm.core.errors import link
+
+MOST = 2**31 - 1
+"""For a gemm_plan: as many as the engine's own limit."""
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def lock(make: Callable[[], Any] = threading.Lock) -> Any:
+    """A lock that the child of a fork finds free: the thread that held it in the parent is not there to release it.
+
+    Every lock of the package is made here. It is the interpreter's own: an interrupt may come while a `with` in Python
+    acquires or releases, and would leave the lock held.
+
+    Args:
+        make: threading.Lock or threading.RLock.
+    """
+    made = make()
+    _locks.add(made)
+    return made
+
+
+class once(cached_property[Any]):
+    """functools.cached_property; before Python 3.12 it has a lock, which the child of a fork finds free, too."""
+
+    def __init__(self, find: Callable[[Any], Any]) -> None:
+        super().__init__(find)
+        if hasattr(self, "lock"):
+            _locks.add(self.lock)
+
+
+def _after_fork() -> None:
+    for held in list(_locks):
+        held._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def granted() -> int:
+    """How many threads a product may use unless `gemm.set_num_threads` says otherwise: the least of the CPUs that this
+    process may run on (affinity), the container's CPU quota (cgroup) and GEMM_NUM_THREADS. Raises ValueError if that
+    variable is no positive integer."""
+    available = cores()
+    return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))
+
+
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise ValueError
+    return count
+
+
+def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> Any:
+    """What the environment variable `name` says, or `default` where it is not set or empty.
+
+    Args:
+        kind: what it has to be, for messages. read: makes that of the text, or raises ValueError.
+
+    Raises:
+        ValueError: it is something else; the message names it.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return read(text)
+    except ValueError:
+        cause = f"the environment variable {name} must be {kind}, not {text!r}"
+        raise ValueError(f"{cause} ({link('variables')})") from None
+
+
+def switch(text: str) -> bool:
+    """A setting that is on or off."""
+    known = {"1": True, "on": True, "true": True, "yes": True, "0": False, "off": False, "false": False, "no": False}
+    try:
+        return known[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def affinity() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """CPUs that this process may run on, quota included."""
+    return max(1, math.ceil(min(affinity(), _cgroup_quota())))
+
+
+@lru_cache(maxsize=1)
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """CPUs' worth of time that the control groups grant this process, inf without a limit; versions 1 and 2.
+
+    A group's limit binds all below it, so the least of the way up counts. In a container the way that
+    /proc names may lie outside of the mount, whose root is then the container's own group.
+    """
+    quota = math.inf
+    try:
+        lines = own.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return quota
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        names = controllers.split(",")
+        if controllers and "cpu" not in names:
+            continue
+        for mount in (root,) if not controllers else (root / controllers, root / "cpu"):
+            group = Path(path.lstrip("/"))
+            for folder in (mount / group, *(mount / parent for parent in group.parents), mount):
+                quota = min(quota, _group_quota(folder))
+    return quota
+
+
+def _group_quota(folder: Path) -> float:
+    try:
+        if (folder / "cpu.max").exists():
+            granted, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            granted = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        return int(granted) / int(period) if granted not in ("max", "-1") else math.inf
+    except (OSError, ValueError):  # absent, unreadable or of a kind unknown here: no limit that we can tell
+        return math.inf

@@ -1,0 +1,19 @@
+"""Which kernel, on which device: candidates → measured or predicted time → the least."""
+
+from gemm.core.plan import Candidate, Plan
+from gemm.execute.delivery import choose, deliver, forget, launcher, run
+from gemm.select.candidates import check_names, unavailable
+from gemm.select.choice import candidates
+
+__all__ = [
+    "Candidate",
+    "Plan",
+    "candidates",
+    "check_names",
+    "choose",
+    "deliver",
+    "forget",
+    "launcher",
+    "run",
+    "unavailable",
+]

@@ -1,0 +1,1 @@
+"""What goes with products: batches, prepared matrices, arrays without copies, libgemm."""

@@ -1,0 +1,267 @@
+"""Right-hand sides packed once for many products: `gemm.prepare`.
+
+Packing costs a pass over b, and for a device its transfer. A product of many rows earns it back; one of few rows, such
+as a layer of a network applied to one input after another, spends more on it than on its arithmetic. (MKL offers the
+same as cblas_?gemm_pack.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gemm import execute
+from gemm.backends import registry
+from gemm.catalog import BY_NAME
+from gemm.core import operands
+from gemm.core.backend import Kept, Launch
+from gemm.core.epilogue import Finishing
+from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
+from gemm.core.plan import ALL, HYBRID
+from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.core.version import VERSION
+from gemm.frontend import interop, plan_cache
+from gemm.frontend.arguments import Given, Options
+from gemm.frontend.call import Call, normalise
+from gemm.select import verification
+
+_ROWS = 64
+"""Rows of a product that a device's kernel is chosen for."""
+
+
+class Prepared:
+    """A matrix packed for the kernel that multiplies by it; pass it to `gemm` or `matmul` as b.
+
+    It holds a packed copy: later changes of the array that it was made from do not show (but see `prepare` for CUDA).
+    Nothing changes it, so that copies of it are itself. One of the CPU can be pickled, for this version of gemm and a
+    CPU that has the kernel; what lies in a device's memory cannot.
+
+    Attributes:
+        shape: (k, n), as it is multiplied. dtype: of the products. nbytes: of the packed copy.
+        kernel, device: names of what it was packed for.
+    """
+
+    def __init__(self, kept: DeviceView, plan: execute.Plan) -> None:
+        self.shape: tuple[int, int] = (kept.shape[0], kept.shape[1])
+        self.dtype = kept.dtype
+        self._plan, self._kept = plan, kept
+        memory = kept.owner.memory
+        self._repeated = memory if isinstance(memory, np.ndarray) else None  # b of repeated products; a Replay knows it
+        # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
+        self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
+        self._memos: dict[object, Any] = {}
+
+    kernel = property(lambda self: self._plan.kernel.name)
+    device = property(lambda self: self._plan.device.key)
+    nbytes = property(lambda self: self._kept.owner.memory.nbytes)
+    ndim = 2
+
+    def __repr__(self) -> str:
+        k, n = self.shape
+        return f"<{k} × {n} {self.dtype} prepared for {self.kernel} on {self.device}, {self.nbytes} bytes>"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            "a prepared matrix is packed for products and is no array; keep the array that it was made from"
+        )
+
+    def __copy__(self) -> Prepared:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Prepared:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._repeated is None:
+            raise TypeError(
+                f"a prepared matrix in the memory of {self.device} cannot be pickled; pickle the matrix that it was "
+                "made from, and prepare that"
+            )
+        row = self._plan.kernel
+        kernel = VERSION, row.name, tuple(sorted(row.params.items()))
+        return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
+
+    def product(self, given: Given, options: Options) -> Any:
+        """alpha · op(a) · self + beta · c; `given` and `options` as `gemm.gemm` has them, with this as b."""
+        known: object = options, tuple(map(type, options))
+        since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
+        try:
+            memo = self._memos.get(known)
+        except TypeError:  # an option without a hash
+            memo, known = None, None
+        if memo is not None:
+            result = memo.run(used) if isinstance(memo, plan_cache.Replays) else memo.run(*used)
+            if result is not None:
+                return result
+        self._check(options)
+        call = self._call(given, options)
+        if not call.out.size:
+            return call.finish()
+        if call.problem.k == 0:  # alpha = 0: b is not read
+            execute.run(
+                call.problem, options.backend, options.kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta,
+                call.bias,
+            )  # fmt: skip
+            return call.finish()
+        call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
+        launch = self._launched(call)
+        if known is not None and hasattr(launch, "replay"):
+            self._memo(known, plan_cache.Replays).learn(since, launch, call, used)
+        elif known is not None and self._plan.kernel.backend == "cpu":
+            memo = self._memo(known, lambda: plan_cache.new(plan_cache.KINDS))
+            if memo is not None:
+                plan_cache.learn_native(since, memo, launch, call, used)
+        return call.finish()
+
+    def _check(self, options: Options) -> None:
+        """Raises ValueError for what it was not prepared for."""
+        if options.trans_b not in (False, "N", "n"):
+            raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
+        backend, kernel, row = options.backend, options.kernel, self._plan.kernel
+        if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
+            execute.check_names(backend, kernel)
+            raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
+        asked = options.precision
+        if asked in PRECISIONS[: PRECISIONS.index(row.precision)]:
+            raise ValueError(
+                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass that to prepare, too"
+            )
+
+    def _call(self, given: Given, options: Options) -> Call:
+        """The call, in which what has the shape of b may stand for it."""
+        there = isinstance(interop.wrap(given.a, "a"), DeviceView)
+        dtype = self.dtype if options.dtype is None else options.dtype
+        given = given._replace(b=self._kept if there else self._shape_of_b)
+        call = normalise(given, options._replace(trans_b=False, dtype=dtype))
+        if call.problem.dtype != self.dtype.name:
+            raise TypeError(
+                f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
+            )
+        if call.problem.fused and (there or self.dtype.name in NARROW):
+            what = "an array of a device" if there else f"a {self.dtype} result"
+            raise TypeError(f"bias and activation of {what} are not offered with a prepared b; pass the matrix itself")
+        return call
+
+    def _launched(self, call: Call) -> Launch:
+        """The launch that has just computed `call`, whose b is what is kept."""
+        made, ordered = self._plan, self._plan.problem.reproducible
+        alike = made.kernel.ordered and registry.backend(made.kernel.backend).keeps_alike
+        if call.problem.reproducible and not (ordered or alike):
+            raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
+        if cause := verification.failed(made.kernel, made.device):
+            raise BackendUnavailable(made.kernel.name, cause)
+        problem = replace(call.problem.unfused, reproducible=ordered or call.problem.reproducible)
+        with self._demoting():
+            launch = execute.launcher(replace(made, problem=problem))
+            more: tuple[Any, ...] = ()
+            if call.problem.fused:
+                launch, more = Finishing(launch, call.problem), (call.bias,)
+            launch(call.a, call.b, call.c, call.out, call.alpha, call.beta, *more)
+        return launch
+
+    @contextmanager
+    def _demoting(self) -> Iterator[None]:
+        """For a launch by the only kernel that can read what was packed: a failure demotes it, and is the caller's."""
+        made = self._plan
+        with delivering(made.kernel.name):
+            try:
+                yield
+            except KernelFailed as error:
+                verification.demote(made.kernel, made.device, error)
+                raise
+
+    def _memo(self, known: object, new: Callable[[], Any]) -> Any:
+        """What repeats products with the options `known`."""
+        if known not in self._memos:
+            if len(self._memos) >= plan_cache.OPTIONS:
+                self._memos.clear()
+            self._memos[known] = new()
+        return self._memos[known]
+
+
+def product(given: Given, options: Options) -> Any:
+    """`gemm.gemm` of operands of which b is prepared."""
+    return given.b.product(given, options)
+
+
+def plan() -> NoReturn:
+    """For `gemm.plan` of a prepared b."""
+    raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
+
+
+def _unpickled(
+    kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
+    packed: np.ndarray,
+) -> Prepared:  # fmt: skip
+    """What Prepared.__reduce__ tells of. Raises BackendUnavailable where its panels cannot be read."""
+    made_by, name, params = kernel
+    remedy = "Pickle the matrix that it was made from, and prepare that here"
+    if made_by != VERSION:
+        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {VERSION}", remedy)
+    if name not in BY_NAME:
+        raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
+    row = replace(BY_NAME[name], params=dict(params))
+    device = registry.backend(row.backend).devices()[0]
+    if cause := execute.unavailable(row, device):
+        raise BackendUnavailable(name, f"a matrix was prepared for a kernel that {cause}", remedy)
+    own = operands.aligned(packed.nbytes)
+    own[...] = packed
+    strides = (shape[1] * dtype.itemsize, dtype.itemsize)
+    kept = DeviceView(Kept(own), own.ctypes.data, 0, shape, strides, dtype, device, readonly=True)
+    return Prepared(kept, execute.Plan(problem, row, device, 0.0, "as it was pickled"))
+
+
+def prepare(
+    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, precision: str = "highest",
+    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+) -> Prepared:  # fmt: skip
+    """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of a device.
+
+    Args:
+        b: (k, n) array, or (n, k) with trans_b: in host memory, or on a device, for products with arrays there. CUDA's
+            kernels read most matrices as they lie: a CUDA array of that kind is not copied, and later changes show.
+        trans_b: False or "N"; True or "T": transposed; "C": and conjugated.
+        dtype: of the products; default: b's.
+        precision: the strictest that its products will be asked for.
+        reproducible: all its products are; on the CPU it may be asked of each instead.
+        backend, kernel: as for `gemm`. "auto": the CPU, or the device where b lies.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
+        MemoryError: there is no room for the packed copy.
+    """
+    if backend in (HYBRID, *ALL):
+        raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
+    plan_cache.settle()  # b may be a result
+    matrix = interop.wrap(b, "b")
+    if matrix.ndim != 2:
+        raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
+    row = (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0])
+    left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)
+    held_by = None
+    if isinstance(matrix, DeviceView):
+        left, held_by = operands.nothing_of(matrix, *row), matrix.device
+    options = Options(False, trans_b, dtype, precision, reproducible)
+    call = normalise(Given(left, matrix), options)
+    if not call.b.size:
+        raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
+    asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
+    # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
+    problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
+    right = call.b
+    if isinstance(right, np.ndarray):
+        right = right.astype(problem.dtype, copy=False)
+    made: list[Prepared] = []
+
+    def attempt(plan: execute.Plan) -> None:
+        backend = registry.backend(plan.kernel.backend)
+        kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
+        made.append(Prepared(kept, plan))
+
+    execute.deliver(problem, asked, kernel, held_by, attempt)
+    return made[0]

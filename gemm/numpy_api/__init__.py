@@ -1,0 +1,1 @@
+"""NumPy's products by gemm."""

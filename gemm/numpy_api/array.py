@@ -1,0 +1,172 @@
+"""`gemm.Array`: NumPy arrays whose products go through gemm, `@` too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from gemm.core import numpy_original
+from gemm.core.problem import DeviceView
+from gemm.frontend import interop
+from gemm.numpy_api import products
+from gemm.numpy_api.products import Options, attempt, inside
+
+_NONE: Options = {}
+
+
+class Array(np.ndarray):
+    """A NumPy array whose products go through gemm: `@`, `@=`, dot, np.matmul, np.dot, np.inner, np.vdot, np.vecdot,
+    np.tensordot, np.einsum, and what NumPy builds of them, such as np.linalg.multi_dot. Made by `gemm.array`.
+
+    All else is NumPy's. Views, copies, pickles and the results of NumPy's functions are such arrays with the same
+    options; what has no axes is a scalar. Two operands' options hold together, the first one's before the second's,
+    and both before those of `gemm.use`.
+    """
+
+    _options: Options
+    _namespace: ModuleType
+    """gemm.numpy_api.namespace, which is made of such arrays; the public face sets it."""
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self._options = getattr(obj, "_options", _NONE)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What `gemm.array` was given."""
+        return MappingProxyType(self._options)
+
+    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **kwargs: Any) -> Any:
+        bare = Bare()
+        given, named = [bare(x) for x in inputs], {name: bare(x) for name, x in kwargs.items()}
+        result: Any = NotImplemented
+        if method == "__call__" and (product := _UFUNCS.get(ufunc)):
+            result = attempt(product, bare.around(), given, named)
+        if result is NotImplemented:
+            result = super().__array_ufunc__(ufunc, method, *given, **named)
+        return bare.back(result)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if product := _FUNCTIONS.get(func):
+            bare = Bare()
+            given, named = [bare(x) for x in args], {name: bare(x) for name, x in kwargs.items()}
+            result = attempt(product, bare.around(), given, named)
+            if result is not NotImplemented:
+                return bare.back(result)
+        result = super().__array_function__(func, types, args, kwargs)
+        if result.__class__ is not np.ndarray or any(result is x for x in (*args, *kwargs.values())):
+            return result
+        return _made(result, self._options)  # of np.stack, say, which makes NumPy's own arrays of all
+
+    def dot(self, b: Any, out: Any = None) -> Any:
+        """np.dot(self, b, out)."""
+        return numpy_original.dot(self, b, out)
+
+    def __reduce__(self) -> Any:
+        reduced: Any = super().__reduce__()
+        function, arguments, state = reduced
+        return function, arguments, (state, self._options)
+
+    def __setstate__(self, state: Any) -> None:
+        own, self._options = state
+        super().__setstate__(own)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """`gemm.numpy_api.namespace`: the array API's functions, of which the products go through gemm.
+
+        Raises ValueError for a version of the standard that NumPy does not follow.
+        """
+        if api_version is not None:
+            if not hasattr(np.ndarray, "__array_namespace__"):
+                raise ValueError(f"NumPy {np.__version__} follows no version of the array API: 2.0 does")
+            numpys: Any = super()
+            numpys.__array_namespace__(api_version=api_version)  # refuses what it does not follow
+        return self._namespace
+
+
+class Bare:
+    """Makes NumPy's own arrays of the arguments of one call, and such as the caller expects of its results.
+
+    Attributes:
+        options: those of the arguments seen so far.
+    """
+
+    def __init__(self) -> None:
+        self.options = _NONE
+        self._seen: dict[int, tuple[Any, Any]] = {}  # by identity: an array and what it was made of
+
+    def __call__(self, argument: Any) -> Any:
+        if argument.__class__ is tuple:
+            return tuple(map(self, argument))
+        if not isinstance(argument, np.ndarray):
+            return argument
+        array = argument
+        if isinstance(argument, Array):
+            array = argument.view(np.ndarray)
+            if argument._options is not self.options:
+                self.options = {**argument._options, **self.options}
+        self._seen[id(array)] = array, argument
+        return array
+
+    def around(self) -> Options:
+        """The options that hold: the arguments', before those of `gemm.use`."""
+        options = inside()
+        return self.options if options is None else {**options, **self.options}
+
+    def back(self, result: Any) -> Any:
+        """`result` as the caller gets it: an Array, a scalar, or the very argument that it was written to."""
+        if result.__class__ is tuple:
+            return tuple(map(self.back, result))
+        if id(result) in self._seen:
+            return self._seen[id(result)][1]
+        if result.__class__ is not np.ndarray:
+            return result
+        return _made(result, self.options)
+
+
+def _made(array: np.ndarray, options: Options) -> Any:
+    """`array` as an Array, or as a scalar if it has no axes."""
+    if not array.ndim:
+        return array[()]
+    made = array.view(Array)
+    made._options = options
+    return made
+
+
+def product(function: Callable[..., Any], operands: Sequence[Any], **kwargs: Any) -> Any:
+    """A function of `products` on `operands`, whatever their class, for the array API: an Array or a scalar."""
+    bare = Bare()
+    given = [bare(operand) for operand in operands]
+    return bare.back(function(bare.around(), *given, **kwargs))
+
+
+_UFUNCS: dict[Any, Callable[..., Any]] = {numpy_original.matmul: products.matmul}
+if hasattr(np, "vecdot"):
+    _UFUNCS[np.vecdot] = products.vecdot
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    numpy_original.dot: products.dot, numpy_original.inner: products.inner, numpy_original.vdot: products.vdot,
+    numpy_original.tensordot: products.tensordot, numpy_original.einsum: products.einsum,
+}  # fmt: skip
+
+
+def array(x: Any, **options: Any) -> Array:
+    """`x` as a `gemm.Array`, whose products go through gemm with `options`: a view, where `x` is an array of the host.
+
+    Args:
+        x: array or array-like. Of an Array its options hold as well, where `options` has no others.
+        options: precision, reproducible, backend, kernel and dtype of `gemm`.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+    """
+    products.only_products(options)
+    if isinstance(x, Array):
+        options = {**x._options, **options}
+    view = interop.wrap(x, "x")
+    if isinstance(view, DeviceView):
+        raise TypeError(f"x lies on {view.device.key}; a gemm.Array is in host memory (gemm.gemm multiplies there)")
+    made = view.view(Array)
+    made._options = options
+    return made

@@ -1,0 +1,95 @@
+"""The array API's namespace of `gemm.Array`: matmul, tensordot, vecdot and matrix_transpose are gemm's, here and in
+`linalg`; asarray, zeros and whatever else makes arrays makes such Arrays; every other name is NumPy's. NumPy follows
+the standard from 2.0 on; older ones lack some of its names.
+
+    xp = x.__array_namespace__()
+    xp.vecdot(xp.matmul(x, y), z)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from gemm.numpy_api import array, contractions, products
+
+
+def matmul(x1: Any, x2: Any, /) -> Any:
+    """The matrix product of x1 and x2."""
+    return array.product(products.matmul, (x1, x2))
+
+
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    """x1 and x2 summed over `axes`: a number of them, or those of x1 and those of x2."""
+    return array.product(products.tensordot, (x1, x2), axes=axes)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The products of the vectors along `axis`, those of x1 conjugated."""
+    return array.product(products.vecdot, (x1, x2), axis=axis)
+
+
+matrix_transpose = contractions.matrix_transpose
+
+
+class _Linalg:
+    """The standard's extension `linalg`."""
+
+    matmul, tensordot, vecdot = staticmethod(matmul), staticmethod(tensordot), staticmethod(vecdot)
+    matrix_transpose = staticmethod(matrix_transpose)
+
+    def __getattr__(self, name: str) -> Any:
+        return _of_numpy(np.linalg, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(np.linalg), *vars(_Linalg)})
+
+
+linalg = _Linalg()
+
+
+def asarray(obj: Any, /, **kwargs: Any) -> Any:
+    """np.asarray(obj, ...) as an Array, with the options of `obj` if that is one."""
+    if isinstance(obj, array.Array):
+        return np.asanyarray(obj, **kwargs)
+    return np.asarray(obj, **kwargs).view(array.Array)
+
+
+def _making(name: str) -> Callable[..., Any]:
+    """NumPy's function of that name, with an Array as result."""
+    own = getattr(np, name)
+
+    @wraps(own)
+    def making(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs).view(array.Array)
+
+    return making
+
+
+_MAKING = ("arange", "empty", "eye", "from_dlpack", "full", "linspace", "ones", "zeros")
+globals().update({name: _making(name) for name in _MAKING})
+
+
+def _of_numpy(module: Any, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        hint = "" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else ", which follows the array API from 2.0 on"
+        raise AttributeError(f"{module.__name__} {np.__version__} has no {name!r}{hint}", name=name) from None
+
+
+def __getattr__(name: str) -> Any:
+    return _of_numpy(np, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(np), *__all__})
+
+
+__all__ = sorted(  # NumPy does not list the version that it follows
+    {*np.__all__, "matmul", "matrix_transpose", "tensordot", "vecdot"}
+    | {name for name in ("__array_api_version__",) if hasattr(np, name)}
+)

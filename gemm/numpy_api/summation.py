@@ -1,0 +1,215 @@
+"""np.einsum by matrix products: subscripts read, a path of pairs, and each pair to `contract.product`."""
+
+from __future__ import annotations
+
+import operator
+import string
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gemm.core import numpy_original
+from gemm.core.problem import NARROW, DeviceView
+from gemm.frontend import interop, plan_cache
+from gemm.numpy_api.contractions import foreign
+from gemm.numpy_api.matrix_pairs import Term, check, kind_of, product, summed
+
+
+def einsum(
+    *arguments: Any, out: Any = None, optimize: Any = True, dtype: DTypeLike | None = None, **options: Any
+) -> Any:
+    """np.einsum, in which each pair of operands that is summed over a label is one batched product of `gemm`.
+
+    What has no product in it is NumPy's: diagonals, sums within one operand, and products element by element. So is a
+    step of three operands or more, which a path has where pairs would need more memory; with reproducible=True that,
+    too, goes pair by pair, and sums are products with ones.
+
+    Args:
+        arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and perhaps the result's labels.
+            Operands are arrays in host memory.
+        out: where the result goes, of exactly its shape. Default: a new array, or a view of a single operand that is
+            not summed.
+        optimize: as np.einsum has it: an algorithm of np.einsum_path, or a path. True, the default, is "greedy";
+            False is a single step of all operands.
+        dtype: of arithmetic and result, as for `gemm`; default: NumPy's promotion of all operands' dtypes, in which
+            each step is computed; of float16 and bfloat16 the steps are float32's, and the result is rounded once.
+        options: precision, reproducible, backend and kernel of `gemm`.
+
+    Returns:
+        `out`, or an array whose axes lie in memory as they come; a scalar if it has none.
+
+    Raises:
+        ValueError: the subscripts are wrong, or do not fit the operands. TypeError: an argument is wrong.
+    """
+    check(options)
+    plan_cache.settle()
+    subscripts, given = _spelled(arguments)
+    arrays = [_host(array, f"operand {i}") for i, array in enumerate(given)]
+    target = None if out is None else interop.wrap_output(out)
+    if isinstance(target, DeviceView):
+        raise TypeError(f"out lies on {target.device.key}; einsum writes to host memory")
+    kind = kind_of({f"operand {i}": array for i, array in enumerate(arrays)}, dtype)
+    reading = _reading(subscripts, tuple(array.shape for array in arrays), _hashable(optimize))
+    if target is not None:
+        if target.shape != reading.shape:
+            raise ValueError(f"out has shape {target.shape}; the result's is {reading.shape}")
+        if not np.can_cast(kind, target.dtype, "safe"):
+            raise TypeError(f"out has dtype {target.dtype}, which cannot hold the result's {kind} safely")
+    work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
+    terms = [view.of(array) for view, array in zip(reading.views, arrays, strict=True)]
+    for step in reading.path:
+        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+        terms.append(_contracted(chosen, terms, reading.output, work, options))
+    result = terms[0].ordered(reading.output).astype(kind, copy=False)
+    if target is None:
+        return interop.like(result, foreign(*given))
+    np.copyto(target, result)
+    return out
+
+
+def _contracted(
+    chosen: list[Term], others: list[Term], output: str, work: np.dtype[Any], options: dict[str, Any]
+) -> Term:
+    """One step of a path: the terms `chosen` as one, summed over what neither `others` nor `output` have."""
+    kept = [*output, *(label for term in others for label in term.labels)]
+    if len(chosen) > 2 and not options.get("reproducible"):
+        labels = tuple(label for label in dict.fromkeys(kept) if any(label in term.labels for term in chosen))
+        subscripts = f"{','.join(''.join(term.labels) for term in chosen)}->{''.join(labels)}"
+        arrays = [term.array for term in chosen]
+        return Term(np.asarray(numpy_original.einsum(subscripts, *arrays, dtype=work, casting="same_kind")), labels)
+    first, *rest = chosen
+    while rest:
+        second, *rest = rest
+        first = product(first, second, [*kept, *(label for term in rest for label in term.labels)], work, options)
+    return summed(first, kept, work, options)
+
+
+class View(NamedTuple):
+    """How an operand becomes a term.
+
+    Attributes:
+        diagonal: subscripts that take the diagonals of repeated labels, or "".
+        broadcast: axes of length 1 whose label is longer elsewhere; they are dropped.
+        labels: of the axes that remain.
+    """
+
+    diagonal: str
+    broadcast: tuple[int, ...]
+    labels: tuple[str, ...]
+
+    def of(self, array: np.ndarray) -> Term:
+        if self.diagonal:
+            array = numpy_original.einsum(self.diagonal, array)
+        return Term(array.squeeze(self.broadcast) if self.broadcast else array, self.labels)
+
+
+class Reading(NamedTuple):
+    """What subscripts say of operands of known shapes.
+
+    Attributes:
+        views: of the operands. output: the result's labels. shape: of the result.
+        path: positions of the terms of each step, whose result becomes the last term.
+    """
+
+    views: tuple[View, ...]
+    output: str
+    shape: tuple[int, ...]
+    path: tuple[tuple[int, ...], ...]
+
+
+@lru_cache(256)
+def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Reading:
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(shapes):
+        raise ValueError(f"{subscripts!r} is for {len(terms)} operands, but there are {len(shapes)}")
+    unused = [letter for letter in string.ascii_letters if letter not in subscripts]
+    counts = [_ellipsis(term, len(shape), i) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
+    if max(counts) > len(unused):
+        raise ValueError(f"{subscripts!r} has an ellipsis of {max(counts)} axes, for which there are too few letters")
+    rest = "".join(unused[: max(counts)])
+    terms = [term.replace("...", rest[len(rest) - count :]) for term, count in zip(terms, counts, strict=True)]
+    if arrow:
+        if rest and "..." not in output:
+            raise ValueError(f"{subscripts!r} has axes in an ellipsis, for which the output has none")
+        output = output.replace("...", rest, 1)
+    else:
+        letters = "".join(terms)
+        output = rest + "".join(sorted(label for label in set(letters) - set(rest) if letters.count(label) == 1))
+    for label in output:
+        if label not in "".join(terms) or output.count(label) > 1:
+            raise ValueError(f"the output of {subscripts!r} must have labels of its operands, each of them once")
+    sizes: dict[str, int] = {}
+    for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        own: dict[str, int] = {}
+        for label, length in zip(term, shape, strict=True):
+            if own.setdefault(label, length) != length:  # a diagonal does not broadcast; of 0 and 1 NumPy's may
+                raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
+        for label, length in own.items():
+            if sizes.get(label, 1) != 1 and length not in (1, sizes[label]):
+                raise ValueError(f"label {label!r} of operand {i} has length {length}, and {sizes[label]} before")
+            sizes[label] = sizes[label] if length == 1 and label in sizes else length
+    stand_ins = [np.broadcast_to(0.0, shape) for shape in shapes]
+    if isinstance(optimize, tuple) and optimize[0] == "einsum_path":
+        optimize = [*optimize]  # a path is a list to NumPy
+    path = numpy_original.einsum_path(f"{','.join(terms)}->{output}", *stand_ins, optimize=optimize)[0][1:]
+    views = tuple(_view(term, shape, sizes) for term, shape in zip(terms, shapes, strict=True))
+    return Reading(views, output, tuple(sizes[label] for label in output), tuple(map(tuple, path)))
+
+
+def _ellipsis(term: str, ndim: int, position: int) -> int:
+    """How many axes the ellipsis of `term` stands for. Raises ValueError if the term does not fit `ndim` axes."""
+    name = f"operand {position}"
+    letters = term.replace("...", "", 1)
+    if wrong := set(letters) - set(string.ascii_letters):
+        raise ValueError(f"{name} has subscripts {term!r}, of which {min(wrong)!r} is no letter")
+    if len(letters) > ndim or (letters == term and len(letters) != ndim):
+        raise ValueError(f"{name} has {ndim} axes, and {len(letters)} subscripts: {term!r}")
+    return ndim - len(letters)
+
+
+def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
+    lengths = dict(zip(term, shape, strict=True))
+    labels = "".join(dict.fromkeys(term))
+    broadcast = tuple(i for i, label in enumerate(labels) if lengths[label] != sizes[label])
+    kept = tuple(label for label in labels if lengths[label] == sizes[label])
+    return View(f"{term}->{labels}" if labels != term else "", broadcast, kept)
+
+
+def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
+    """Subscripts and operands of either form of np.einsum's arguments."""
+    if len(arguments) < 2:
+        raise ValueError("einsum takes subscripts and an operand at least, or an operand and its labels")
+    if isinstance(arguments[0], str):
+        return arguments[0], list(arguments[1:])
+    pairs = len(arguments) // 2
+    subscripts = ",".join(map(_letters, arguments[1 : 2 * pairs : 2]))
+    output = f"->{_letters(arguments[-1])}" if len(arguments) % 2 else ""
+    return subscripts + output, list(arguments[: 2 * pairs : 2])
+
+
+def _letters(labels: Any) -> str:
+    """A list of labels as a term; they are in the order of string.ascii_uppercase + ascii_lowercase, as for NumPy."""
+    order = string.ascii_uppercase + string.ascii_lowercase
+    letters = []
+    for label in labels:
+        if label is Ellipsis:
+            letters.append("...")
+        elif 0 <= operator.index(label) < len(order):
+            letters.append(order[operator.index(label)])
+        else:
+            raise ValueError(f"label {label} is not in [0, {len(order)})")
+    return "".join(letters)
+
+
+def _hashable(path: Any) -> Any:
+    return tuple(map(_hashable, path)) if isinstance(path, list | tuple) else path
+
+
+def _host(array: Any, name: str) -> np.ndarray:
+    view = interop.wrap(array, name)
+    if isinstance(view, DeviceView):
+        raise TypeError(f"{name} lies on {view.device.key}; einsum takes host arrays; tensordot takes those")
+    return view

@@ -1,0 +1,1 @@
+"""Which kernel, on which device: candidates → measured or predicted time → the least."""

@@ -1,0 +1,255 @@
+"""Candidates → predicted times → the least."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cache, lru_cache
+from heapq import heapify, heappop, heappush
+
+from gemm.backends import registry
+from gemm.catalog import HOST_BACKENDS, Kernel, simplest
+from gemm.core.errors import BackendUnavailable
+from gemm.core.plan import Candidate, Plan
+from gemm.core.problem import Device, Problem
+from gemm.select import background, cost, probe, verification
+from gemm.select import candidates as entrants
+from gemm.select.candidates import Entrant, Lineup, admitted, types, unfit
+
+log = logging.getLogger("gemm")
+
+STAND_IN = 1.0
+"""Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
+
+
+def choose(
+    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
+    without: frozenset[tuple[str, str]] = frozenset(),
+) -> Plan:  # fmt: skip
+    """The plan for `problem` on one device.
+
+    Args:
+        backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" are all of their devices.
+        kernel: a catalog row's name, or None.
+        held_by: the device that holds the operands, None for the host.
+        without: (kernel, device) pairs that have already failed in this call.
+
+    Raises:
+        ValueError: an unknown name, or a kernel that this problem's arguments rule out.
+        BackendUnavailable: what was named cannot run here.
+    """
+    patient = backend != "auto" or background.patient()
+    return _choose(problem, backend, kernel, held_by, without, patient, verification.generation)
+
+
+def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
+    """The soonest that is verified, and whether it stands in for a sooner one, whose verification has begun.
+
+    Args:
+        patient: nothing is to stand in: the verification of the soonest is waited for.
+    """
+    unproven: list[Candidate] = []
+    while (found := queue.pop()) is not None:
+        if (found.kernel.name, found.device.key) in without:
+            continue
+        if not queue.unproven(found.kernel):
+            break
+        from gemm.select import late_verification  # which can start children; most products never get here
+
+        record = late_verification.record(found.kernel, found.device)
+        if record is None and not patient:
+            unproven.append(found)
+        elif record["ok"] if record is not None else late_verification.verified(found.kernel, found.device):
+            break
+    if not unproven:
+        return found, False
+    soonest = unproven[0]
+    late_verification.begin(soonest.kernel, soonest.device)
+    if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
+        return found, True
+    # Nothing that could stand in is verified. To verify the simplest kernel takes a tenth of the time of a late row's.
+    if soonest.kernel.late:
+        plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
+        for each in unproven[1:]:
+            near = each.device.key == soonest.device.key and _seconds(each) - _seconds(soonest) <= STAND_IN
+            if each.kernel is plain and near and late_verification.verified(each.kernel, each.device):
+                return each, True
+    return next((each for each in unproven if late_verification.verified(each.kernel, each.device)), found), False
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.seconds or 0.0
+
+
+@lru_cache(maxsize=4096)
+def _choose(
+    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]],
+    patient: bool, generation: int,
+) -> Plan:  # fmt: skip
+    queue = _considered(problem, backend, kernel, held_by)
+    if kernel is None:
+        best, standing_in = _standing_in(queue, without, patient=patient)
+    else:
+        standing_in = False
+        while (best := queue.pop()) is not None and (best.kernel.name, best.device.key) in without:
+            pass
+    if best is None or best.seconds is None:
+        raise _refusal(problem, backend, kernel, queue.weighed())
+    reason = "asked for by name" if kernel else "least predicted time"
+    if held_by is not None:
+        reason += f", on {held_by.key}, where the operands are"
+    elif queue.searching:
+        reason += ", until devices have been looked for"
+    elif not kernel and backend == "auto" and not queue.away:
+        reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
+    if standing_in:
+        reason += ", until a sooner one is verified"
+    rival = queue.rival(best.device) if queue.away and held_by is None else math.inf
+    meanwhile = standing_in or queue.searching
+    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival, meanwhile)
+
+
+class _Queue:
+    """Entrants for a problem, the soonest first. They are weighed when by their bounds they may be the soonest.
+
+    Attributes:
+        away: it has some that do not compute in host memory.
+        facts: what the probe found, as far as that was waited for. searching: a search for devices goes on.
+    """
+
+    def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
+        self.away = self.searching = False
+        self.facts = facts
+        self._problem = problem
+        self._all: list[Entrant] = []
+        self._found: dict[int, Candidate] = {}
+        # (the NumPy reference is the last resort, whatever its time; seconds at least; number; weighed?)
+        self._waiting: list[tuple[bool, float, int, bool]] = []
+
+    def unproven(self, kernel: Kernel) -> bool:
+        """Whether `kernel` is verified when it is first to be chosen."""
+        return verification.unproven(kernel, self.facts)
+
+    def add(self, more: Lineup) -> None:
+        first = len(self._all)
+        self._waiting += [(last, bound, first + place, False) for last, bound, place in more.bounds(self._problem)]
+        heapify(self._waiting)
+        self._all += more.all
+
+    def peek(self) -> Candidate | None:
+        """The soonest that can compute the problem."""
+        while self._waiting:
+            last, _, number, weighed = self._waiting[0]
+            if weighed:
+                return self._found[number]
+            heappop(self._waiting)
+            found = self._found[number] = self._all[number].weigh(self._problem)
+            if found.seconds is not None:
+                heappush(self._waiting, (last, found.seconds, number, True))
+        return None
+
+    def pop(self) -> Candidate | None:
+        """The soonest, which `peek` will not give again."""
+        found = self.peek()
+        if found is not None:
+            heappop(self._waiting)
+        return found
+
+    def rival(self, device: Device) -> float:
+        """Seconds of the soonest on another device that is no last resort; infinite without one. Takes out others."""
+        while (found := self.peek()) is not None and not self._waiting[0][0]:
+            if found.device.key != device.key:
+                return found.seconds or math.inf
+            self.pop()
+        return math.inf
+
+    def weighed(self) -> list[Candidate]:
+        """All, in the catalog's order."""
+        return [self._found.get(n) or entrant.weigh(self._problem) for n, entrant in enumerate(self._all)]
+
+
+def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> _Queue:
+    """Those that the names admit; devices are looked for if they are named or worth it."""
+    rows = admitted(backend, kernel)
+    kind, queue = entrants.example(problem), _Queue(problem)
+    if held_by is not None:
+        here = entrants.admitted(backend, kernel, held_by.backend)
+        if not here:
+            raise ValueError(
+                f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
+            )
+        # Late rows need no probe, and operands that lie there no way to the device.
+        facts = probe.facts(run=False)
+        if facts is None and kernel is None and not all(row.late for row in here):
+            facts = probe.soon() if backend == "auto" else probe.facts(run=True)
+            queue.searching = facts is None
+        queue.facts = facts
+        queue.add(entrants.held(kind, backend, kernel, facts, held_by))
+        return queue
+    facts = queue.facts = probe.facts(run=False)
+    queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
+    if backend == "auto" and kernel is None:
+        best = queue.peek()
+        on_cpu = math.inf if best is None or best.seconds is None else best.seconds
+        if best is None or best.kernel.backend == "numpy":
+            _told_of_the_engine()
+        if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
+            return queue
+        if facts is None:
+            facts = probe.soon()
+            if facts is None and best is not None:  # which is verified, and computes meanwhile
+                queue.searching = True
+                return queue
+    elif all(row.backend in HOST_BACKENDS for row in rows):
+        return queue
+    if kernel is None and queue.facts is None:
+        facts = facts or probe.facts(run=True)
+        queue = _Queue(problem, facts)  # guesses do not compete with measured rates
+        queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
+    queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
+    queue.away = True
+    return queue
+
+
+@cache
+def _told_of_the_engine() -> None:
+    """Say once what is wrong with the CPU engine, if it cannot be used: `auto` does without it, and is slow."""
+    try:
+        registry.backend("cpu").devices()
+    except BackendUnavailable as error:
+        log.warning("gemm multiplies by NumPy where no device is faster, most types much slower: %s", error)
+
+
+def candidates(
+    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None
+) -> list[Candidate]:
+    """Every kernel on every device that the names admit, weighed; those that cannot run say why."""
+    return _considered(problem, backend, kernel, held_by).weighed()
+
+
+def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
+    """The error for a choice without candidates."""
+    whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
+    asked = f"kernel {kernel!r}" if kernel else f"backend {backend!r}"
+    if weighed and all(unfit(c.kernel, problem) for c in weighed):
+        if problem.reproducible and any(c.kernel.multiplies(problem.dtype, problem.inputs) for c in weighed):
+            return ValueError(f"reproducible=True: {asked} does not offer it for {problem.dtype}")
+        if problem.fused and problem.device != "host":
+            return TypeError(f"bias and activation: {asked} has no kernel for them in {problem.device}'s memory")
+        others = ", ".join(dict.fromkeys(types(c.kernel) for c in weighed))
+        cause = f"its kernels multiply {others}" if not kernel and len(whys) > 3 else "; ".join(whys)
+        return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({cause})")
+    fit = [c for c in weighed if not unfit(c.kernel, problem)]
+    whys = list(dict.fromkeys(c.why_not or _since(c) for c in fit))
+    if not whys and ":" in backend:
+        return registry.absent(backend)
+    return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
+
+
+def _since(candidate: Candidate) -> str:
+    """Why one that was weighed cannot be chosen any more."""
+    kernel, device = candidate.kernel, candidate.device
+    return f"{kernel.name} {verification.known_to_fail(kernel, device) or 'failed'}"
+
+
+verification.forgetful.append(_choose.cache_clear)

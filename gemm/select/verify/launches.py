@@ -1,0 +1,231 @@
+"""Launches that overlap: in a row, each into an output of its own, and in chains of dependent products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gemm.catalog import Kernel, simplest
+from gemm.core.backend import Backend
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import Device, DeviceView, Problem
+from gemm.select.verify.regimes import name_of
+from gemm.select.verify.samples import FAR, SPARSE, brief, few_ones, lying, ones, times, types_of, wide
+from gemm.select.verify.single import Mismatch
+
+IN_A_ROW = 8
+"""Launches that nothing waits between, each into an output of its own."""
+
+
+class _Sent:
+    """Operands of one product in device memory: a of few ones to a row, b of ones, c of -8 … 8; every sum is exact."""
+
+    def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
+                 dice: np.random.Generator) -> None:  # fmt: skip
+        self.backend, self.kernel, self.device, self.problem = backend, kernel, device, problem
+        self.dtype, self.types = types_of(kernel)
+        self.lead = (problem.batch,) if problem.batch > 1 else ()
+        shape = (*self.lead, problem.m, problem.n)
+        a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
+        b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
+        c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
+        # A sum of each row by random weights tells of any element that is wrong: numbers of so few bits add up exactly.
+        self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
+        self.right = times(a, times(b, self.weights))
+        self.right_c = self.right - 2 * times(c, self.weights)
+        self.sent_a = lying(backend, device, a, problem.layout[0])
+        self.sent_b = lying(backend, device, b, problem.layout[1])
+        self.sent_c = backend.to_device(c, device)
+        self.outs: list[tuple[DeviceView, bool]] = []
+
+    def prepare(self, count: int) -> None:
+        """Make so many outputs: windows of poisoned frames, where rows begin at multiples of 16 bytes."""
+        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # no number where there is such a thing
+        side, (*lead, m, n) = self._side, self.sent_c.shape
+        self.frame = np.full((*lead, m + 2, (n + 2 * side) * self.dtype.itemsize), poison).view(self.dtype)
+        self.outs = [(self.backend.to_device(self.frame, self.device), index % 4 == 3) for index in range(count)]
+        plain = replace(self.problem, device=self.device.key)
+        self.launches = [self.backend.launcher(self.kernel, self.device, x)
+                         for x in (plain, replace(plain, alpha="x", beta="x"))]  # fmt: skip
+
+    @property
+    def _side(self) -> int:
+        return 16 // min(16, self.dtype.itemsize)
+
+    def window(self, frame: DeviceView) -> DeviceView:
+        """What is to be written of a frame."""
+        offset = frame.offset + frame.strides[-2] + self._side * frame.strides[-1]
+        return replace(frame, offset=offset, shape=self.sent_c.shape)
+
+    def enqueue(self, index: int) -> None:
+        """Launch for output number `index`, waiting for nothing; every fourth adds a c."""
+        out, adds = self.outs[index]
+        c, beta = (self.sent_c, -2) if adds else (None, 0)
+        self.launches[adds](self.sent_a, self.sent_b, c, self.window(out), 1, beta)
+
+    def check(self, what: str) -> None:
+        """Raise Mismatch unless every output is right, and nothing but them was written."""
+        where = np.s_[..., 1:-1, self._side : -self._side]
+        for index, (out, adds) in enumerate(self.outs):
+            frame = self.backend.to_host(out)
+            result = frame[where]
+            told = f"{self.kernel.label} on {self.device.name}: {what}, {brief(self.problem)}, launch {index + 1}"
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = times(result, self.weights)
+            if not np.array_equal(sums, self.right_c if adds else self.right):
+                raise Mismatch(f"{told} of {len(self.outs)} in a row is wrong")
+            result[...] = self.frame[where]
+            if not np.array_equal(frame.view(np.uint8), self.frame.view(np.uint8)):
+                raise Mismatch(f"{told} of {len(self.outs)} in a row wrote outside its output")
+
+
+def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Problem]], seed: Sequence[int], *,
+             times: int = IN_A_ROW) -> None:  # fmt: skip
+    """Launch each of `jobs` so many times, in turns and without a wait, each time into an output of its own; then
+    compare all. Raises Mismatch, KernelFailed, MemoryError."""
+    dice = np.random.default_rng(list(seed))
+    sent = [_Sent(backend, kernel, device, problem, dice) for kernel, problem in jobs]
+    for each in sent:
+        each.prepare(times)
+    backend.synchronize(device)
+    for index in range(times):
+        for each in sent:
+            each.enqueue(index)
+    for each in sent:
+        each.check(name_of(each.kernel, device, each.problem))
+
+
+_NARROW = 64
+"""Columns, or rows, of what a chain's second products give."""
+
+
+def _next(kernel: Kernel) -> Kernel | None:
+    """What multiplies the results of `kernel`: itself if it can, or the simplest kernel of their type."""
+    dtype, types = types_of(kernel)
+    own = dtype == types[0] == types[1] and not kernel.inputs
+    return kernel if own else simplest(kernel.backend, kernel.dtype)
+
+
+def unlinked(kernel: Kernel, device: Device, second: Kernel | None = None) -> str:
+    """Why no `chain` can begin with `kernel` and go on with `second`, or what would be that; or ""."""
+    second = second or _next(kernel)
+    if second is None:
+        return f"no kernel of {kernel.backend} multiplies its results, {kernel.dtype}"
+    lacks = ", ".join(sorted(set(second.needs) - device.features))
+    return f"{second.name}, which would multiply its results, needs {lacks}" if lacks else ""
+
+
+def unable(kernel: Kernel, device: Device) -> bool:
+    """Whether `device` lacks a feature that `kernel` needs."""
+    return bool(set(kernel.needs) - device.features)
+
+
+class _Chain:
+    """The operands of a chain, which `enqueue` launches and `check` judges."""
+
+    def __init__(self, backend: Backend, device: Device, kernels: Sequence[Kernel], problem: Problem,
+                 dice: np.random.Generator) -> None:  # fmt: skip
+        self.backend, self.device, self.problem = backend, device, problem
+        self.kernel, self.second = kernels
+        self.dtype, self.types = types_of(self.kernel)
+        self.first = simplest(self.kernel.backend, self.types[0].name)
+        if self.first is not None and unable(self.first, device):
+            self.first = None
+        m, n, k = problem.m, problem.n, problem.k
+        # v has at most SPARSE columns with a one, so that no sum of c is larger, and only those of x are not 0.
+        self.v = np.zeros((8, k), self.types[0])
+        self.places = dice.permutation(k)[:SPARSE]
+        self.v[dice.integers(0, 8, len(self.places)), self.places] = 1
+        flat = ones if self.dtype.kind != "c" else few_ones
+        self.us = [flat(dice, self.types[0], (m, 8)) for _ in range(2)]
+        self.b = ones(dice, self.types[1], (k, n), problem.layout[1])
+        self.e, self.g = few_ones(dice, self.dtype, (_NARROW, n), 1).T, few_ones(dice, self.dtype, (_NARROW, m), 1)
+        self.xs = [matmul(wide(u), wide(self.v[:, self.places])) for u in self.us]
+
+    def _send(self, x: np.ndarray, letter: str = "N") -> DeviceView:
+        return lying(self.backend, self.device, x, letter)
+
+    def _spread(self, x: np.ndarray) -> np.ndarray:
+        """Columns of x at their places, and 0 elsewhere."""
+        m, k, turned = self.problem.m, self.problem.k, self.problem.layout[0] == "T"
+        whole = np.zeros((k, m), self.types[0]).T if turned else np.zeros((m, k), self.types[0])
+        whole[:, self.places] = x
+        return whole
+
+    def _poisoned(self, rows: int, columns: int) -> DeviceView:
+        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)
+        return self._send(np.full((rows, columns * self.dtype.itemsize), poison).view(self.dtype))
+
+    def _multiply(self, row: Kernel, left: DeviceView, right: DeviceView, out: DeviceView) -> None:
+        names = tuple(types_of(row)[1][at].name for at in (0, 1)) if row.inputs else ()
+        shape = out.shape[-2], out.shape[-1], left.shape[-1]
+        letters = "".join("N" if x.strides[-1] <= x.strides[-2] else "T" for x in (left, right, out))
+        asked = Problem(row.dtype, *shape, layout=letters, precision=row.precision, inputs=names,
+                        device=self.device.key)  # fmt: skip
+        self.backend.launcher(row, self.device, asked)(left, right, None, out, 1, 0)
+
+    def enqueue(self, *, far: bool) -> None:
+        """Launch all, twice over, without a wait."""
+        m, n, letters = self.problem.m, self.problem.n, self.problem.layout
+        us, v, b = [self._send(u) for u in self.us], self._send(self.v), self._send(self.b, letters[1])
+        e, g = self._send(self.e), self._send(self.g)
+        xs = [self._send(self._spread(x), letters[0]) for x in self.xs[: 1 + (self.first is None)]]
+        c = _far(self.backend, self.device, self.dtype, m, n) if far else self._poisoned(m, n)
+        self.ds = [self._poisoned(m, _NARROW) for _ in us]
+        self.fs = [self._poisoned(_NARROW, n) for _ in us]
+        self.backend.synchronize(self.device)
+        for turn, (u, d, f) in enumerate(zip(us, self.ds, self.fs, strict=True)):
+            x = xs[turn % len(xs)]
+            if self.first is not None:
+                self._multiply(self.first, u, v, x)
+            self._multiply(self.kernel, x, b, c)
+            self._multiply(self.second, c, e, d)
+            self._multiply(self.second, g, c, f)
+
+    def check(self, told: str) -> None:
+        """Raise Mismatch unless d and f are right both times."""
+        rows, e, g = wide(self.b[self.places]), wide(self.e), wide(self.g)
+        for turn, (x, d, f) in enumerate(zip(self.xs, self.ds, self.fs, strict=True)):
+            right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}
+            for name, (view, expected) in right.items():
+                if not np.array_equal(wide(self.backend.to_host(view)), expected):
+                    raise Mismatch(f"{told}: {name} is wrong the {('first', 'second')[turn]} time")
+
+
+def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, seed: Sequence[int], *,
+          second: Kernel | None = None, far: bool = False) -> bool:  # fmt: skip
+    """Enqueue products that depend on each other, twice over and without a wait; then compare all.
+
+        x = u·v, c = x·b, d = c·e, f = g·c
+
+    The second time u is another one, and x and c are overwritten, which the first time's products may still read.
+    `kernel` computes c; d and f are computed by `second`, or by `kernel` if it takes its own results, or else by the
+    simplest kernel of their type; x by the simplest of its own (if there is none, it lies there twice). Each column of
+    e, and row of g, has a single one, so that c's elements are seen as they are.
+
+    Args:
+        far: the rows of c are so far apart that its last one begins beyond 2**31 elements.
+
+    Returns:
+        Whether there was a kernel for each (`unlinked`). Raises Mismatch, KernelFailed, MemoryError.
+    """
+    if unlinked(kernel, device, second) or problem.batch > 1:
+        return False
+    second = second or _next(kernel)
+    assert second is not None
+    links = _Chain(backend, device, (kernel, second), problem, np.random.default_rng(list(seed)))
+    links.enqueue(far=far)
+    apart = " far apart" * far
+    links.check(f"{kernel.label} on {device.name}: a chain with {second.label}, c of {brief(problem)}{apart}")
+    return True
+
+
+def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int) -> DeviceView:
+    """Room for an m by n matrix whose last row begins beyond 2**31 elements."""
+    row = max(n, -(-FAR // (m - 1)) // 16 * 16 + 16)
+    like = backend.to_device(np.zeros(16, np.uint8), device)
+    memory = backend.empty((((m - 1) * row + n) * dtype.itemsize,), like)
+    return replace(memory, shape=(m, n), strides=(row * dtype.itemsize, dtype.itemsize), dtype=dtype)

@@ -1,0 +1,179 @@
+"""The regimes of a kernel's launches on a device: in which ways its blocks may meet a product, and a product for each.
+
+A GPU's kernel takes other paths where its tiles are more than run at once, where the last of them are fewer, and where
+k is cut into parts. `launched` says which way a product goes, by the same arithmetic as its launch; `regimes` turns
+that round: a small product for each way that there is. Both are pure: they follow from a row of the catalog and from
+what a Device says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from gemm.catalog import Kernel, launch_arithmetic
+from gemm.core.problem import Device, Problem
+
+STEPS = tuple(sorted({base << shift for base in (1, 3) for shift in range(12)}))
+"""Steps along k that are tried."""
+BATCHED = ", of a batch"
+"""How the names of regimes end in which blocks walk more than one product."""
+
+
+class Launched(NamedTuple):
+    """How a product is computed.
+
+    Attributes:
+        tiles: of the result, each of which a block or a cluster of blocks computes; those of a whole batch.
+        at_once: how many of them run at once. In a persistent grid so many clusters walk all tiles.
+        parts: into how many k is cut. shared: the last tiles are shared by all blocks.
+    """
+
+    tiles: int
+    at_once: int
+    parts: int
+    shared: bool
+
+    @property
+    def waves(self) -> str:
+        """In words."""
+        if self.tiles <= self.at_once:
+            return "one wave"
+        return "a last partial wave" if self.tiles % self.at_once else "whole waves"
+
+    @property
+    def depth(self) -> str:
+        """In words."""
+        return "k in parts" if self.parts > 1 else "last tiles shared" if self.shared else "k whole"
+
+
+def units_of(device: Device) -> int:
+    """Multiprocessors or compute units; 0 where a device does not say."""
+    return device.limits.get("sm_count") or device.limits.get("compute_units", 0)
+
+
+def launched(kernel: Kernel, device: Device, problem: Problem) -> Launched:
+    """How `kernel` computes products like `problem` on `device`, whose units are known."""
+    m, n = problem.m, problem.n
+    if kernel.swaps(m, n, problem.layout):
+        m, n = n, m
+    return _launched(kernel, device, m, n, problem.k, problem.batch, problem.reproducible)
+
+
+def _launched(kernel: Kernel, device: Device, m: int, n: int, k: int, batch: int, ordered: bool) -> Launched:
+    units, p = units_of(device), kernel.params
+    if "sm_count" not in device.limits:
+        tiles = kernel.groups(m, n, batch)
+        share = k if ordered else kernel.share(k, tiles, units)
+        return Launched(tiles, units, -(-k // share), False)
+    tiles, members = launch_arithmetic.groups(kernel, m, n, batch), p.get("MULTICAST", 1)
+    parts = 1 if ordered else launch_arithmetic.parts(kernel, tiles, k, units)
+    joined = members * (
+        parts if launch_arithmetic.OVERLAPPING in device.features else 1
+    )  # before, parts are blocks of their own
+    at_once = max(
+        1, launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined) * joined // (members * parts)
+    )
+    shared = not ordered and parts == 1 and launch_arithmetic.shared(kernel, tiles, k, units) > 0
+    return Launched(tiles, at_once, parts, shared)
+
+
+def name_of(kernel: Kernel, device: Device, problem: Problem) -> str:
+    """The regime of a product, in words."""
+    return _named(kernel, problem, launched(kernel, device, problem))
+
+
+def _named(kernel: Kernel, problem: Problem, found: Launched) -> str:
+    walked = kernel.params.get("blocks") and problem.batch > 1 and found.tiles > found.at_once
+    return f"{found.depth}, {found.waves}{BATCHED if walked else ''}"
+
+
+def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
+    """{regime: a small product of it} of all that there are; {} where the device does not tell of its units.
+
+    "reproducible" is a product whose k would be cut, or its tiles shared, but for its being so.
+    """
+    if not units_of(device) or kernel.dtype == "*" or ("sm_count" in device.limits and "BM" not in kernel.params):
+        return {}
+    return dict(_regimes(kernel, device))
+
+
+@lru_cache(maxsize=512)
+def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
+    best: dict[str, tuple[tuple[int, int], Problem]] = {}
+    for problem in _candidates(kernel, device):
+        way = launched(kernel, device, problem)
+        name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), _elements(problem))
+        if name not in best or rank < best[name][0]:
+            best[name] = rank, problem
+    found = {name: problem for name, (_, problem) in best.items()}
+    cut = [x for name, x in found.items() if not name.startswith("k whole")]
+    if cut and kernel.ordered and not set(kernel.ordered_needs) - device.features:
+        least = min(cut, key=lambda x: x.flops)
+        found["reproducible"] = Problem(**{**least.__dict__, "reproducible": True})
+    return found
+
+
+def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
+    """How much of its regime a product lacks: half a wave of tiles, or a second one; stages that a part uses again."""
+    few = way.tiles < 2 * way.at_once if way.tiles > way.at_once else 2 * way.tiles < way.at_once
+    ring = kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1)
+    return few + (problem.k < (ring + kernel.params.get("BK", 1)) * way.parts)
+
+
+def _elements(problem: Problem) -> int:
+    """Of a, b and the outputs of launches in a row: making and comparing them takes most of a check's time."""
+    m, n, k = problem.m, problem.n, problem.k
+    return problem.batch * (m * k + k * n + 8 * m * n)
+
+
+def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
+    """Products of so many tiles as fill a wave or two, or nearly, whatever number of parts k is cut into."""
+    units, p = units_of(device), kernel.params
+    most = max(p.get("parts", 0), 1)
+    if "sm_count" in device.limits:
+        members = p.get("MULTICAST", 1)
+        rooms = {launch_arithmetic.room(units, launch_arithmetic.resident(kernel), members * cut) // apart or 1
+                 for cut in range(1, min(most, launch_arithmetic.CLUSTER // members) + 1)
+                 for apart in (1, cut if launch_arithmetic.OVERLAPPING not in device.features else 1)}  # fmt: skip
+    else:
+        rooms = {units}
+    tiles = {max(1, waves * room + more) for room in rooms for waves in (0, 1, 2, 3) for more in (-1, 0, 1, 2, 3)}
+    tiles |= {max(1, room // 2) for room in rooms} | {room + max(1, room // 2) for room in rooms}
+    depth = p.get("BK", 16)
+    for count in sorted(tiles):
+        shapes = [shape for batch in (1, 2, 3, 5) for shape in [_shape(kernel, count, batch)] if shape]
+        for steps in STEPS:
+            for batch, m, n in shapes:
+                if batch == 1 or p.get("blocks") or p.get("STACK"):
+                    yield _problem(kernel, m, n, (steps - 1) * depth + max(1, depth // 2), batch)
+
+
+def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | None:
+    """(batch, m, n) of a product of `count` tiles, about as high as wide, the last ones three quarters full."""
+    p = kernel.params
+    if p.get("STACK", 0) > 1:
+        return (count * p["STACK"] - 1, max(1, p["BM"] - 3), max(1, p["BN"] - 3)) if batch == 1 else None
+    high, wide = kernel.group
+    high *= p.get("MULTICAST", 1)
+    if count % batch:
+        return None
+    each, best = count // batch, None
+    for rows in range(1, each + 1):
+        if each % rows:
+            continue
+        m, n = ((x - 1) * size + max(1, 3 * size // 4) for x, size in ((rows, high), (each // rows, wide)))
+        if not kernel.swaps(m, n, _layout(kernel)) and (best is None or m + n < sum(best)):
+            best = m, n
+    return (batch, *best) if best else None
+
+
+def _layout(kernel: Kernel) -> str:
+    """As the kernel reads a and b without copying them."""
+    a, b = (kernel.params.get(f"{x}_lies", 3) for x in "ab")
+    return ("T" if a == 2 else "N") + ("T" if b == 1 else "N") + "N"
+
+
+def _problem(kernel: Kernel, m: int, n: int, k: int, batch: int) -> Problem:
+    return Problem(kernel.dtype, m, n, k, batch, _layout(kernel), precision=kernel.precision, inputs=kernel.inputs)

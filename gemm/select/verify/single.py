@@ -1,0 +1,156 @@
+"""Single products of random operands, judged by the error bound of the numerical contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gemm.catalog import Kernel
+from gemm.core.backend import Backend
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import FP8, NARROW, Device, Problem
+from gemm.select.verify.samples import random_matrix, types_of
+
+
+class Mismatch(ArithmeticError):
+    """A kernel's result is not what the numerical contract says."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product to check: sizes, scalars and how the operands lie; apart: see Problem."""
+
+    m: int
+    n: int
+    k: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    trans_a: bool = False
+    trans_b: bool = False
+    batch: int = 1
+    apart: bool = False
+
+    def __str__(self) -> str:
+        trans = "NT"[self.trans_a] + "NT"[self.trans_b]
+        batch = f"{self.batch}x {'apart ' * self.apart}" if self.batch > 1 else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {trans} alpha={self.alpha:g} beta={self.beta:g}"
+
+
+QUICK = (
+    Case(1, 1, 1),
+    Case(37, 41, 43, 0.5, -2.0),
+    Case(33, 65, 17, -1.0, 1.0, trans_a=True, trans_b=True),
+    Case(5, 7, 0, -1.0, 3.0),
+    Case(64, 96, 300, batch=2),
+)
+FULL = (
+    *QUICK,
+    *(Case(m, n, k) for m in (1, 2, 3, 8, 31, 33) for n in (1, 4, 7, 16, 33) for k in (1, 5, 8, 33)),
+    *(Case(29, 35, 71, alpha, beta, trans_a, trans_b)
+      for alpha in (1.0, 0.75) for beta in (0.0, 1.0, -0.5) for trans_a in (False, True) for trans_b in (False, True)),
+    Case(130, 70, 1030), Case(3, 200, 11), Case(200, 3, 11), Case(16, 16, 5000), Case(9, 9, 9, batch=33),
+)  # fmt: skip
+APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batch=9, trans_b=True, apart=True))
+"""For kernels that also take products each of which lies by itself."""
+
+
+def beyond(kernel: Kernel) -> tuple[Case, ...]:
+    """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a
+    k that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
+    p = kernel.params
+    if not kernel.late or "BM" not in p:
+        return ()
+    lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
+    tiles = tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
+    return tiles + (APART if kernel.apart else ())
+
+
+def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -> None:
+    dtype, types = types_of(kernel)
+    random = np.random.default_rng(list(case.__dict__.values())[:3])
+    lead = (case.batch,) if case.batch > 1 else ()
+
+    def matrix(own: np.dtype[Any], rows: int, columns: int, flip: bool = False) -> np.ndarray:
+        shape = (*lead, columns, rows) if flip else (*lead, rows, columns)
+        values = random_matrix(random, own, shape)
+        return np.swapaxes(values, -1, -2) if flip else values
+
+    a, b = matrix(types[0], case.m, case.k, case.trans_a), matrix(types[1], case.k, case.n, case.trans_b)
+    c = matrix(dtype, case.m, case.n) if case.beta else None
+    whole = dtype.kind == "i"
+    alpha, beta = (int(x if x == 1 else 4 * x) if whole else x for x in (case.alpha, case.beta))
+    frame = np.full((*lead, case.m + 2, (case.n + 2) * dtype.itemsize), 0xA5, np.uint8)
+    out = frame.view(dtype)[..., 1:-1, 1:-1]
+    problem = Problem(dtype.name, case.m, case.n, case.k, case.batch, _letters(a, b) + "N",
+                      "1" if alpha == 1 else "x", "0" if c is None else "x", inputs=kernel.inputs,
+                      apart=case.apart)  # fmt: skip
+    backend.launcher(kernel, device, problem)(a, b, c, out, alpha, beta)
+
+    if whole:
+        right = np.array_equal(out, _wrapped(a, b, c, int(alpha), int(beta), dtype))
+    else:
+        right = _within(out, a, b, c, case, kernel)
+    if not right:
+        raise Mismatch(f"{kernel.name} on {device.name}: {case} {'is wrong' if whole else 'exceeds the error bound'}")
+    out.view(np.uint8)[...] = 0xA5
+    if not np.all(frame == 0xA5):
+        raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
+
+
+def _wrapped(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: int, beta: int, dtype: np.dtype[Any]
+) -> np.ndarray:
+    """The product of integers, modulo a power of two."""
+    with np.errstate(over="ignore"):
+        total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
+        total = total if c is None else total + np.int64(beta) * c
+    result: np.ndarray = total.astype(dtype)
+    return result
+
+
+def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
+    """What |a|·|b| is multiplied by in the bound of `kernel`, whose sums are of `dtype`; see `gemm.gemm`."""
+    if kernel.precision == "medium" and any(name in FP8 for name in kernel.inputs):
+        return 2.0**-5 + (k + 2) * 2.0**-24
+    if kernel.precision == "medium" and kernel.dtype == "float16":
+        return (k + 2) * 2.0**-11
+    if kernel.precision == "medium" and kernel.dtype == "float32":
+        return 2.0**-10 + (k + 2) * 2.0**-22
+    if kernel.precision == "high" and kernel.dtype == "float32":
+        return (k + 48) * 2.0**-24
+    return float((k + 2) * np.finfo(dtype).eps / 2)
+
+
+def _within(
+    out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
+) -> bool:  # fmt: skip
+    """Whether each element, and of complex ones each part, is within the error bound; NaN is not."""
+    dtype = out.dtype
+    if dtype.kind == "c":  # real parts, then imaginary parts: products of twice the depth
+        left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
+        right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
+        thirds = (None, None) if c is None else (c.real, c.imag)
+        rows = zip((out.real, out.imag), left, right, thirds, strict=True)
+        return all(_within(*row, replace(case, k=2 * case.k), kernel) for row in rows)
+    narrow = dtype.name in NARROW  # sums of float32, rounded once
+    if narrow or kernel.inputs:
+        out, a, b = (x.astype(np.float32) for x in (out, a, b))
+        c = None if c is None else c.astype(np.float32)
+    # float64 is exact enough for sums of float32: it errs by 2**-29 of the bound.
+    wide = np.longdouble if dtype.itemsize > 4 else np.float64
+    exact = wide(case.alpha) * matmul(a.astype(wide), b.astype(wide))
+    size = matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
+    if c is not None:
+        exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
+    # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference errs as much as the result may.
+    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(kernel, a.dtype, case.k) * size
+    if narrow:
+        rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
+        bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's least number
+    return bool(np.all(np.abs(out - exact) <= bound))
+
+
+def _letters(*arrays: np.ndarray) -> str:
+    return "".join("N" if a.strides[-1] == a.itemsize else "T" for a in arrays)

@@ -1,0 +1,192 @@
+"""What is checked of a kernel on a device, in order, offsets beyond 32 bits included; and random products."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from gemm.catalog import HOST_BACKENDS, Kernel, simplest
+from gemm.core import operands
+from gemm.core.backend import Backend
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import Device, Problem
+from gemm.select.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
+from gemm.select.verify.ordered import check_bits, has_bits
+from gemm.select.verify.regimes import BATCHED, regimes, units_of
+from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
+from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_single
+
+BEYOND = "beyond 2**31 elements"
+"""The check of offsets that do not fit into 32 bits."""
+
+
+def far_bytes(kernel: Kernel, device: Device) -> int:
+    """Memory that a chain takes whose c lies far apart; 0 where it does not fit a device (`too_far`)."""
+    return 0 if too_far(kernel, device) else _far_size(kernel)
+
+
+def too_far(kernel: Kernel, device: Device) -> str:
+    """Why c cannot reach beyond 2**31 elements on `device`, or "". It is to have four times the memory."""
+    needed, limits = _far_size(kernel), device.limits
+    there = limits.get("memory_bytes") or limits.get("global_memory", 0)
+    if needed > limits.get("max_alloc", needed):
+        return f"it takes {needed / 1e9:.1f} GB at once, and the device gives {limits['max_alloc'] / 1e9:.1f} GB"
+    if 4 * needed > there:
+        has = f"has {there / 1e9:.1f} GB" if there else "does not say what it has"
+        return f"it takes {needed / 1e9:.1f} GB, and a device is to have four times that; this one {has}"
+    return ""
+
+
+def _far_size(kernel: Kernel) -> int:
+    return int(1.1 * FAR) * types_of(kernel)[0].itemsize
+
+
+def promised(kernel: Kernel) -> np.ndarray | None:
+    """Bytes for an operand that reaches beyond 2**31 elements. They take no memory until they are touched; None where
+    the system does not promise so many."""
+    size = int(1.1 * FAR) * max(x.itemsize for x in (types_of(kernel)[0], *types_of(kernel)[1]))
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        return np.frombuffer(mmap.mmap(-1, size, flags), np.uint8)
+    except (AttributeError, OSError, OverflowError):  # Windows; little memory; 32-bit addresses
+        return None
+
+
+def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
+    """Raise Mismatch unless `kernel` is right where rows, or columns, of a, b or out span 2**31 elements."""
+    dtype, types = types_of(kernel)
+    dice, sizes = np.random.default_rng(6), {"a": (9, 13), "b": (13, 21), "out": (9, 21)}
+    memory = promised(kernel)
+    assert memory is not None
+    for place, axis in product(sizes, (0, 1)):
+        given = {"a": ones(dice, types[0], sizes["a"]), "b": ones(dice, types[1], sizes["b"]),
+                 "out": np.zeros(sizes["out"], dtype)}  # fmt: skip
+        near = given[place]
+        strides = [near.itemsize * near.shape[1], near.itemsize]
+        strides[axis] = near.itemsize * (FAR // (near.shape[axis] - 1) + 3)
+        far = as_strided(memory[: strides[axis] * near.shape[axis]].view(near.dtype), near.shape, strides)
+        far[...] = near
+        given[place] = far
+        a, b, out = given.values()
+        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(operands.layout, (a, b, out))), inputs=kernel.inputs)
+        backend.launcher(kernel, device, problem)(a, b, None, out, 1, 0)
+        if not np.array_equal(wide(out), matmul(wide(a), wide(b))):
+            axes = ("rows", "columns")[axis]
+            raise Mismatch(f"{kernel.label} on {device.name}: {axes} of {place} {BEYOND}: the product is wrong")
+
+
+def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
+    """Raise Mismatch (or KernelFailed) unless `kernel` passes the short cases and its ordered bits are right."""
+    for _ in checks(backend, kernel, device, full=False):
+        pass
+
+
+def checks(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> Iterator[str]:
+    """Check case after case, yielding each one's name when it has passed; raises Mismatch at the first that has not."""
+    for name, check in planned(backend, kernel, device, full=full):
+        check()
+        yield name
+
+
+def planned(
+    backend: Backend, kernel: Kernel, device: Device, *, full: bool = True
+) -> list[tuple[str, Callable[[], object]]]:
+    """What `checks` does, in order: names, and what raises Mismatch.
+
+    Where a device tells of its units: single products, which the error bound judges; a product of each regime of the
+    kernel's launches (`regimes`), several times in a row; a chain of products, which the next launch may overlap.
+    Unless it is to be quick, regimes of batches, too, chains of the costliest regime and across kernels, and one whose
+    c reaches beyond 2**31 elements, if there is four times the memory for it. Kernels that compute in host memory are
+    given rows and columns that lie so far apart, in memory of which a few pages are used. `left_out` has the rest.
+    """
+    cases = (FULL if full else QUICK) + beyond(kernel)
+    found: list[tuple[str, Callable[[], object]]] = [
+        (str(case), partial(check_single, backend, kernel, device, case)) for case in cases
+    ]
+    ways = regimes(kernel, device)
+    times = IN_A_ROW if full or kernel.late else 2
+    for name, problem in ways.items():
+        if not full and name.endswith(BATCHED):
+            continue
+        found.append((name, partial(in_a_row, backend, device, [(kernel, problem)], (1,), times=times)))
+    single = _links(ways)
+    if single and not unlinked(kernel, device):
+        several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
+        easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
+        found.append(("a chain", partial(chain, backend, device, kernel, hardest if full else easiest, (2,))))
+        if full:
+            plain = simplest(kernel.backend, kernel.dtype)
+            across = partial(chain, backend, device, kernel, hardest, (3,), second=plain)
+            found.append(("a chain with the simplest kernel", across))
+        if full and far_bytes(kernel, device):
+            found.append((BEYOND, partial(chain, backend, device, kernel, hardest, (4,), far=True)))
+    if full and kernel.backend in HOST_BACKENDS and promised(kernel) is not None:
+        found.append((BEYOND, partial(check_far, backend, kernel, device)))
+    if has_bits(kernel, device):
+        found.append(("ordered bits", partial(check_bits, backend, kernel, device)))
+    return found
+
+
+def _links(ways: dict[str, Problem]) -> dict[str, Problem]:
+    """Those regimes of which chains are made."""
+    return {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
+
+
+def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, str]:
+    """What `planned` would cover, but cannot for this kernel on this device: {what: why}."""
+    if kernel.backend in HOST_BACKENDS:
+        there = not full or promised(kernel) is not None
+        return {} if there else {BEYOND: "the system promises no more memory than it has"}
+    ways, found = regimes(kernel, device), {}
+    if not ways:
+        why = "its launches are not cut into tiles" if units_of(device) else "the device does not tell of its units"
+        found["regimes of launches, launches in a row, chains"] = why
+    elif why := unlinked(kernel, device) or ("" if _links(ways) else "it computes products of a batch alone"):
+        found["chains"] = why
+    if full and (why := too_far(kernel, device) or ("it is a chain" if found else "")):
+        found[BEYOND] = why
+    return found
+
+
+def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds: float, seed: int) -> Iterator[str]:
+    """Random regimes of random kernels for so long, several in turns, in a row and in chains; yields what has passed.
+
+    What number `i` does follows from `seed` and i alone. Raises Mismatch, KernelFailed.
+    """
+    able = [kernel for kernel in kernels if not unable(kernel, device) and regimes(kernel, device)]
+    until, number = time.monotonic() + seconds, 0
+    while able and time.monotonic() < until:
+        dice = np.random.default_rng([seed, number])
+        some = [able[dice.integers(len(able))] for _ in range(dice.integers(1, 4))]
+        jobs = [(kernel, _varied(kernel, device, dice)) for kernel in some]
+        if dice.integers(3):
+            in_a_row(backend, device, jobs, (seed, number), times=IN_A_ROW)
+            told = "in a row: " + ", ".join(f"{kernel.label} {brief(problem)}" for kernel, problem in jobs)
+        else:
+            kernel, problem = jobs[0]
+            seconds_of = [x for x in able if (x.dtype, x.inputs) == (kernel.dtype, ())]
+            second = seconds_of[dice.integers(len(seconds_of))] if seconds_of else None
+            if not chain(backend, device, kernel, problem, (seed, number), second=second):
+                number += 1
+                continue
+            told = f"chain: {kernel.label} {brief(problem)}" + (f", {second.label}" if second else "")
+        yield told
+        number += 1
+
+
+def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
+    """A product of one of the regimes, or one near to it."""
+    found = list(regimes(kernel, device).values())
+    problem = found[dice.integers(len(found))]
+    if dice.integers(2):
+        return problem
+    m, n, k = (max(8, int(size * dice.uniform(0.5, 1.5)) // 8 * 8) if size > 8 else size
+               for size in (problem.m, problem.n, problem.k))  # fmt: skip
+    return replace(problem, m=m, n=n, k=k)

@@ -1,0 +1,1 @@
+"""What `gemm tune` does: search for the parameters of kernels, and calibrate the cost model."""

@@ -1,0 +1,155 @@
+"""Fits the cost model to this machine: times products of many classes and says by how much they were mispredicted.
+
+First host operands on each device, then resident ones by the kernels that are predicted to be the soonest: the classes
+that programs ask for most before the others, each a few times, the least counts. See gemm.select.calibration.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gemm.backends import registry
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.plan import Candidate
+from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.select import calibration, choice, late_verification, measure
+from gemm.select.verify.samples import random_matrix
+
+SQUARES = (512, 1024, 256, 2048, 4096, 128)
+OTHERS = (
+    (1, 64, 4096, 4096), (1, 4096, 4096, 64), (64, 128, 128, 128), (1, 256, 256, 16384), (1, 16, 2048, 2048),
+    (1, 4096, 64, 1024), (1, 512, 512, 64), (1, 2048, 2048, 256), (512, 32, 32, 32), (1, 1, 4096, 4096),
+    (1, 128, 2048, 512), (1, 2048, 128, 512), (16, 512, 512, 64), (1, 4096, 16, 256),
+)  # fmt: skip
+SHAPES = (*((1, n, n, n) for n in SQUARES), *OTHERS)
+"""(batch, m, n, k), the most wanted first."""
+TINY = ((1, 8, 8, 8), (1, 256, 4, 8), (1, 16, 256, 4), (16, 8, 32, 8))
+"""Besides, resident on a device that is a CPU: by how soon its runtime starts a group kernels differ as much as such a
+product takes."""
+TYPES = ("float32", "float64", "float16", "int8")
+"""Of operands; int8 ones give int32."""
+SHARE = 0.01
+"""Of the time there is, what a product of one class may take; it is computed some five times."""
+VERIFYING, VERIFIED = 8.0, 0.3
+"""Seconds that there must be for kernels to be verified that nothing has chosen before, and the share of them in which
+that may begin."""
+NEAR, LITTLE = 1.5, 1e-5
+"""Resident operands: kernels that are predicted to take up to so many times the least, and so many seconds more, are
+timed, `MOST` at most."""
+MOST = 3
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What has just become known: of `problem` on `device`, and by which kernel; `error` is measured ÷ predicted."""
+
+    problem: Problem
+    device: Device
+    kernel: str
+    seconds: float
+    error: float
+
+
+def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
+    """Time and correct until `until`, by time.monotonic(), or all is done; what was found is kept at the end.
+
+    What was fitted before goes on to count for classes that there was no time for.
+    """
+    table: calibration.Table = {whose: dict(known) for whose, known in calibration.fitted().items()}
+    calibration.forget()
+    start = time.monotonic()
+    patience = SHARE * (until - start)
+    cases = [
+        (device, _problem(device, dtype, resident, shape))
+        for dtype, resident in product(TYPES, (False, True))
+        for shape in (*(TINY if resident else ()), *SHAPES)
+        for device in devices
+        if device.kind == "cpu" or shape not in TINY
+    ]
+    try:
+        if until - start > VERIFYING:
+            for device in devices:
+                fields = (_able(device, problem) for where, problem in cases if where == device)
+                soonest = (able[0].kernel for able in fields if able)
+                late_verification.verify(
+                    (kernel for kernel in soonest if kernel.late), device, start + VERIFIED * (until - start)
+                )
+        for device, problem in cases:
+            if time.monotonic() >= until:
+                return
+            for found, at in _fitted(device, problem, patience):
+                table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
+                yield found
+    finally:
+        calibration.keep(table)
+
+
+def _problem(device: Device, dtype: str, resident: bool, shape: tuple[int, int, int, int]) -> Problem:
+    batch, m, n, k = shape
+    result = "int32" if dtype == "int8" else dtype
+    inputs = (dtype, dtype) if result != dtype else ()
+    return Problem(result, m, n, k, batch, inputs=inputs, device=device.key if resident else "host")
+
+
+def _able(device: Device, problem: Problem) -> list[Candidate]:
+    """What can compute it, the soonest first."""
+    held_by = device if problem.device != "host" else None
+    try:
+        field = choice.candidates(problem, device.key, held_by=held_by)
+    except (BackendUnavailable, TypeError, ValueError):
+        return []
+    return sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
+
+
+def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple[Fit, calibration.Subject]]:
+    resident = problem.device != "host"
+    able = _able(device, problem)
+    able = [c for c in able if not c.kernel.late or (late_verification.record(c.kernel, device) or {}).get("ok")]
+    most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
+    near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
+    if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
+        return
+    try:
+        operands = _operands(device, problem, resident)
+    except (MemoryError, KernelFailed, TypeError):
+        return
+    for candidate in near:
+        try:
+            seconds = _seconds(candidate, problem, operands, patience)
+        except (MemoryError, KernelFailed):
+            continue
+        model = (candidate.seconds or 0.0) / candidate.factor
+        error = math.exp(calibration.error(seconds, model))
+        whose = calibration.subject(candidate.kernel, device, problem)
+        yield Fit(problem, device, candidate.kernel.name, seconds, error), whose
+
+
+def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]:
+    stack = (problem.batch,) if problem.batch > 1 else ()
+    dice = np.random.default_rng(problem.n)
+    kinds = [np.dtype(name) for name in problem.inputs or (problem.dtype, problem.dtype)]
+    a, b = (
+        random_matrix(dice, kind, (*stack, *size))
+        for kind, size in zip(kinds, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
+    )
+    arrays: list[Any] = [a, b, np.empty((*stack, problem.m, problem.n), problem.dtype)]
+    return [registry.backend(device.backend).to_device(x, device) for x in arrays] if resident else arrays
+
+
+def _seconds(candidate: Candidate, problem: Problem, given: Sequence[Operand], patience: float) -> float:
+    """The least of some runs, a row of them where they are short."""
+    backend = registry.backend(candidate.device.backend)
+    launch = backend.launcher(candidate.kernel, candidate.device, problem)
+    run: Callable[[], Any] = measure.again(launch, *given)
+    if not isinstance(given[0], DeviceView):
+        return measure.best_of(run)
+    once = measure.best_of(lambda: measure.finished(backend, candidate.device, run, 1), 1)
+    row = max(1, min(20, round(patience / 8 / once)))
+    return measure.best_of(lambda: measure.finished(backend, candidate.device, run, row)) / row

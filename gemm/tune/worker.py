@@ -1,0 +1,193 @@
+"""The tuner's child, `python -m gemm.tune.worker`: checks a candidate and times it beside the best so far."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gemm.backends import registry
+from gemm.catalog import BY_NAME, Kernel
+from gemm.core.backend import Backend, Launch
+from gemm.core.errors import KernelFailed
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.select import measure
+from gemm.select.tuning_records import HERE
+from gemm.select.verify.samples import random_matrix, types_of
+from gemm.select.verify.single import Mismatch
+from gemm.select.verify.suite import quick
+from gemm.select.worker import Line, serve
+from gemm.tune.search import BETTER
+
+ROUNDS = 9
+SAMPLE = 2e-3
+"""Seconds that a sample should last at least: shorter products are repeated within it."""
+HOPELESS = 2.0
+"""How many times as slow as the best a candidate may be before no more time is spent on it."""
+_POISON = 0xA5
+_CHECKED = 64  # rows, and matrices of a batch, whose every element is compared
+
+
+class Stage:
+    """Resident operands of one shape: integers to check with, fractions to time with."""
+
+    def __init__(
+        self, backend: Backend, device: Device, dtype: np.dtype[Any], types: tuple[np.dtype[Any], ...],
+        shape: tuple[int, ...], layout: str,
+    ) -> None:  # fmt: skip
+        self.backend, self.device, self.dtype = backend, device, dtype
+        self.batch, self.m, self.n, self.k = shape
+        self.lead = (self.batch,) if self.batch > 1 else ()
+        dice = np.random.default_rng(shape)
+        sizes = ((self.m, self.k), (self.k, self.n))
+
+        def made(draw: Callable[..., np.ndarray]) -> list[np.ndarray]:
+            return [
+                draw(dice, own, (*self.lead, *(size[::-1] if flip == "T" else size)))
+                for own, size, flip in zip(types, sizes, layout, strict=True)
+            ]
+
+        def turned(given: list[Operand]) -> list[Any]:
+            return [x.swapaxes(-1, -2) if isinstance(x, np.ndarray) and flip == "T" else
+                    x.mT if isinstance(x, DeviceView) and flip == "T" else x
+                    for x, flip in zip(given, layout, strict=True)]  # fmt: skip
+
+        whole, fractions = made(_signs), made(random_matrix)
+        self.exact = turned([*whole])
+        self.whole, self.fractions = (turned([self.sent(x) for x in given]) for given in (whole, fractions))
+        self.out = self.sent(np.empty((*self.lead, self.m, self.n), self.dtype))
+        self.problem = Problem(
+            self.dtype.name, self.m, self.n, self.k, self.batch, layout + "N",
+            inputs=() if set(types) == {dtype} else tuple(each.name for each in types),
+            device=device.key if isinstance(self.out, DeviceView) else "host",
+        )  # fmt: skip
+
+    def sent(self, array: np.ndarray) -> Operand:
+        """`array` where the backend computes."""
+        try:
+            return self.backend.to_device(array, self.device)
+        except TypeError:
+            return array
+
+    def launch(self, kernel: Kernel) -> Launch:
+        return self.backend.launcher(kernel, self.device, self.problem)
+
+    def check(self, kernel: Kernel, launch: Launch) -> None:
+        """Raise Mismatch unless `launch` computes the exact product, and nothing but that, in the midst of a frame."""
+        shape = (*self.lead, self.m + 2, (self.n + 2) * self.dtype.itemsize)
+        frame = np.full(shape, _POISON, np.uint8).view(self.dtype)
+        sent = self.sent(frame)
+        window: Operand
+        if isinstance(sent, DeviceView):
+            inner = (*self.lead, self.m, self.n)
+            window = replace(sent, offset=sent.offset + sum(sent.strides[-2:]), shape=inner)
+        else:
+            window = sent[..., 1:-1, 1:-1]
+        a, b = self.whole
+        launch(a, b, None, window, 1, 0)
+        back = self.backend.to_host(sent) if isinstance(sent, DeviceView) else frame
+        result = back[..., 1:-1, 1:-1]
+        some = np.unique(np.linspace(0, self.m - 1, min(self.m, _CHECKED)).astype(int))
+        few = (np.unique(np.linspace(0, self.batch - 1, min(self.batch, _CHECKED)).astype(int)),) if self.lead else ()
+        left, right = (x[few] if few else x for x in self.exact)
+        wide = np.result_type(self.dtype, np.float64)
+        exact = matmul(left[..., some, :].astype(wide), right.astype(wide))
+        exact = (exact.astype(np.int64) if self.dtype.kind in "iu" else exact).astype(self.dtype)
+        within = (result[few] if few else result)[..., some, :]
+        # What is not compared is a whole number that such a sum may have: poison is none.
+        plausible = np.all((np.rint(result) == result) & (np.abs(result) <= 2 * self.k))
+        if not np.array_equal(within, exact) or not plausible:
+            raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} is wrong")
+        result.view(np.uint8)[...] = _POISON
+        if not np.all(back.view(np.uint8) == _POISON):
+            raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
+
+    def repeated(self, launch: Launch) -> Callable[[int], float]:
+        """What takes the seconds of a product by `launch`: the mean of so many in a row."""
+        a, b = self.fractions
+        run = measure.again(launch, a, b, self.out)
+
+        def sample(times: int) -> float:
+            start = time.perf_counter()
+            measure.finished(self.backend, self.device, run, times)
+            return (time.perf_counter() - start) / times
+
+        return sample
+
+
+def _signs(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """-1, 0 and 1: every partial sum of their products is exact in float32, so that any order gives the same."""
+    low = 0 if dtype.kind == "u" else -1
+    values: np.ndarray = dice.integers(low, 2, shape).astype(dtype)
+    return values
+
+
+_stage = lru_cache(maxsize=1)(Stage)
+
+
+def answer(request: Line) -> Iterator[Line]:
+    """Check and time `kernel` with `params`, in turns with `against` (params or null), for about `budget` seconds.
+
+    The best one yet must pass gemm.select.verify's short cases, too, unless it is `verified`.
+
+    A request without a kernel only loads the device. The answer announces its stages, {"step": "begin", "what": ...},
+    and ends with {"step": "trial", "seconds", "ratio" (to `against`, or null)}, or with "failed", the cause, instead.
+    """
+    name = request["device"]
+    backend = registry.backend(name.partition(":")[0])
+    device = next(device for device in backend.devices() if device.key == name)
+    if "kernel" not in request:
+        return
+    row = BY_NAME[request["kernel"]]
+    try:
+        yield from _tried(backend, device, row, request)
+    except (KernelFailed, MemoryError, Mismatch) as error:
+        local = isinstance(error, MemoryError) or (isinstance(error, KernelFailed) and error.memory)
+        yield {"step": "trial", "failed": f"{HERE if local else ''}{error}"}
+
+
+def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iterator[Line]:
+    kernel = row.tuned(request["params"])
+    dtype, types = types_of(row)
+    stage = _stage(backend, device, dtype, tuple(types), tuple(request["shape"]), request["layout"])
+    yield {"step": "begin", "what": "built"}
+    launch = stage.launch(kernel)
+    against = None if request["against"] is None else stage.launch(row.tuned(request["against"]))
+    yield {"step": "begin", "what": "checked"}
+    stage.check(kernel, launch)
+    yield {"step": "begin", "what": "timed"}
+    seconds, ratio = _timed(stage, launch, against, request["stop"], request["budget"])
+    if not request["verified"] and (ratio is None or ratio < BETTER):
+        yield {"step": "begin", "what": "verified"}
+        quick(backend, kernel, device)
+    yield {"step": "trial", "seconds": seconds, "ratio": ratio}
+
+
+def _timed(
+    stage: Stage, launch: Launch, against: Launch | None, stop: float | None, budget: float
+) -> tuple[float, float | None]:
+    """Median seconds, and the median over rounds of the ratio to `against`; two looks suffice at what is hopeless."""
+    field = [stage.repeated(each) for each in (launch, against) if each is not None]
+    ending = time.perf_counter() + budget
+    rounds = [[sample(1) for sample in field]]
+    times = [max(1, round(SAMPLE / max(took, 1e-7))) for took in rounds[0]]
+    forth = range(len(field))
+    while len(rounds) <= ROUNDS and (len(rounds) < 2 or time.perf_counter() < ending):
+        took = {at: field[at](times[at]) for at in (reversed(forth) if len(rounds) % 2 else forth)}
+        rounds.append([took[at] for at in forth])
+        if all(each[0] > HOPELESS * min(each[-1], stop or math.inf) for each in rounds):
+            break
+    del rounds[0]  # of single products, some of which are too short
+    seconds = statistics.median(took[0] for took in rounds)
+    return seconds, None if against is None else statistics.median(took[0] / took[1] for took in rounds)
+
+
+if __name__ == "__main__":
+    serve(answer)
