@@ -1,6 +1,6 @@
 """The size and the shape of the code, from a checkout: the table that docs/architecture.md sets goals for.
 
-    python benchmarks/house.py [--json FILE]
+    python benchmarks/house.py [--json FILE | --picture]
 
 Tokens are Python's, without comments, strings and layout. Circles are strongly connected groups of modules, or of the
 top folders and modules of gemm; an import inside a function counts, one for type checkers does not. Calls are those of
@@ -97,6 +97,19 @@ def folded(graph: Graph) -> Graph:
     return found
 
 
+def picture() -> str:
+    """Which folder of gemm imports which, a line a folder, those that import most of the others first."""
+    graph = {name.removeprefix("gemm."): others for name, others in folded({m: imports(m) for m in MODULES}).items()}
+    below = {name: sorted(other.removeprefix("gemm.") for other in others) for name, others in graph.items()}
+    below = {name: others for name, others in below.items() if not name.startswith("__") and name != "gemm"}
+
+    def height(name: str) -> int:
+        return 1 + max(map(height, below[name]), default=0)
+
+    order = sorted(below, key=lambda name: (-height(name), name))
+    return "\n".join(f"{name:10} → {' '.join(sorted(below[name], key=order.index)) or 'nothing'}" for name in order)
+
+
 def functions() -> list[tuple[str, int, int]]:
     """(name, lines, parameters) of every function in gemm."""
     found = []
@@ -159,7 +172,11 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--picture", action="store_true", help="print which folder imports which")
     options = parser.parse_args()
+    if options.picture:
+        print(picture())
+        return 0
     found = measured()
     for name, value in found.items():
         shown = len(value) if isinstance(value, list) else value
