@@ -21,28 +21,31 @@ INTRODUCTION = """# Adreno
 
 <!-- Made by docs/make_adreno_table.py: change that. -->
 
-This page shows what a compiler makes of the OpenCL kernels for Adreno GPUs. It is for engineers who change these kernels,
-and for users who want to know what to expect: nobody has run the kernels on an Adreno GPU yet. Read the tables after the
-definition of their columns.
+This page shows what a compiler makes of the OpenCL kernels for Adreno GPUs. It is for engineers who change these
+kernels, and for users who want to know what to expect: nobody has run the kernels on an Adreno GPU yet. Read the
+definition of the columns first, then the tables.
 
 All rows use [one source](../kernels/opencl/adreno/gemm_adreno.cl). A kernel reads each operand either from a buffer,
-through the L2 cache, or from an RGBA image, through the texture cache. Two caches can then feed the ALUs at the same time.
+through the L2 cache, or from an RGBA image, through the texture cache. Two caches can then feed the ALUs at the same
+time.
 
-| part of a row's name | meaning |
-|---|---|
-| `image`, `images` | one operand, or both, are images |
-| `turned` | A is stored transposed, so that one load reads four rows of A for one k. If A is transposed or in Fortran order on the device, and its sizes are multiples of the tile's, the kernel reads A in place |
-| `half` | float16 is summed in float16, only for `precision="medium"`. All other float16 products are summed in float32 |
+The names of the rows have these parts:
+
+- `image`, `images`: one operand, or both operands, are images.
+- `turned`: A is stored transposed, so that one load reads four rows of A for one k. If A is transposed or in Fortran
+  order on the device, and its sizes are multiples of the tile's, the kernel reads A in place.
+- `half`: float16 is summed in float16, only for `precision="medium"`. All other float16 products are summed in float32.
 
 The numbers come from a compiler, not from a device: no kernel was run, and caches are not modelled. They describe the
 main loop as Mesa's ir3 compiler translates it. Qualcomm's own compiler has the same instructions and registers, but
 another optimiser.
 
-| column | meaning |
-|---|---|
-| slots | issue slots for each multiply-add, including waiting. A float16 multiply-add counts half, because the ALUs compute two at the same time. The minimum is 1 in float32 and 0.5 in float16 |
-| memory | memory instructions for each multiply-add |
-| waves | the number of waves for which there are enough registers. More waves hide more of the latency of loads |
+Each cell of the tables has three numbers:
+
+- *slots*: issue slots for each multiply-add, including waiting. A float16 multiply-add counts half, because the ALUs
+  compute two at the same time. The minimum is 1 in float32 and 0.5 in float16.
+- *memory*: memory instructions for each multiply-add.
+- *waves*: the number of waves for which there are enough registers. More waves hide more of the latency of loads.
 
 Two parts of the source determine the number of waves: how a step along k stores its vectors, and how the epilogue
 computes addresses. With one macro for each element, the epilogue made the compiler keep the addresses of all TM × TN
@@ -51,11 +54,11 @@ incremented, the epilogue is half as long, and the registers of the loop determi
 
 CLBlast uses the parameters of its database for the GPU. Both peers are compiled with their own options for that GPU.
 
-The kernels use no cl_qcom_* extensions. No available compiler supports `qcom_reqd_sub_group_size`, and only a device can
-show whether half or full waves are faster. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a whole
-context. They raise the clock rate, and thereby the temperature, or give the program priority over other programs. The
-application must decide that. gemm multiplies an application's arrays in the application's own context, which may have
-these hints.
+The kernels use no cl_qcom_* extensions. No available compiler supports `qcom_reqd_sub_group_size`, and only a device
+can show whether half or full waves are faster. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a
+whole context. They raise the clock rate, and thereby the temperature, or give the program priority over other
+programs. The application must decide that. gemm multiplies an application's arrays in the application's own context,
+which may have these hints.
 """
 
 

@@ -68,8 +68,8 @@ CUDA = """## On CUDA
 
 `python benchmarks/cuda_vs_cublas.py` measures these, compared with the fastest of cuBLAS through PyTorch, CuPy and
 cublasLt, in the same memory on the same stream. With `precision="high"`, gemm sums float32 from several narrower
-products on tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions) explains
-where gemm is slower, and why.
+products on tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions)
+explains where gemm is slower, and why.
 """
 ODD = """bfloat16 products whose rows are not aligned, in TFLOP/s:
 """
