@@ -21,30 +21,44 @@ INTRODUCTION = """# Adreno
 
 <!-- Made by docs/make_adreno_table.py: change that. -->
 
-All rows come from [one source](../kernels/opencl/adreno/gemm_adreno.cl). Each operand is read from a buffer, through
-the L2 cache, or from an RGBA image, through the texture cache, so that two caches can feed the ALUs at once. *Turned*:
-A lies as its transpose does, so that one load brings four rows of it for one k; on the device, A transposed or in
-Fortran's order is read where it is, if its sizes are multiples of the tile's. *Half*: float16 summed in float16, for
-`precision="medium"` alone; all other float16 products are summed in float32.
+This page shows what a compiler makes of the OpenCL kernels for Adreno GPUs. It is for engineers who change these
+kernels, and for users who want to know what to expect: nobody has run the kernels on an Adreno GPU yet. Read the
+definition of the columns first, then the tables.
 
-The figures below are a compiler's, not a device's: nothing was run, and caches are not modelled. They are of the main
-loop, as Mesa's ir3 compiler makes it; Qualcomm's own has the same instructions and registers, but another optimiser.
+All rows use [one source](../kernels/opencl/adreno/gemm_adreno.cl). A kernel reads each operand either from a buffer,
+through the L2 cache, or from an RGBA image, through the texture cache. Two caches can then feed the ALUs at the same
+time.
 
-- *slots*: issue slots for each multiply-add, waiting included; a multiply-add in half counts half, for the ALUs do two
-  at a time. 1 is the least in float32, 0.5 in half.
+The names of the rows have these parts:
+
+- `image`, `images`: one operand, or both operands, are images.
+- `turned`: A is stored transposed, so that one load reads four rows of A for one k. If A is transposed or in Fortran
+  order on the device, and its sizes are multiples of the tile's, the kernel reads A in place.
+- `half`: float16 is summed in float16, only for `precision="medium"`. All other float16 products are summed in float32.
+
+The numbers come from a compiler, not from a device: no kernel was run, and caches are not modelled. They describe the
+main loop as Mesa's ir3 compiler translates it. Qualcomm's own compiler has the same instructions and registers, but
+another optimiser.
+
+Each cell of the tables has three numbers:
+
+- *slots*: issue slots for each multiply-add, including waiting. A float16 multiply-add counts half, because the ALUs
+  compute two at the same time. The minimum is 1 in float32 and 0.5 in float16.
 - *memory*: memory instructions for each multiply-add.
-- *waves*: those that the registers leave room for; more of them hide more of the loads' latency.
+- *waves*: the number of waves for which there are enough registers. More waves hide more of the latency of loads.
 
-Two things of the source decide the waves: how a step holds its vectors, and how the end works out addresses. Written as
-one macro an element, the end made the compiler keep the addresses of all TM × TN elements at once, and took the room of
-half of the waves where the loop has few registers; along pointers that walk it is half as long, and the loop's own
-registers decide.
+Two parts of the source determine the number of waves: how a step along k stores its vectors, and how the epilogue
+computes addresses. With one macro for each element, the epilogue made the compiler keep the addresses of all TM × TN
+elements at the same time. If the loop needs few registers, this halved the number of waves. With pointers that are
+incremented, the epilogue is half as long, and the registers of the loop determine the number.
 
-CLBlast is tuned as its database says for the GPU; both peers are compiled as they build themselves there. Extensions of
-cl_qcom_* are not used. No compiler at hand knows `qcom_reqd_sub_group_size`, and whether half or full waves are faster
-only a device can tell. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a whole context: they raise
-clocks, and so heat, or put a program before others, whatever it multiplies. That is the application's to decide, and
-gemm multiplies in an application's own context, made with such hints, when given its arrays.
+CLBlast uses the parameters of its database for the GPU. Both peers are compiled with their own options for that GPU.
+
+The kernels use no cl_qcom_* extensions. No available compiler supports `qcom_reqd_sub_group_size`, and only a device
+can show whether half or full waves are faster. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a
+whole context. They raise the clock rate, and thereby the temperature, or give the program priority over other
+programs. The application must decide that. gemm multiplies an application's arrays in the application's own context,
+which may have these hints.
 """
 
 
@@ -74,8 +88,11 @@ def document(file: Path) -> str:
     unbeaten = [f"{row['peer']} ({row['sums']} sums) on {GPUS[row['gpu']]}"
                 for row in record["verdict"] if row["ours"] is None]  # fmt: skip
     if unbeaten:
-        text = "No kernel of ours has fewer slots, no more memory instructions and as many waves as: "
-        parts.append(f"## Where we fall short\n\n{text}{', '.join(unbeaten)}.\n")
+        text = (
+            "For these peers, no gemm kernel has fewer slots, at most as many memory instructions "
+            "and at least as many waves: "
+        )
+        parts.append(f"## Where gemm is slower\n\n{text}{', '.join(unbeaten)}.\n")
     source = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else file.name
     link = f"[{source}](../{source})" if file.is_relative_to(ROOT) else source
     parts.append(f"Recorded on {record['date']} at {record['commit']}: {link}\n")

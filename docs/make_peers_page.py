@@ -34,46 +34,53 @@ SHAPES = (*((0, s, s, s) for s in (512, 1024, 2048, 4096, 8192)), (0, 64, 4096, 
           (64, 128, 128, 128))  # fmt: skip
 """(batch, m, n, k) of the table of CUDA's products; the chart and the record have all."""
 
-INTRODUCTION = """# Beside other libraries
+INTRODUCTION = """# Compared with other libraries
 
 <!-- Made by docs/make_peers_page.py from benchmarks/results: change those. -->
 
-Figures without a unit are *ratios*: the other library's time ÷ gemm's, for one product. Above 1 gemm is faster, below 1
-the other is. Contestants alternate round by round in one process, on the same number of threads and the same memory,
-and every result is checked; a ratio is the median over the rounds. *Best* is the ratio to whichever peer was the
-fastest for that product. Every run names its device, date and commit; on other devices, or with other versions, figures
-differ. What was not run is not here: there are no figures of Adreno and Intel GPUs, of Arm, of macOS or of Windows.
+This page compares gemm's speed with other libraries, from recorded runs, including products where gemm is slower. It is
+for users who choose a library. Read the table for your device first.
+
+Numbers without a unit are *ratios*: the other library's time ÷ gemm's time, for one product. Above 1 gemm is faster,
+below 1 the other library is faster. All libraries run in one process, in alternating rounds, on the same number of
+threads and the same memory, and every result is checked. A ratio is the median over the rounds. *Best* is the ratio to
+the library that was fastest for that product.
+
+Every run names its device, date and commit. On other devices, or with other versions, the numbers differ. There are no
+numbers for Adreno and Intel GPUs, Arm, macOS and Windows, because no run was recorded there.
 """
 CPU = """## On the CPU
 
-`python benchmarks/cpu_vs_peers.py`, after `pip install ".[peers]"`. Geometric means over the products of a family;
-*least* is the lowest ratio to the best peer, *behind* how many products are below 1. A dash: the library does not
-multiply that type, or was not there. The site's gallery has the same product by product.
+`python benchmarks/cpu_vs_peers.py` measures these, after `pip install ".[peers]"`. The numbers are geometric means over
+the products of a family. *Least* is the lowest ratio to the best library, and *behind* is the number of products with a
+ratio below 1. A dash means that the library does not multiply that type, or was not installed. The site's gallery has
+the same numbers for each product.
 """
-HIGH = """bfloat16 by AMX, with `precision="high"`, in the same form:
+HIGH = """bfloat16 with AMX and `precision="high"`, in the same form:
 """
 OPENCL = """## Through OpenCL
 
-`python benchmarks/opencl_vs_peers.py`: float32, whole products of operands on the device, beside CLBlast 1.5.3 with its
-database's parameters and with those that its tuners found on this device.
+`python benchmarks/opencl_vs_peers.py` measures these: float32, whole products of operands on the device, compared with
+CLBlast 1.5.3. CLBlast runs with the parameters of its database, and with the parameters that its tuners found on this
+device.
 """
 CUDA = """## On CUDA
 
-`python benchmarks/cuda_vs_cublas.py`: beside the quickest of cuBLAS through PyTorch, CuPy and cublasLt, in the same
-memory on the same stream. With `precision="high"` float32 is summed from several narrower products on tensor cores,
-beside cuBLAS's float32; with `"medium"` it is TF32, beside TF32. Why it falls short where it does is told in
-[CUDA](cuda.md#versions).
+`python benchmarks/cuda_vs_cublas.py` measures these, compared with the fastest of cuBLAS through PyTorch, CuPy and
+cublasLt, in the same memory on the same stream. With `precision="high"`, gemm sums float32 from several narrower
+products on tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions)
+explains where gemm is slower, and why.
 """
 ODD = """bfloat16 products whose rows are not aligned, in TFLOP/s:
 """
-AUTO = """## auto beside the best choice
+AUTO = """## auto compared with the best choice
 
-`python benchmarks/auto_regret.py`, on random products: the time of whom `backend="auto"` chose ÷ that of the best. 1 is
-a right choice; the median, what 95 of 100 products do not exceed, and the worst. Operands on the host, where a device
-is chosen, or in the memory of a device, where a kernel is. Runs called *tuned*, and that of the Zen 3, came after
-`gemm tune`.
+`python benchmarks/auto_regret.py` measures *regret* on random products: the time of the candidate that `backend="auto"`
+chose ÷ the time of the best candidate. 1 is a right choice. The columns are the median, the value that 95 of 100
+products do not exceed, and the worst value. For operands on the host, `auto` chooses a device; for operands in the
+memory of a device, it chooses a kernel. The runs called *tuned*, and the run on the Zen 3, came after `gemm tune`.
 """
-CALLS = """What a repeated product of 64 × 64 costs the host, in µs:
+CALLS = """Time that a repeated product of 64 × 64 takes on the host, in µs:
 """
 
 
@@ -128,7 +135,7 @@ def versions(run: str) -> str:
 
 
 def through_opencl() -> str:
-    return table(["product", "ours, TFLOP/s", "CLBlast", "CLBlast, tuned"], (
+    return table(["product", "gemm, TFLOP/s", "CLBlast", "CLBlast, tuned"], (
         [size(row), f"{row['gflops']['gemm'] / 1000:.3g}", ratio(row["ratios"]["CLBlast"]),
          ratio(row["ratios"]["CLBlast, tuned"])]
         for row in read("OpenCL")["results"]
