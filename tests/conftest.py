@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -34,13 +33,14 @@ from conformance.prepared import prepared
 from conformance.repeated import pending, repeated
 from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
+from helpers import emulate, forget_drivers
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.cuda import api, compiler
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.backends.cuda.launch import Launcher
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
+from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW, Device
 from gemm.extras.batching import Batch
 from gemm.select.candidates import unavailable
@@ -354,20 +354,18 @@ class KernelReport:
 @pytest.fixture(params=["late", "early"])
 def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
-    try:
-        settings = cuda_machine.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    for name, value in {**settings, "CUDA_MACHINE_ASYNC": request.param}.items():
-        monkeypatch.setenv(name, value)
-    _forget()
+    emulate(monkeypatch, ASYNC=request.param)
     yield CudaBackend().devices()[0]
-    _forget()
+    forget_drivers()
 
 
-def _forget() -> None:
-    for cached in (api.cuda, compiler.compilers, compiler.compiler):
-        cached.cache_clear()
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The package's cache, which is empty."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    disk_cache.cache_dir.cache_clear()
+    yield tmp_path / "cache"
+    disk_cache.cache_dir.cache_clear()
 
 
 @pytest.fixture

@@ -1,12 +1,9 @@
 """benchmarks/adreno_static.py reads a compiler's answer and the peers' sources right. The compiler is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,7 +41,7 @@ const DatabaseEntry XgemmSingle = {
 
 
 @pytest.fixture
-def peers(tmp_path: Path) -> tuple[str, ...]:
+def peers(tmp_path):
     """Folders like CLBlast's and llama.cpp's, as arguments."""
     kernels, database = tmp_path / "c/src/kernels", tmp_path / "c/src/database/kernels/xgemm"
     llama = tmp_path / "l/src/ggml-opencl/kernels"
@@ -59,7 +56,7 @@ def peers(tmp_path: Path) -> tuple[str, ...]:
     return "--clblast", str(tmp_path / "c"), "--llama", str(tmp_path / "l")
 
 
-def run(tmp_path: Path, *arguments: str, mads: int = 128, peer_waves: int = 4) -> subprocess.CompletedProcess[str]:
+def run(tmp_path, *arguments, mads=128, peer_waves=4):
     tool = tmp_path / "tool"
     tool.write_text(TOOL.format(python=sys.executable, log=str(tmp_path / "log"), mads=mads, peer_waves=peer_waves))
     tool.chmod(0o755)
@@ -67,11 +64,11 @@ def run(tmp_path: Path, *arguments: str, mads: int = 128, peer_waves: int = 4) -
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_figures_and_verdict(tmp_path: Path, peers: tuple[str, ...]) -> None:
+def test_figures_and_verdict(tmp_path, peers):
     file = tmp_path / "out.json"
     done = run(tmp_path, "--gpus", "630,740", *peers, "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert set(document) == {"format", "date", "commit", "rows", "verdict"}
     mine = [row for row in document["rows"] if row["by"] == "gemm"]
     assert [row["kernel"] for row in mine] == 2 * [row.name for row in ROWS]
@@ -89,13 +86,13 @@ def test_figures_and_verdict(tmp_path: Path, peers: tuple[str, ...]) -> None:
     assert not any('R"(' in source or ')"' in source for kernel, _, source in calls if kernel == "Xgemm")
 
 
-def test_a_peer_that_is_not_beaten_is_told(tmp_path: Path, peers: tuple[str, ...]) -> None:
+def test_a_peer_that_is_not_beaten_is_told(tmp_path, peers):
     done = run(tmp_path, "--gpus", "740", *peers, peer_waves=6)
     assert done.returncode == 1
     assert done.stdout.count("not beaten on A740") == 5
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_an_error(tmp_path):
     done = run(tmp_path, "--gpus", "740", mads=0)
     assert (done.returncode, "no loop multiplies" in done.stderr) == (2, True)
     done = run(tmp_path, "--gpus", "740", "--llama", str(tmp_path))
@@ -103,7 +100,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert run(tmp_path, "--gpus", "900").returncode == 2
 
 
-def test_docs_are_those_of_the_record() -> None:
+def test_docs_are_those_of_the_record():
     done = subprocess.run([sys.executable, str(ROOT / "docs/make_adreno_table.py"), "--check"],
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr

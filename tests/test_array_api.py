@@ -1,9 +1,6 @@
 """The array API's namespace beside array_api_strict, which implements the standard and nothing else."""
 
-from __future__ import annotations
-
 import inspect
-from typing import Any
 
 import array_api_strict as strict
 import hypothesis.extra.numpy as arrays
@@ -24,12 +21,12 @@ STANDARD = sorted({*strict.__all__} - ITS_OWN)
 PRODUCTS = ("matmul", "tensordot", "vecdot", "matrix_transpose")
 
 
-def filled(shape: tuple[int, ...], dtype: str, start: int) -> np.ndarray:
+def filled(shape, dtype, start):
     """Small integers, whose products are exact in every type."""
     return ((np.arange(np.prod(shape, dtype=int)) + start) % 5).reshape(shape).astype(dtype)
 
 
-def same(name: str, *operands: np.ndarray, **options: Any) -> None:
+def same(name, *operands, **options):
     """xp's function does what the standard's does: its result, or an error where that has one."""
     try:
         expected = getattr(strict, name)(*map(strict.asarray, operands), **options)
@@ -42,24 +39,24 @@ def same(name: str, *operands: np.ndarray, **options: Any) -> None:
     np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
 
 
-def two(data: st.DataObject) -> tuple[str, str]:
+def two(data):
     """Types that the standard promotes: of one kind, or a real and a complex one."""
     kinds = data.draw(st.sampled_from([NUMBERS[:4], NUMBERS[4:7], NUMBERS[7:9], NUMBERS[7:]]))
     return data.draw(st.sampled_from(kinds)), data.draw(st.sampled_from(kinds))
 
 
 @pytest.mark.parametrize("name", STANDARD)
-def test_the_standards_names(name: str) -> None:
+def test_the_standards_names(name):
     assert hasattr(xp, name)
     assert name in dir(xp)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("module", ["", "linalg"])
-def test_signatures(name: str, module: str) -> None:
+def test_signatures(name, module):
     ours, theirs = (getattr(getattr(space, module) if module else space, name) for space in (xp, strict))
 
-    def shape(function: Any) -> list[tuple[Any, ...]]:
+    def shape(function):
         return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
     assert shape(ours) == shape(theirs)
@@ -67,7 +64,7 @@ def test_signatures(name: str, module: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_matmul(data: st.DataObject) -> None:
+def test_matmul(data):
     signature = data.draw(st.sampled_from(["(m,k),(k,n)->(m,n)", "(k),(k,n)->(n)", "(m,k),(k)->(m)", "(k),(k)->()"]))
     shapes = data.draw(arrays.mutually_broadcastable_shapes(signature=signature, max_dims=2, max_side=4, min_side=0))
     same("matmul", *map(filled, shapes.input_shapes, two(data), (0, 1)))
@@ -75,7 +72,7 @@ def test_matmul(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_any_two_shapes(data: st.DataObject) -> None:
+def test_any_two_shapes(data):
     operands = [
         filled(data.draw(arrays.array_shapes(min_dims=0, max_dims=3, max_side=3)), "float64", i) for i in (0, 1)
     ]
@@ -87,14 +84,14 @@ def test_any_two_shapes(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_vecdot(data: st.DataObject) -> None:
+def test_vecdot(data):
     shapes = data.draw(arrays.mutually_broadcastable_shapes(signature="(k),(k)->()", max_dims=2, max_side=4))
     same("vecdot", *map(filled, shapes.input_shapes, two(data), (0, 1)))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_tensordot(data: st.DataObject) -> None:
+def test_tensordot(data):
     shared = data.draw(arrays.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))
     before, after = (data.draw(arrays.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3)) for _ in "ab")
     left, right = two(data)
@@ -105,7 +102,7 @@ def test_tensordot(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3)])
-def test_matrix_transpose(shape: tuple[int, ...]) -> None:
+def test_matrix_transpose(shape):
     same("matrix_transpose", filled(shape, "float32", 0))
 
 
@@ -117,14 +114,14 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_made_is_an_array_of_gemm(name: str) -> None:
+def test_what_is_made_is_an_array_of_gemm(name):
     made = getattr(xp, name)(*MADE[name])
     for array in made if isinstance(made, list | tuple) else [made]:
         assert type(array) is gemm.Array
         assert array.__array_namespace__() is xp
 
 
-def test_asarray_keeps_options_and_copies_as_it_is_told() -> None:
+def test_asarray_keeps_options_and_copies_as_it_is_told():
     x = gemm.array(np.ones((2, 2), np.float32), backend="cpu")
     assert xp.asarray(x) is x
     assert xp.asarray(x, dtype=xp.float64).options == {"backend": "cpu"}

@@ -2,8 +2,6 @@
 
 And Intel's assembly is read rightly: intel_assembly/ has loops of our block_read_4x1, as its compiler wrote them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math
@@ -11,12 +9,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import cuda_machine
 import pytest
 
-from gemm.catalog import KERNELS, Kernel
+from gemm.catalog import KERNELS
 from gemm.core.problem import Problem
 from gemm.select import choice, probe
 
@@ -29,13 +26,13 @@ FAMILIES = {"square": PLAIN, "skinny": PLAIN, "batched": PLAIN, "dtypes": PLAIN,
 PEERS = {"numpy", "openblas"}
 
 
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(script, *arguments):
     command = [sys.executable, str(ROOT / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory):
     """The file of a quick run against NumPy, at both levels."""
     pytest.importorskip("threadpoolctl", reason="it sets NumPy's threads")
     pytest.importorskip("gemm._cpu", reason="the CPU engine is what is compared")
@@ -47,8 +44,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_peer_comparison_writes_its_schema(recorded: Path) -> None:
-    document: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))
+def test_peer_comparison_writes_its_schema(recorded):
+    document = json.loads(recorded.read_text(encoding="utf-8"))
     assert set(document) == {
         "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "rounds", "sample_s",
         "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
@@ -67,8 +64,8 @@ def test_peer_comparison_writes_its_schema(recorded: Path) -> None:
     assert {row["family"] for row in document["results"]} == FAMILIES.keys() - left_out
 
 
-def test_peer_comparison_has_whole_rows(recorded: Path) -> None:
-    document: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))
+def test_peer_comparison_has_whole_rows(recorded):
+    document = json.loads(recorded.read_text(encoding="utf-8"))
     for row in document["results"]:
         assert set(row) == COMMON | FAMILIES[row["family"]]
         assert set(row["ratios"]) <= PEERS
@@ -84,7 +81,7 @@ def test_peer_comparison_has_whole_rows(recorded: Path) -> None:
         assert math.isclose(mean["best"], math.exp(sum(map(math.log, some)) / len(some)), rel_tol=1e-3)
 
 
-def test_peer_comparison_refuses_nonsense() -> None:
+def test_peer_comparison_refuses_nonsense():
     for wrong in (("--peers", "cublas"), ("--families", "round"), ("--library", "nameless"), ("--threads", "0"),
                   ("--shapes", "2x3")):  # fmt: skip
         done = run("benchmarks/cpu_vs_peers.py", *wrong)
@@ -92,10 +89,10 @@ def test_peer_comparison_refuses_nonsense() -> None:
         assert wrong[1] in done.stderr
 
 
-def test_cpu_chart(recorded: Path, tmp_path: Path) -> None:
+def test_cpu_chart(recorded, tmp_path):
     pytest.importorskip("matplotlib", reason="it draws the chart")
     chart, more = tmp_path / "cpu.svg", tmp_path / "more.json"
-    document: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))
+    document = json.loads(recorded.read_text(encoding="utf-8"))
     document["results"] = [row | {"dtype": "float64"} for row in document["results"] if row["family"] == "skinny"]
     more.write_text(json.dumps(document), encoding="utf-8")  # a type that lacks a family
     done = run("docs/make_cpu_chart.py", str(recorded), str(more), "--output", str(chart))
@@ -108,8 +105,8 @@ def test_cpu_chart(recorded: Path, tmp_path: Path) -> None:
     assert not chart.exists()
 
 
-def test_like_is_set_against_like(recorded: Path) -> None:
-    document: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))
+def test_like_is_set_against_like(recorded):
+    document = json.loads(recorded.read_text(encoding="utf-8"))
     if not {"gemm", "openblas"} <= document["peers"].keys():
         pytest.skip("it takes a C compiler, and NumPy's own OpenBLAS")
     for row in document["results"]:
@@ -119,8 +116,8 @@ def test_like_is_set_against_like(recorded: Path) -> None:
                 assert math.isclose(row["ratios"][peer], sorted(rounds)[len(rounds) // 2], rel_tol=1e-3)
 
 
-def test_roofs_are_measured(recorded: Path) -> None:
-    document: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))
+def test_roofs_are_measured(recorded):
+    document = json.loads(recorded.read_text(encoding="utf-8"))
     if "gemm" not in document["peers"]:
         pytest.skip("it takes a C compiler")
     assert all(rate > 0 for rates in document["read_gbs"].values() for rate in rates.values())
@@ -132,7 +129,7 @@ def test_roofs_are_measured(recorded: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def beside_cublas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def beside_cublas(tmp_path_factory):
     """What cuda_vs_cublas.py writes of tiny products on an emulated GPU, without cuBLAS."""
     try:
         gpu = cuda_machine.environment()
@@ -144,11 +141,10 @@ def beside_cublas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=os.environ | gpu)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_cublas_comparison_writes_its_schema(beside_cublas: dict[str, Any]) -> None:
+def test_cublas_comparison_writes_its_schema(beside_cublas):
     assert set(beside_cublas) == {
         "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "clocks", "rounds",
         "sample_s", "peers", "copy_gbs", "results", "calls", "transfers",
@@ -165,7 +161,7 @@ def test_cublas_comparison_writes_its_schema(beside_cublas: dict[str, Any]) -> N
     assert all(row["ratio"] > 0 for row in beside_cublas["transfers"])
 
 
-def test_cuda_chart(beside_cublas: dict[str, Any], tmp_path: Path) -> None:
+def test_cuda_chart(beside_cublas, tmp_path):
     pytest.importorskip("matplotlib", reason="it draws the chart")
     file, chart = tmp_path / "cublas.json", tmp_path / "cuda.svg"
     for row in beside_cublas["results"]:
@@ -180,7 +176,7 @@ def test_cuda_chart(beside_cublas: dict[str, Any], tmp_path: Path) -> None:
     assert not chart.exists()
 
 
-def test_cuda_forms_are_all_compiled_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_forms_are_all_compiled_in_turn(monkeypatch):
     """The ends of a row's architectures, and two forms at least; nothing twice; all architectures by some row."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     module = importlib.import_module("cuda_compile")
@@ -203,14 +199,14 @@ def test_cuda_forms_are_all_compiled_in_turn(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def intel(monkeypatch: pytest.MonkeyPatch) -> Any:
+def intel(monkeypatch):
     """benchmarks/intel_static.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("intel_static")
 
 
 @pytest.mark.parametrize(("device", "loop"), [("bdw", 44), ("tgllp", 46), ("dg2", 45)])
-def test_intel_loop_is_found(intel: Any, device: str, loop: int) -> None:
+def test_intel_loop_is_found(intel, device, loop):
     """Each generation ends a loop by another instruction: jmpi, while, goto."""
     text = (ROOT / "tests" / "intel_assembly" / f"{device}.asm").read_text(encoding="utf-8")
     listing = intel.assembly.parse(text)
@@ -229,7 +225,7 @@ def test_intel_loop_is_found(intel: Any, device: str, loop: int) -> None:
         intel.assembly.parse("L0:\n  nop\n")
 
 
-def test_intel_registers_are_those_that_hold_variables(intel: Any) -> None:
+def test_intel_registers_are_those_that_hold_variables(intel):
     declared = [
         "//.declare V1 (40)  rf=r size=64 type=f align=16 words (r8.0)",
         "//.declare V2 (41)  rf=r size=32 type=d alias=+0 align=16 words (r9.0)",
@@ -250,11 +246,11 @@ def test_intel_registers_are_those_that_hold_variables(intel: Any) -> None:
         ("mul (8|M0)  r60.0<1>:f  r60.0<8;8,1>:f  r72.0<8;8,1>:f", False),
     ],
 )
-def test_intel_multiply_adds_are_those_of_floats(intel: Any, text: str, counts: bool) -> None:
+def test_intel_multiply_adds_are_those_of_floats(intel, text, counts):
     assert intel.assembly.multiplies_floats(text) is counts
 
 
-def test_intel_faults_are_told(intel: Any) -> None:
+def test_intel_faults_are_told(intel):
     row = {"kernel": "sgemm_x", "device": "bdw", "share": 0.9, "spilled": 0, "auto": True}
     assert intel.faults([row]) == []
     assert len(intel.faults([row | {"spilled": 32}])) == 1
@@ -263,23 +259,22 @@ def test_intel_faults_are_told(intel: Any) -> None:
     assert intel.faults([row, row | {"kernel": "hgemm_x", "share": 0.1}]) == []
 
 
-def _intel_record() -> dict[str, Any]:
+def _intel_record():
     records = sorted((ROOT / "benchmarks" / "results").glob("*-intel-static/intel_static.json"))
     if not records:
         pytest.skip("source distributions carry no recorded runs")
-    found: dict[str, Any] = json.loads(records[-1].read_text(encoding="utf-8"))
-    return found
+    return json.loads(records[-1].read_text(encoding="utf-8"))
 
 
-def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+def _identity(row):
     return row["kernel"], row["device"], tuple(sorted(row["chosen"].items()))
 
 
-def _wanted(row: Kernel, device: str) -> tuple[Any, ...]:
+def _wanted(row, device):
     return row.name, device, tuple(sorted(row.chosen.items()))
 
 
-def test_intel_record_is_of_rows_that_are_there_and_none_spills(intel: Any) -> None:
+def test_intel_record_is_of_rows_that_are_there_and_none_spills(intel):
     """Of the catalog and of gemm/tuned as they are now. A row that is new need not be recorded yet."""
     record = _intel_record()
     found = {_identity(row): row for row in record["rows"]}
@@ -288,7 +283,7 @@ def test_intel_record_is_of_rows_that_are_there_and_none_spills(intel: Any) -> N
     assert intel.faults(record["rows"]) == []
 
 
-def test_intel_values_that_are_shipped_are_better_by_the_record(intel: Any) -> None:
+def test_intel_values_that_are_shipped_are_better_by_the_record(intel):
     record = _intel_record()
     tuned = [row for row in record["rows"] if row["chosen"]]
     plain = {_identity(row): row for row in record["rows"]}
@@ -299,9 +294,7 @@ def test_intel_values_that_are_shipped_are_better_by_the_record(intel: Any) -> N
 
 @pytest.mark.parametrize(("dtype", "goal"), [("float32", 0.85), ("float16", 0.75)])
 @pytest.mark.parametrize("device", ["bdw", "skl", "icllp", "tgllp", "dg2"])
-def test_auto_takes_the_best_row_on_intel_gpus(
-    intel: Any, monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, goal: float
-) -> None:
+def test_auto_takes_the_best_row_on_intel_gpus(intel, monkeypatch, device, dtype, goal):
     """With all rows verified, and as fast as their loops' shares of multiply-adds say."""
     record = _intel_record()
     gpu = intel.gpu(device)
@@ -325,13 +318,13 @@ def test_auto_takes_the_best_row_on_intel_gpus(
         assert (found.kernel.params["KV"], found.origin) == wanted
 
 
-def test_intel_table_is_that_of_the_record() -> None:
+def test_intel_table_is_that_of_the_record():
     _intel_record()  # where there is one
     done = run("docs/make_intel_table.py", "--check")
     assert done.returncode == 0, done.stderr
 
 
-def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
+def test_hybrid_is_set_beside_both_sides_alone(tmp_path):
     file = tmp_path / "hybrid.json"
     options = "--sizes", "64,128,20000", "--rounds", "3", "--sample", "0.0005", "--limit", "60"
     options += "--dtypes", "float32,float64,complex128"  # the last one: no OpenCL device multiplies it
@@ -339,7 +332,7 @@ def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
     if "no device beside the CPU" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-hybrid/2"
     assert {(row["n"], row["dtype"]) for row in document["results"]} == {
         (n, dtype) for n in (64, 128) for dtype in ("float32", "float64")
@@ -356,7 +349,7 @@ def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
     assert any(row["within"] for row in document["results"]) == ("* within 10 times of each other" in done.stdout)
 
 
-def test_the_house_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_house_is_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     house = importlib.import_module("house")
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
@@ -364,12 +357,12 @@ def test_the_house_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert house.calls()["repeated"] == (0, 0, 0)
 
 
-def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
+def test_regret_is_that_of_what_auto_chose(tmp_path):
     file = tmp_path / "regret.json"
     options = "--problems", "8", "--rounds", "3", "--sample", "0.0005", "--work", "1e7", "--memory", "1e7"
     done = run("benchmarks/auto_regret.py", *options, "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-auto-regret/1"
     assert 0 < len(document["results"]) <= 8
     for row in document["results"]:
@@ -382,7 +375,7 @@ def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
     assert "Where auto lost most" in done.stdout
 
 
-def test_recorded_choices_are_replayed(tmp_path: Path) -> None:
+def test_recorded_choices_are_replayed(tmp_path):
     pytest.importorskip("ml_dtypes", reason="some were of bfloat16")
     folder = ROOT / "benchmarks/results/2026-11-24-h200-auto"
     runs = [str(folder / f"auto_regret{x}.json") for x in ("", "_tuned")]
@@ -398,11 +391,11 @@ def test_recorded_choices_are_replayed(tmp_path: Path) -> None:
     assert run("benchmarks/auto_model.py", str(tmp_path / "other.json")).returncode == 2
 
 
-def test_merging_is_timed_beside_calls_one_by_one(tmp_path: Path) -> None:
+def test_merging_is_timed_beside_calls_one_by_one(tmp_path):
     file = tmp_path / "batching.json"
     done = run("benchmarks/batching.py", "--sizes", "4,8", "--count", "50", "--rounds", "3", "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-batching/1"
     assert {(row["size"], row["place"]) for row in document["results"]} >= {
         (size, place) for size in (4, 8) for place in ("separate", "slices")

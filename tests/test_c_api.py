@@ -1,7 +1,5 @@
 """libgemm in programs: compiled, linked, its errors and what it does without memory. Netlib's testers: ci/netlib.sh."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -21,14 +19,14 @@ PROGRAMS = ROOT / "tests" / "c_programs"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="libgemm is built by compilers with GCC's options")
 
 
-def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command, **environment):
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False,
                           env=os.environ | environment)  # fmt: skip
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
     return done
 
 
-def test_the_python_extension_keeps_apart() -> None:
+def test_the_python_extension_keeps_apart():
     """It exports none of BLAS's names, and calls its own functions though libgemm's of the same name came first."""
     extension = ctypes.CDLL(sys.modules["gemm._cpu"].__file__)
     assert not [name for name in ("cblas_sgemm", "dgemm_", "cblas_xerbla", "xerbla_") if hasattr(extension, name)]
@@ -42,7 +40,7 @@ print(blas.gemm_get_num_threads(), gemm.get_num_threads())"""
     assert run(sys.executable, "-c", script, GEMM_NUM_THREADS="1").stdout == "5 3\n"
 
 
-def test_where_the_library_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_the_library_is(monkeypatch, tmp_path):
     words = run(sys.executable, "-m", "gemm", "info", "--cc").stdout.split()
     assert words == libgemm.compiler_words().split()
     assert Path(gemm.get_include(), "gemm_cblas.h").is_file()
@@ -52,7 +50,7 @@ def test_where_the_library_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def cc() -> str:
+def cc():
     found = shutil.which("cc") or shutil.which("gcc")
     if not found:
         pytest.skip("no C compiler")
@@ -60,7 +58,7 @@ def cc() -> str:
 
 
 @pytest.fixture(scope="module")
-def prefix(cc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prefix(cc, tmp_path_factory):
     """What `python build.py --library` makes, by an interpreter without packages; -O0 is sooner done."""
     folder = tmp_path_factory.mktemp("library")
     run(sys.executable, "-S", ROOT / "build.py", "--library", folder, CFLAGS="-O0")
@@ -70,7 +68,7 @@ def prefix(cc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 
 
-def test_document_s_program_prints_what_the_document_says(cc: str, prefix: Path, tmp_path: Path) -> None:
+def test_document_s_program_prints_what_the_document_says(cc, prefix, tmp_path):
     text = (ROOT / "docs" / "c-api.md").read_text(encoding="utf-8")
     (source,), (printed,) = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S) for kind in ("c", "text"))
     program = tmp_path / "program.c"
@@ -81,7 +79,7 @@ def test_document_s_program_prints_what_the_document_says(cc: str, prefix: Path,
         assert run(tmp_path / "program").stdout == printed
 
 
-def test_header_is_c_plus_plus_too(tmp_path: Path) -> None:
+def test_header_is_c_plus_plus_too(tmp_path):
     if not (compiler := shutil.which("c++")):
         pytest.skip("no C++ compiler")
     (tmp_path / "x.cpp").write_text('#include "gemm_cblas.h"\nint main() { return gemm_get_num_threads() < 1; }\n')
@@ -99,7 +97,7 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("link", ["dynamic", "static"])
-def test_errors_are_reported_and_nothing_is_written(cc: str, prefix: Path, tmp_path: Path, link: str) -> None:
+def test_errors_are_reported_and_nothing_is_written(cc, prefix, tmp_path, link):
     words = libgemm.compiler_words().split()
     if link == "static":
         words = [f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread"]
@@ -112,7 +110,7 @@ def test_errors_are_reported_and_nothing_is_written(cc: str, prefix: Path, tmp_p
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's linker")
-def test_products_without_memory(cc: str, prefix: Path, tmp_path: Path) -> None:
+def test_products_without_memory(cc, prefix, tmp_path):
     """BLAS has no way to fail: where there is no memory to pack into, the bits are the same."""
     program = tmp_path / "no_memory"
     words = (f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread", "-Wl,--wrap=malloc")
@@ -128,9 +126,7 @@ def test_products_without_memory(cc: str, prefix: Path, tmp_path: Path) -> None:
     ("panel.h", (), "KERNEL MR NV VL K_GROUP A B C SUM PA PB ACC ROW STEP"),
     ("panel.h", ("OFFSET", "ENTER"), "LESS LEAVE"),
 ], ids=str)  # fmt: skip
-def test_a_missing_parameter_of_a_kernel_is_named(
-    cc: str, tmp_path: Path, header: str, given: tuple[str, ...], missing: str
-) -> None:
+def test_a_missing_parameter_of_a_kernel_is_named(cc, tmp_path, header, given, missing):
     source = tmp_path / "kernel.c"
     source.write_text("".join(f"#define {name}\n" for name in given) + f'#include "{header}"\n', encoding="utf-8")
     command = [cc, "-fsyntax-only", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'gemm' / 'include'}", str(source)]

@@ -1,13 +1,10 @@
 """libgemm's products, called through ctypes: the bound, the bits, what is read and written, threads, far offsets."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import mmap
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +20,12 @@ POISON = -77
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="libgemm is built by compilers with GCC's options")
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], letter: str) -> np.ndarray:
+def numbers(rng, shape, letter):
     x = rng.standard_normal(shape)
     return (x + 1j * rng.standard_normal(shape) if letter in "cz" else x).astype(TYPES[letter])
 
 
-def op(x: np.ndarray, trans: int) -> np.ndarray:
+def op(x, trans):
     """Its own inverse, too."""
     return {PLAIN: x, TURNED: x.T, ADJOINT: x.conj().T}[trans]
 
@@ -36,7 +33,7 @@ def op(x: np.ndarray, trans: int) -> np.ndarray:
 class Matrix:
     """`x` in memory of one layout, with a leading dimension above its size, between poison."""
 
-    def __init__(self, x: np.ndarray, layout: int, spare: int = 3) -> None:
+    def __init__(self, x, layout, spare=3):
         lines = x if layout == ROW else x.T
         self.block = np.full((lines.shape[0] + 1, lines.shape[1] + spare), POISON, x.dtype)
         self.lines = self.block[: lines.shape[0], : lines.shape[1]]
@@ -46,25 +43,25 @@ class Matrix:
         self.address = ctypes.c_void_p(self.block.ctypes.data)
         self.before = self.block.copy()
 
-    def check_beside(self) -> None:
+    def check_beside(self):
         """Nothing but the matrix was written."""
         self.lines[...] = self.before[: self.lines.shape[0], : self.lines.shape[1]]
         assert self.block.tobytes() == self.before.tobytes()
 
 
-def scalar(letter: str, value: complex) -> Any:
+def scalar(letter, value):
     if letter in "cz":
         return np.array([value], TYPES[letter]).ctypes.data_as(ctypes.c_void_p)
     return (ctypes.c_float if letter == "s" else ctypes.c_double)(value.real)
 
 
 @pytest.fixture(scope="module")
-def blas() -> ctypes.CDLL:
+def blas():
     return ctypes.CDLL(gemm.get_library())
 
 
-def call(blas: ctypes.CDLL, letter: str, layout: int, trans: tuple[int, int], alpha: complex, a: Matrix, b: Matrix,
-         beta: complex, c: Matrix, k: int) -> None:  # fmt: skip
+def call(blas, letter, layout, trans, alpha, a, b,
+         beta, c, k):  # fmt: skip
     getattr(blas, f"cblas_{letter}gemm")(
         layout, *trans, *c.x.shape, k, scalar(letter, alpha), a.address, a.ld, b.address, b.ld, scalar(letter, beta),
         c.address, c.ld,
@@ -76,9 +73,9 @@ SHAPES = [(1, 1, 1), (2, 3, 0), (7, 1, 40), (1, 33, 130), (13, 17, 19), (50, 65,
 
 @pytest.mark.parametrize("layout", [ROW, COLUMN], ids=["row", "column"])
 @pytest.mark.parametrize("letter", TYPES)
-def test_products_are_within_the_bound(blas: ctypes.CDLL, letter: str, layout: int) -> None:
+def test_products_are_within_the_bound(blas, letter, layout):
     rng = np.random.default_rng(layout)
-    scalars: list[tuple[complex, complex]] = [(1, 0), (0.7, 1.3), (1, 1), (0, 0.5), (0, 0), (-1, 1)]
+    scalars = [(1, 0), (0.7, 1.3), (1, 1), (0, 0.5), (0, 0), (-1, 1)]
     if letter in "cz":
         scalars += [(0.7 - 0.9j, 1.3 - 1.1j), (1j, 0)]
     cases = itertools.product(SHAPES, itertools.product((PLAIN, TURNED, ADJOINT), repeat=2), scalars)
@@ -101,7 +98,7 @@ def test_products_are_within_the_bound(blas: ctypes.CDLL, letter: str, layout: i
 
 
 @pytest.mark.parametrize("letter", "sd")
-def test_bits_are_the_chain_s_in_both_layouts_and_in_batches(blas: ctypes.CDLL, letter: str) -> None:
+def test_bits_are_the_chain_s_in_both_layouts_and_in_batches(blas, letter):
     rng = np.random.default_rng(1)
     m, n, k, count = 19, 37, 53, 150
     lefts, rights = numbers(rng, (count, m, k), letter), numbers(rng, (count, k, n), letter)
@@ -134,7 +131,7 @@ def test_bits_are_the_chain_s_in_both_layouts_and_in_batches(blas: ctypes.CDLL, 
     assert (out[-1] == POISON).all()
 
 
-def test_what_infinite_scalars_and_quick_returns_do(blas: ctypes.CDLL) -> None:
+def test_what_infinite_scalars_and_quick_returns_do(blas):
     nothing, one, nan, infinity = np.zeros((1, 0)), *(np.full((1, 1), x) for x in (-0.0, np.nan, np.inf))
     for alpha, beta, k, left, right, want in (
         (np.inf, 2.0, 0, nothing, nothing.T, -0.0),  # of no terms, whatever alpha is
@@ -147,7 +144,7 @@ def test_what_infinite_scalars_and_quick_returns_do(blas: ctypes.CDLL) -> None:
         check_same_bits(c.x, np.array([[want]]), f"alpha {alpha}, beta {beta}, k {k}")
 
 
-def test_complex_numbers_are_aligned_as_their_parts(blas: ctypes.CDLL) -> None:
+def test_complex_numbers_are_aligned_as_their_parts(blas):
     rng = np.random.default_rng(5)
     m, n, k = 23, 41, 35
     left, right = numbers(rng, (m, k), "c"), numbers(rng, (k, n), "c")
@@ -159,10 +156,10 @@ def test_complex_numbers_are_aligned_as_their_parts(blas: ctypes.CDLL) -> None:
     check_close(shifted[2].reshape(m, n), exact(left, right))
 
 
-def test_threads_with_products_of_their_own(blas: ctypes.CDLL) -> None:
+def test_threads_with_products_of_their_own(blas):
     """Each thread remembers its latest kind of product, and all share the engine's threads."""
 
-    def work(seed: int) -> None:
+    def work(seed):
         rng = np.random.default_rng(seed)
         for _ in range(60):
             m, n, k = rng.integers(2, 40, 3).tolist()
@@ -179,10 +176,10 @@ def test_threads_with_products_of_their_own(blas: ctypes.CDLL) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's promised memory")
 @pytest.mark.parametrize("layout", [ROW, COLUMN], ids=["row", "column"])
-def test_offsets_beyond_32_bits(blas: ctypes.CDLL, layout: int) -> None:
+def test_offsets_beyond_32_bits(blas, layout):
     m, n, k, ld = 5, 5, 5, 2**29 + 7  # the last line begins beyond 2**31 elements
 
-    def far(x: np.ndarray) -> tuple[np.ndarray, ctypes.c_void_p]:
+    def far(x):
         try:
             room = mmap.mmap(-1, (4 * ld + 8) * 4, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
         except (OSError, OverflowError):

@@ -3,12 +3,9 @@
 Entries are small integers, so that equality is due whatever computes; kernels as such are conformance/'s business.
 """
 
-from __future__ import annotations
-
 import array
 import threading
 import warnings
-from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -19,7 +16,6 @@ from hypothesis import strategies as st
 
 import gemm
 
-Array = np.ndarray
 BACKENDS = ["auto", "cpu"]
 FLOATS = ["float32", "float64"]
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -29,12 +25,12 @@ scalars = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
 sides = st.integers(0, 7)
 
 
-def numbers(seed: int, shape: tuple[int, ...], dtype: Any = "float64") -> Array:
+def numbers(seed, shape, dtype="float64"):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
 @st.composite
-def views(draw: st.DrawFn, x: Array) -> Array:
+def views(draw, x):
     """`x` as a view of other memory: offset, stepped, reversed, its axes in any order."""
     order = draw(st.permutations(range(x.ndim)))
     steps = [draw(st.sampled_from([1, 1, 2, 3])) for _ in order]
@@ -48,7 +44,7 @@ def views(draw: st.DrawFn, x: Array) -> Array:
     return view
 
 
-def same(result: Any, expected: Any) -> None:
+def same(result, expected):
     assert np.shape(result) == np.shape(expected)
     assert np.asarray(result).dtype == np.asarray(expected).dtype
     np.testing.assert_array_equal(result, expected)
@@ -60,7 +56,7 @@ def same(result: Any, expected: Any) -> None:
 @backends
 @given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), shapes=hnp.mutually_broadcastable_shapes(
        signature="(m?,k),(k,n?)->(m?,n?)", min_side=0, max_side=5, max_dims=3))  # fmt: skip
-def test_matmul_is_numpys(backend: str, data: st.DataObject, shapes: Any, seed: int, dtype: str) -> None:
+def test_matmul_is_numpys(backend, data, shapes, seed, dtype):
     a, b = (data.draw(views(numbers(seed + i, shape, dtype))) for i, shape in enumerate(shapes.input_shapes))
     same(gemm.matmul(a, b, backend=backend), np.matmul(a, b))
 
@@ -71,9 +67,9 @@ def test_matmul_is_numpys(backend: str, data: st.DataObject, shapes: Any, seed: 
        trans=st.tuples(*[st.sampled_from([False, True, "N", "T", "C", "n", "t", "c", np.True_])] * 2),
        batch=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=2, min_side=0, max_side=3))  # fmt: skip
 def test_gemm_is_its_formula(
-    backend: str, data: st.DataObject, seed: int, dtype: str, m: int, n: int, k: int, alpha: float, beta: float,
-    trans: tuple[Any, Any], batch: Any,
-) -> None:  # fmt: skip
+    backend, data, seed, dtype, m, n, k, alpha, beta,
+    trans, batch,
+):  # fmt: skip
     (left, right), full = batch.input_shapes, (*batch.result_shape, m, n)
     a, b = numbers(seed, (*left, m, k), dtype), numbers(seed + 1, (*right, k, n), dtype)
     c = numbers(seed + 2, data.draw(st.sampled_from([full, (m, n), (n,), (1, n), (m, 1), (1,), ()])), dtype)
@@ -91,13 +87,13 @@ def test_gemm_is_its_formula(
 
 @backends
 @given(data=st.data(), seed=seeds, size=st.sampled_from([1, 2, 3, 5, 20, 40]), beta=scalars)
-def test_out_overlaps_anything(backend: str, data: st.DataObject, seed: int, size: int, beta: float) -> None:
+def test_out_overlaps_anything(backend, data, seed, size, beta):
     """a, b, c and out are windows of one memory, at any distance and in any orientation."""
     room = 2 * size * size + 30
     memory = numbers(seed, (room,), "float32")
     starts = [data.draw(st.integers(0, room - size * size)) for _ in "abco"]
 
-    def window(start: int) -> Array:
+    def window(start):
         view = memory[start : start + size * size].reshape(size, size)
         view = view.T if data.draw(st.booleans()) else view
         return view[:: data.draw(st.sampled_from([1, -1]))]
@@ -125,7 +121,7 @@ PAIRS = [
 
 @backends
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_dtypes_promote_as_numpys(backend: str, left: str, right: str) -> None:
+def test_dtypes_promote_as_numpys(backend, left, right):
     a, b = abs(numbers(1, (5, 4))).astype(left), abs(numbers(2, (4, 3))).astype(right)
     expected = np.matmul(a, b)
     same(gemm.matmul(a, b, backend=backend), expected)
@@ -134,7 +130,7 @@ def test_dtypes_promote_as_numpys(backend: str, left: str, right: str) -> None:
 
 
 @backends
-def test_integers_are_exact_and_wrap(backend: str) -> None:
+def test_integers_are_exact_and_wrap(backend):
     rng = np.random.default_rng(3)
     for dtype in ("int8", "uint8", "int32", "int64", "uint64"):
         info = np.iinfo(dtype)
@@ -147,7 +143,7 @@ def test_integers_are_exact_and_wrap(backend: str) -> None:
 
 
 @backends
-def test_float16_accumulates_in_float32(backend: str) -> None:
+def test_float16_accumulates_in_float32(backend):
     ones = np.ones((1, 5000), np.float16)
     same(gemm.matmul(ones, ones.T, backend=backend), np.array([[5000]], np.float16))
     terms = np.full((1, 3000), 2.0**-11, np.float16)
@@ -157,7 +153,7 @@ def test_float16_accumulates_in_float32(backend: str) -> None:
 
 
 @backends
-def test_complex_transposes_and_scalars(backend: str) -> None:
+def test_complex_transposes_and_scalars(backend):
     rng = np.random.default_rng(4)
     for dtype in (np.complex64, np.complex128):
         a, b, c = ((rng.integers(-4, 5, (5, 5)) + 1j * rng.integers(-4, 5, (5, 5))).astype(dtype) for _ in range(3))
@@ -167,7 +163,7 @@ def test_complex_transposes_and_scalars(backend: str) -> None:
 
 
 @backends
-def test_asked_dtype(backend: str) -> None:
+def test_asked_dtype(backend):
     a, b = numbers(5, (3, 4), "float32"), numbers(6, (4, 2), "float32")
     same(gemm.gemm(a, b, dtype="float64", backend=backend), (a @ b).astype("float64"))
     same(gemm.gemm(a.astype("float64"), b, dtype=np.float32, backend=backend), a @ b)
@@ -181,7 +177,7 @@ def test_asked_dtype(backend: str) -> None:
 
 @backends
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_fields_of_records(backend: str, dtype: str) -> None:
+def test_fields_of_records(backend, dtype):
     """Strides that are no multiple of the element, and elements that are not aligned."""
     packed = np.dtype([("tag", "u1"), ("value", dtype)])
     a, b, c, out = (np.zeros(shape, packed) for shape in ((5, 4), (4, 6), (5, 6), (5, 6)))
@@ -200,12 +196,12 @@ def test_fields_of_records(backend: str, dtype: str) -> None:
 
 
 @backends
-def test_operands_of_other_kinds(backend: str) -> None:
+def test_operands_of_other_kinds(backend):
     a, b = numbers(7, (3, 4)), numbers(8, (4, 2))
     expected = a @ b
 
     class Lazy:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        def __array__(self, dtype=None, copy=None):
             return a if dtype is None else a.astype(dtype)
 
     frozen = a.copy()
@@ -223,7 +219,7 @@ def test_operands_of_other_kinds(backend: str) -> None:
 
 
 @backends
-def test_swapped_and_cast_out(backend: str) -> None:
+def test_swapped_and_cast_out(backend):
     a, b = numbers(9, (3, 4), "float32"), numbers(10, (4, 2), "float32")
     for dtype in (">f4", "float64", "float16", "complex64"):
         out = np.full((3, 2), 9, dtype)
@@ -234,7 +230,7 @@ def test_swapped_and_cast_out(backend: str) -> None:
 
 
 @backends
-def test_result_is_memory_of_its_own(backend: str) -> None:
+def test_result_is_memory_of_its_own(backend):
     c = numbers(11, (3, 2))
     for k in (0, 4):
         a, b = np.ones((3, k)), np.ones((k, 2))
@@ -247,7 +243,7 @@ def test_result_is_memory_of_its_own(backend: str) -> None:
 
 
 @backends
-def test_no_floating_point_warnings(backend: str) -> None:
+def test_no_floating_point_warnings(backend):
     top = np.finfo("float32").max
     a = np.array([[top, np.nan, np.inf, 1e-45, 0.0]] * 5, "float32")
     with warnings.catch_warnings(), np.errstate(all="raise"):
@@ -264,13 +260,13 @@ def test_no_floating_point_warnings(backend: str) -> None:
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int8(2), np.array(2.0), True + 1, np.longdouble(2)])
-def test_kinds_of_scalars(value: Any) -> None:
+def test_kinds_of_scalars(value):
     a = numbers(12, (3, 3), "float32")
     result = gemm.gemm(a, a, a, alpha=value, beta=value)
     same(result, 2 * (a @ a) + 2 * a)
 
 
-def test_scalars_are_rounded_to_the_dtype() -> None:
+def test_scalars_are_rounded_to_the_dtype():
     a = np.full((1, 1), 2.0**24, "float32")
     assert gemm.gemm(a, np.ones_like(a), alpha=0.1)[0, 0] == np.float32(0.1) * a[0, 0]
     c = np.full((1, 1), 3, "float32")
@@ -284,7 +280,7 @@ FROZEN = np.ones((3, 2))
 FROZEN.flags.writeable = False
 REPEATED = np.lib.stride_tricks.as_strided(np.ones(2), (3, 2), (0, 8))
 NOT_ORDERED = {"backend": "auto", "kernel": "gemm_numpy_reference", "reproducible": True}
-MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any, str]] = {
+MISTAKES = {
     "a is a scalar": ((1.0, B), {}, ValueError, r"\ba\b"),
     "b is a scalar": ((A, np.array(2.0)), {}, ValueError, r"\bb\b"),
     "inner sizes": ((A, np.ones((3, 2))), {}, ValueError, r"4.*3"),
@@ -329,7 +325,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any, str]] = {
 
 @backends
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_name_the_argument(backend: str, name: str) -> None:
+def test_mistakes_name_the_argument(backend, name):
     operands, options, kind, pattern = MISTAKES[name]
     out = options.get("out")
     before = np.array(out, copy=True) if isinstance(out, np.ndarray) else None
@@ -340,7 +336,7 @@ def test_mistakes_name_the_argument(backend: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("shapes", [((0, 4), (4, 2)), ((3, 0), (0, 2)), ((2, 0, 3), (3, 4))])
-def test_mistakes_count_on_empty_products_too(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_mistakes_count_on_empty_products_too(shapes):
     a, b = map(np.ones, shapes)
     wrong = {"backend": "gpu", "kernel": "none", "precision": "low", "beta": 1.0, "out": np.ones((7, 7))}
     for name, value in wrong.items():
@@ -349,7 +345,7 @@ def test_mistakes_count_on_empty_products_too(shapes: tuple[tuple[int, ...], ...
 
 
 @backends
-def test_frozen_out_is_not_written(backend: str) -> None:
+def test_frozen_out_is_not_written(backend):
     x = numbers(13, (3, 3))
     frozen = x.copy()
     frozen.flags.writeable = False
@@ -358,7 +354,7 @@ def test_frozen_out_is_not_written(backend: str) -> None:
     same(frozen, x)
 
 
-def test_positions_of_arguments() -> None:
+def test_positions_of_arguments():
     with pytest.raises(TypeError):
         gemm.gemm(A, B, C, 2.0)
     with pytest.raises(TypeError):
@@ -369,7 +365,7 @@ def test_positions_of_arguments() -> None:
 
 
 @backends
-def test_eight_threads(backend: str) -> None:
+def test_eight_threads(backend):
     """Mixed shapes and dtypes from many threads at once, first calls included."""
     problems = [
         (numbers(i, (m, k), dtype), numbers(i + 50, (k, n), dtype))
@@ -377,10 +373,10 @@ def test_eight_threads(backend: str) -> None:
         for dtype in FLOATS
     ]
     expected = [a @ b for a, b in problems]
-    wrong: list[Any] = []
+    wrong = []
     start = threading.Barrier(8)
 
-    def run(offset: int) -> None:
+    def run(offset):
         start.wait()
         for turn in range(60):
             at = (turn * 5 + offset) % len(problems)
@@ -400,7 +396,7 @@ def test_eight_threads(backend: str) -> None:
     assert not wrong
 
 
-def test_types_that_are_equal_and_not_the_same_are_kept_apart() -> None:
+def test_types_that_are_equal_and_not_the_same_are_kept_apart():
     for dtype in (np.int64, np.longlong, np.int64):
         one = np.ones(2, dtype)
         assert type(gemm.matmul(one, one)) is dtype

@@ -1,9 +1,6 @@
 """gemm.dask.ordered_sum: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,21 +12,19 @@ from gemm.dask.ordered_sum import go_on, scale
 from gemm.select import probe
 from gemm.select.candidates import unavailable
 
-Array = np.ndarray
 
-
-def random(*shape: int, dtype: Any) -> Array:
+def random(*shape, dtype):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
-def targets() -> list[str]:
+def targets():
     """Those of the CPU that can run here."""
     (device,) = probe.devices("cpu")
     rows = [row for row in KERNELS if row.backend == "cpu" and row.dtype == "float32" and not row.inputs]
     return sorted({row.target for row in rows if not unavailable(row, device)})
 
 
-def pieced(a: Array, b: Array, cuts: tuple[int, ...], target: str = "cpu") -> Array:
+def pieced(a, b, cuts, target="cpu"):
     """a · b in pieces of k that end at `cuts`, the first of them by gemm.gemm."""
     ends = (*cuts, a.shape[-1])
     sums = gemm.gemm(a[..., : ends[0]], b[..., : ends[0], :], reproducible=True)
@@ -42,7 +37,7 @@ def pieced(a: Array, b: Array, cuts: tuple[int, ...], target: str = "cpu") -> Ar
 @pytest.mark.parametrize(
     "shape", [(1, 50, 1), (1, 900, 130), (130, 900, 1), (65, 700, 70), (7, 13, 5), (2, 3, 2), (200, 1500, 150)], ids=str
 )
-def test_pieces_have_the_bits_of_the_whole(shape: tuple[int, int, int], dtype: str) -> None:
+def test_pieces_have_the_bits_of_the_whole(shape, dtype):
     m, k, n = shape
     a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype)
     expected = ordered(a, b)
@@ -53,7 +48,7 @@ def test_pieces_have_the_bits_of_the_whole(shape: tuple[int, int, int], dtype: s
                     check_same_bits(pieced(x, y, cuts, target), expected)
 
 
-def test_stacks_and_threads() -> None:
+def test_stacks_and_threads():
     a, b = random(5, 40, 300, dtype="float32"), random(300, 400, dtype="float32")
     check_same_bits(pieced(a, b, (100, 200)), gemm.gemm(a, b, reproducible=True))
     a, b = random(900, 800, dtype="float32"), random(800, 700, dtype="float32")
@@ -66,7 +61,7 @@ def test_stacks_and_threads() -> None:
             gemm.set_num_threads(None)
 
 
-def test_a_sum_that_underflowed_stays_negative() -> None:
+def test_a_sum_that_underflowed_stays_negative():
     tiny = np.float32(2.0**-100)
     a, b = np.array([[tiny, 0]], np.float32), np.array([[-tiny], [1]], np.float32)
     check_same_bits(pieced(a, b, (1,)), ordered(a, b))
@@ -75,7 +70,7 @@ def test_a_sum_that_underflowed_stays_negative() -> None:
 @pytest.mark.parametrize("alpha", [1, 0.3, -2])
 @pytest.mark.parametrize("beta", [0, 1, -1.7])
 @pytest.mark.parametrize("shape", [(20, 30), (2, 20, 30), (30,)])
-def test_scaled_as_the_chain_ends(shape: tuple[int, ...], alpha: float, beta: float) -> None:
+def test_scaled_as_the_chain_ends(shape, alpha, beta):
     a, b = random(*shape[:-1], 50, dtype="float32"), random(50, 30, dtype="float32")
     c = random(*shape, dtype="float32")
     sums = gemm.gemm(a, b, reproducible=True)
@@ -85,7 +80,7 @@ def test_scaled_as_the_chain_ends(shape: tuple[int, ...], alpha: float, beta: fl
     check_same_bits(sums, before)
 
 
-def test_mistakes() -> None:
+def test_mistakes():
     a = np.ones((3, 3), np.float32)
     for sums in (a.astype("float16"), a.T[:2], a.tolist(), np.asfortranarray(np.ones((3, 2), np.float32))):
         with pytest.raises(TypeError, match="sums must be a NumPy array of float32 or float64"):

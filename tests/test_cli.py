@@ -1,15 +1,11 @@
 """The command line, run in this process: what it prints, what it writes, its exit status."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,22 +27,22 @@ from gemm.select.verify.ordered import ORDERED
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
 
 
-def result_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+def result_of(capsys, *argv):
     status = main(argv)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
+def broken(monkeypatch):
     """broken(spoil): from now on the cpu backend's launches end with spoil(out)."""
     launcher = CpuBackend.launcher
 
-    def install(spoil: Callable[[np.ndarray], None]) -> None:
-        def spoiled(self: CpuBackend, *args: Any) -> Any:
+    def install(spoil):
+        def spoiled(self, *args):
             launch = launcher(self, *args)
 
-            def wrong(a: Any, b: Any, c: Any, out: np.ndarray, alpha: float, beta: float) -> None:
+            def wrong(a, b, c, out, alpha, beta):
                 launch(a, b, c, out, alpha, beta)
                 spoil(out)
 
@@ -88,7 +84,7 @@ class TestMistakes:
             ([], "COMMAND"),
         ],
     )
-    def test_one_line_and_status_2(self, capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+    def test_one_line_and_status_2(self, capsys, argv, words):
         status, out, err = result_of(capsys, *argv)
         assert (status, out) == (2, "")
         assert words in err
@@ -96,15 +92,13 @@ class TestMistakes:
         assert err.count("\n") == 1
 
     @pytest.mark.parametrize("variable", ["GEMM_NUM_THREADS", "GEMM_PROBE_TIMEOUT"])
-    def test_environment(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
-    ) -> None:
+    def test_environment(self, capsys, monkeypatch, variable):
         monkeypatch.setenv(variable, "many")
         status, _, err = result_of(capsys, "info")
         assert status == 2
         assert variable in err
 
-    def test_an_absent_backend_asked_for_by_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_absent_backend_asked_for_by_name(self, capsys):
         absent = [name for name, why in gemm.backends().items() if why]
         if not absent:
             pytest.skip("every backend is here")
@@ -112,8 +106,8 @@ class TestMistakes:
         assert status == 2
         assert absent[0] in err
 
-    def test_interrupted(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        def interrupt(args: object) -> int:
+    def test_interrupted(self, capsys, monkeypatch):
+        def interrupt(args):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(info, "run", interrupt)
@@ -121,7 +115,7 @@ class TestMistakes:
         assert status == 130
         assert "Traceback" not in err
 
-    def test_a_reader_that_leaves(self) -> None:
+    def test_a_reader_that_leaves(self):
         command = [sys.executable, "-m", "gemm", "info", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -133,20 +127,20 @@ class TestMistakes:
 
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_examples_are_shown_and_parse(self, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    def test_examples_are_shown_and_parse(self, capsys, command):
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
         assert ended.value.code == 0
         assert f"gemm {command}" in capsys.readouterr().out.partition("examples:")[2]
 
-    def test_version(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_version(self, capsys):
         with pytest.raises(SystemExit):
             main(["--version"])
         assert capsys.readouterr().out == f"gemm {gemm.__version__}\n"
 
 
 class TestInfo:
-    def test_text_is_what_show_config_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_text_is_what_show_config_prints(self, capsys):
         status, out, _ = result_of(capsys, "info")
         gemm.show_config()
         assert status == 0
@@ -155,7 +149,7 @@ class TestInfo:
         assert all(row.name in out for row in KERNELS)
         assert "cpu:0" in out
 
-    def test_json(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_json(self, capsys, tmp_path):
         status, out, _ = result_of(capsys, "info", "--json")
         facts = json.loads(out)
         assert status == 0
@@ -166,7 +160,7 @@ class TestInfo:
         assert result_of(capsys, "info", "--json", str(tmp_path / "info.json"))[:2] == (0, "")
         assert json.loads((tmp_path / "info.json").read_text())["backends"] == facts["backends"]
 
-    def test_what_is_missing_comes_with_its_remedy(self) -> None:
+    def test_what_is_missing_comes_with_its_remedy(self):
         facts = {
             "available": False,
             "cause": "no driver",
@@ -181,7 +175,7 @@ class TestInfo:
 
 
 class TestBench:
-    def test_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_table(self, capsys):
         status, out, _ = result_of(capsys, *SMALL, "--validate")
         assert status == 0
         assert "33 × 20 × 17" in out
@@ -189,11 +183,11 @@ class TestBench:
         assert "CPU against NumPy: " in out
         assert "Fastest host-to-host: " in out
 
-    def test_json(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_json(self, capsys, tmp_path):
         file = tmp_path / "bench.json"
         assert main([*SMALL, "--validate", "--batch", "3", "--trans", "TN", "--json", str(file)]) == 0
 
-        def refuse(constant: str) -> None:
+        def refuse(constant):
             raise AssertionError(f"{constant} is not JSON")
 
         document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
@@ -211,7 +205,7 @@ class TestBench:
         assert ratio["device"] == "numpy:0"
         assert ratio["host"] > 0
 
-    def test_csv_of_several_shapes(self, tmp_path: Path) -> None:
+    def test_csv_of_several_shapes(self, tmp_path):
         file = tmp_path / "bench.csv"
         shapes = ["--shapes", "1x2x3,8x8x8", "--sizes", "8,9", "--dtype", "float64"]
         assert main(["bench", *shapes, "--backends", "cpu", "--iterations", "1", "--csv", str(file)]) == 0
@@ -219,7 +213,7 @@ class TestBench:
         assert [(row["m"], row["n"], row["k"]) for row in rows] == [("1", "2", "3"), ("8", "8", "8"), ("9", "9", "9")]
         assert all(float(row["host_s"]) > 0 for row in rows)
 
-    def test_named_kernels_are_contestants(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_named_kernels_are_contestants(self, capsys):
         names = [
             row.name for row in gemm.kernels() if row.backend == "cpu" and row.dtype == "float64" and row.available
         ]
@@ -231,7 +225,7 @@ class TestBench:
         if len(names) > 1:
             assert "have the same bits" in out
 
-    def test_devices_with_memory_have_resident_times(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_devices_with_memory_have_resident_times(self, capsys, tmp_path):
         able = next((k for k in gemm.kernels() if k.available and k.backend in ("opencl", "cuda")), None)
         if able is None:
             pytest.skip("no device has a memory of its own here")
@@ -245,10 +239,8 @@ class TestBench:
         assert one["valid"] is True
 
     @pytest.mark.parametrize("value", [1.001, math.nan])
-    def test_wrong_results_fail(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, broken: Callable[..., None], value: float
-    ) -> None:
-        def spoil(out: np.ndarray) -> None:
+    def test_wrong_results_fail(self, capsys, tmp_path, broken, value):
+        def spoil(out):
             out[..., -1, -1] *= value
 
         broken(spoil)
@@ -259,10 +251,8 @@ class TestBench:
         assert "FAILED" in out
         assert [row["valid"] for row in json.loads(file.read_text(encoding="utf-8"))["results"]] == [False, True]
 
-    def test_a_kernel_that_fails_is_reported(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*args: object) -> None:
+    def test_a_kernel_that_fails_is_reported(self, capsys, monkeypatch):
+        def fail(*args):
             raise KernelFailed("out of order")
 
         monkeypatch.setattr(contest, "enter", fail)
@@ -270,7 +260,7 @@ class TestBench:
         assert status == 1
         assert out.count("out of order") == 2
 
-    def test_large_float64_products_are_checked_by_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_float64_products_are_checked_by_rows(self, monkeypatch):
         shape = contest.Shape(9, 4, 5)
         a, b = shape.operands("float64")
         one = contest.Contestant(Device("numpy", "numpy:0", "x"), "x", lambda: None, a @ b)
@@ -285,30 +275,27 @@ class TestBench:
 
 
 class TestPeak:
-    def test_the_cpu_is_measured(self) -> None:
+    def test_the_cpu_is_measured(self):
         (device,) = registry.backend("cpu").devices()
         single, double = peaks.peak(device, "float32"), peaks.peak(device, "float64")
-        assert single is not None
         assert double is not None
         assert single.gflops > 0
         assert "measured" in single.basis
 
-    def test_formulas(self) -> None:
+    def test_formulas(self):
         limits = {"compute_capability": 90, "sm_count": 132, "clock_mhz": 1980}
         gpu = Device("cuda", "cuda:0", "x", kind="gpu", limits=limits)
         single, double = peaks.peak(gpu, "float32"), peaks.peak(gpu, "float64")
-        assert single is not None
-        assert double is not None
         assert single.gflops == pytest.approx(66_900, rel=1e-3)
         assert double.gflops == pytest.approx(single.gflops / 2)
 
-    def test_what_is_not_known_is_not_guessed(self) -> None:
+    def test_what_is_not_known_is_not_guessed(self):
         assert peaks.peak(Device("opencl", "opencl:0", "x", kind="gpu", limits={"compute_units": 4}), "float32") is None
         assert peaks.peak(Device("cuda", "cuda:0", "x", kind="gpu", limits={"clock_mhz": 1000}), "float64") is None
 
 
 class TestVerify:
-    def test_table(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_table(self, capsys, tmp_path):
         file = tmp_path / "verify.json"
         status, out, _ = result_of(capsys, "verify", "--backends", "cpu,numpy", "--quick", "--json", str(file))
         assert status == 0, out
@@ -319,19 +306,19 @@ class TestVerify:
             row.name for row in gemm.kernels() if row.available and row.backend in ("cpu", "numpy")
         }
 
-    def test_hashes(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_hashes(self, capsys):
         status, out, _ = result_of(capsys, "verify", "--hashes", "--backends", "cpu")
         assert status == 0
         assert ORDERED["float32"][:16] in out
 
-    def test_a_wrong_kernel_fails(self, capsys: pytest.CaptureFixture[str], broken: Callable[..., None]) -> None:
+    def test_a_wrong_kernel_fails(self, capsys, broken):
         broken(lambda out: np.negative(out, out=out))
         status, out, _ = result_of(capsys, "verify", "--kernel", "sgemm_scalar_4x4", "--quick")
         assert status == 1
         assert "FAILED sgemm_scalar_4x4 on cpu:0" in out
         assert result_of(capsys, "verify", "--hashes", "--kernel", "sgemm_scalar_4x4")[0] == 1
 
-    def test_bits_that_differ_fail(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bits_that_differ_fail(self, capsys, monkeypatch):
         if sum(row.available and row.dtype == "float32" and row.backend == "cpu" for row in gemm.kernels()) < 2:
             pytest.skip("a difference takes two kernels")
         monkeypatch.setattr(verify_command, "ordered_hash", lambda backend, row, device: row.name.encode().hex())
@@ -339,7 +326,7 @@ class TestVerify:
         assert status == 1
         assert "differ for bfloat16, float16, float32, float64" in out
 
-    def test_nothing_checked_is_no_success(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_nothing_checked_is_no_success(self, capsys):
         absent = next(row for row in gemm.kernels() if row.backend == "cpu" and not row.available)
         status, out, _ = result_of(capsys, "verify", "--kernel", absent.name)
         assert status == 1
@@ -347,7 +334,7 @@ class TestVerify:
 
 
 class TestExplain:
-    def test_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_plan(self, capsys):
         argv = ["-M", "8", "-N", "9", "-K", "10", "--batch", "2", "--trans-a", "--dtype", "float64", "--backend", "cpu"]
         status, out, _ = result_of(capsys, "explain", *argv)
         assert status == 0
@@ -356,7 +343,7 @@ class TestExplain:
 
 
 class TestText:
-    def test_plurals(self) -> None:
+    def test_plurals(self):
         assert phrases.counted(1, "kernel") == "1 kernel"
         assert phrases.counted(0, "kernel") == "0 kernels"
         assert phrases.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
@@ -364,17 +351,15 @@ class TestText:
     @pytest.mark.parametrize(
         ("value", "shown"), [(None, "–"), (2.5, "2.5 s"), (0.0125, "12.5 ms"), (3e-6, "3 µs"), (4e-8, "0.04 µs")]
     )
-    def test_seconds(self, value: float | None, shown: str) -> None:
+    def test_seconds(self, value, shown):
         assert phrases.seconds(value) == shown
 
-    def test_plain_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_plain_table(self, capsys):
         text.table(("a", "number"), [("x", "1"), ("long", "23")], numbers=[1])
         assert capsys.readouterr().out.splitlines() == ["a     number", "----  ------", "x          1", "long      23"]
 
     @pytest.mark.parametrize("with_rich", [True, False])
-    def test_on_a_terminal(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, with_rich: bool
-    ) -> None:
+    def test_on_a_terminal(self, capsys, monkeypatch, with_rich):
         if with_rich:
             pytest.importorskip("rich")
         else:

@@ -4,32 +4,27 @@ The conformance suite holds the kernels to the numerical contract, tests/test_cu
 are compilation and its cache, devices, streams, faults, repeated products and prepared matrices.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import cuda_machine
 import numpy as np
 import pytest
+from helpers import at_once, forget_drivers, python, rand
 from oracle import check_same_bits, ordered
 
 from gemm.backends.cuda import api, compiler, launch_graph, launch_plan
 from gemm.backends.cuda import arrays as cuda_arrays
 from gemm.backends.cuda import driver as cuda_driver
 from gemm.backends.cuda.backend import CudaBackend
-from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device, DeviceView, Problem
+from gemm.core.problem import DeviceView, Problem
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 SOURCES = list({row.source: row for row in reversed(ROWS)}.values())
@@ -37,19 +32,7 @@ TILE = BY_NAME["sgemm_cuda_tile"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def private_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
-    disk_cache.cache_dir.cache_clear()
-    yield tmp_path
-    disk_cache.cache_dir.cache_clear()
-
-
-def rand(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def absent(request: pytest.FixtureRequest, reason: str) -> None:
+def absent(request, reason):
     if "cuda" in request.config.getoption("--require", "").split(","):
         pytest.fail(f"required, but {reason}", pytrace=False)
     pytest.skip(reason)
@@ -59,7 +42,7 @@ def absent(request: pytest.FixtureRequest, reason: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def nvrtc(request: pytest.FixtureRequest) -> compiler.Compiler:
+def nvrtc(request):
     found = sorted((compiler.Compiler(path) for path in compiler._libraries()), key=lambda c: -c.major)
     if not found:
         absent(request, "no NVRTC")
@@ -67,7 +50,7 @@ def nvrtc(request: pytest.FixtureRequest) -> compiler.Compiler:
 
 
 @pytest.mark.parametrize("row", SOURCES, ids=lambda row: row.name)
-def test_compiles_without_spills(nvrtc: compiler.Compiler, row: Kernel) -> None:
+def test_compiles_without_spills(nvrtc, row):
     """A row of each source; benchmarks/cuda_compile.py compiles all, for all architectures."""
     form = next(launch_plan.forms(row))
     image, log = nvrtc.compile(row, nvrtc.architecture(row, 90), form)
@@ -78,7 +61,7 @@ def test_compiles_without_spills(nvrtc: compiler.Compiler, row: Kernel) -> None:
 
 
 @pytest.mark.parametrize("name", ["sgemm_cuda_tile", "dgemm_cuda_tile"])
-def test_arithmetic_is_ordered(nvrtc: compiler.Compiler, name: str) -> None:
+def test_arithmetic_is_ordered(nvrtc, name):
     """Every floating-point operation of the PTX rounds once, to nearest, and keeps denormals."""
     row = BY_NAME[name]
     ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(launch_plan.forms(row)))
@@ -89,13 +72,13 @@ def test_arithmetic_is_ordered(nvrtc: compiler.Compiler, name: str) -> None:
     assert {op for op in used if kind in op or other in op} == {f"fma.rn.{kind}", f"mul.rn.{kind}"}
 
 
-def test_compile_error_shows_the_log(nvrtc: compiler.Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_error_shows_the_log(nvrtc, monkeypatch):
     monkeypatch.setattr(disk_cache, "read", lambda kernel: "__global__ void broken() { nonsense; }")
     with pytest.raises(KernelFailed, match=r"sgemm_cuda_tile does not compile for sm_90(.|\n)*nonsense"):
         nvrtc.compile(TILE, "sm_90", {})
 
 
-def test_unreadable_report_is_an_error() -> None:
+def test_unreadable_report_is_an_error():
     with pytest.raises(ValueError, match="no ptxas report"):
         compiler.resources("ptxas info    : all is well")
     log = "8 bytes stack frame, 12 bytes spill stores, 4 bytes spill loads\nUsed 32 registers, 8448 bytes smem"
@@ -107,17 +90,17 @@ class Nvrtc(compiler.Compiler):
 
     version, supported = (13, 0), (75, 80, 90)
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name, folder):
         (folder / name).touch()
         super().__init__(folder / name)
-        self.compiled: list[str] = []
+        self.compiled = []
 
-    def compile(self, kernel: Kernel, arch: str, form: compiler.Form) -> tuple[bytes, str]:
+    def compile(self, kernel, arch, form):
         self.compiled.append(arch)
         return b"image", ""
 
 
-def test_architecture(tmp_path: Path) -> None:
+def test_architecture(tmp_path):
     made = Nvrtc("libnvrtc.so.13", tmp_path)
     assert made.architecture(TILE, 90) == "sm_90"
     assert made.architecture(replace(TILE, needs=("sm_90a",)), 90) == "sm_90a"
@@ -127,7 +110,7 @@ def test_architecture(tmp_path: Path) -> None:
         made.architecture(TILE, 53)
 
 
-def test_compiler_fits_chip_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_fits_chip_and_driver(tmp_path, monkeypatch):
     names = {"libnvrtc.so.13.0.88": 13, "libnvrtc.so.12": 12, "nvrtc64_120_0.dll": 12, "libnvrtc.so": 0}
     assert {name: Nvrtc(name, tmp_path).major for name in names} == names
     new, old = Nvrtc("libnvrtc.so.13", tmp_path), Nvrtc("libnvrtc.so.12", tmp_path)
@@ -141,23 +124,23 @@ def test_compiler_fits_chip_and_driver(tmp_path: Path, monkeypatch: pytest.Monke
         choose(90, 12)
 
 
-def test_options_carry_the_row() -> None:
+def test_options_carry_the_row():
     row = replace(TILE, params={"BM": 16, "BN": 8, "stages": 2})
     flags = compiler.options(row, "sm_53", {"A_TYPE": "float"})
     assert {"-DBM=16", "-DBN=8", "-DA_TYPE=float", "--gpu-architecture=sm_53"} <= set(flags)
     assert not any("fast" in flag or "stages" in flag or "ftz=true" in flag for flag in flags)
 
 
-def test_headers_are_found_through_headers() -> None:
+def test_headers_are_found_through_headers():
     found = disk_cache.headers("csrc/cuda/gemm_cuda_wgmma.cu")
     assert {"gemm.cuh", "ptx.cuh"} <= found.keys()
     assert all(text.strip() for text in found.values())
 
 
-def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_entry_tells_what_an_image_depends_on(tmp_path, monkeypatch):
     made = Nvrtc("libnvrtc.so.13", tmp_path)
 
-    def entry(row: Kernel = TILE, capability: int = 90, by: compiler.Compiler = made, **form: object) -> str:
+    def entry(row=TILE, capability=90, by=made, **form):
         return compiler.cache_entry(row, capability, form, by)
 
     (tmp_path / "libnvrtc.so.12").write_bytes(b"another")
@@ -173,12 +156,12 @@ def test_cache_entry_tells_what_an_image_depends_on(tmp_path: Path, monkeypatch:
     disk_cache.headers.cache_clear()
 
 
-def test_images_come_from_the_cache(private_cache: Path, tmp_path: Path) -> None:
+def test_images_come_from_the_cache(cache_folder, tmp_path):
     made = Nvrtc("libnvrtc.so.13", tmp_path)
     for _ in range(2):
         assert compiler.image(TILE, 90, {}, made) == b"image"
     assert made.compiled == ["sm_90"]
-    (private_cache / compiler.cache_entry(TILE, 90, {}, made)).write_bytes(b"torn")
+    (cache_folder / compiler.cache_entry(TILE, 90, {}, made)).write_bytes(b"torn")
     for _ in range(2):
         assert compiler.image(TILE, 90, {}, made) == b"image"
     assert made.compiled == ["sm_90"] * 2
@@ -188,11 +171,9 @@ def test_images_come_from_the_cache(private_cache: Path, tmp_path: Path) -> None
 
 # On a GPU.
 
-CACHES = (api.cuda, compiler.compilers, compiler.compiler, launch_graph._addresses)
-
 
 @pytest.fixture(scope="module")
-def machine(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+def machine(request):
     """The variables of the emulated GPU; {}: there is a real one."""
     try:
         api.Driver()
@@ -208,18 +189,16 @@ def machine(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in found.items():
             patch.setenv(name, value)
-        for cached in CACHES:
-            cached.cache_clear()
+        forget_drivers(launch_graph._addresses)
         yield found
-    for cached in CACHES:
-        cached.cache_clear()
+    forget_drivers(launch_graph._addresses)
 
 
 @pytest.fixture
-def emulated(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def emulated(machine, monkeypatch):
     """emulated(fail=..., ...) gives the emulated GPU other settings; skips where the GPU is real."""
 
-    def settings(**given: object) -> None:
+    def settings(**given):
         if not os.environ.get("GEMM_LIBCUDA"):
             pytest.skip("the GPU is real")
         for name, value in given.items():
@@ -229,12 +208,12 @@ def emulated(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(scope="module")
-def backend(machine: dict[str, str]) -> CudaBackend:
+def backend(machine):
     return CudaBackend()
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest, backend: CudaBackend) -> Device:
+def device(request, backend):
     try:
         return backend.devices()[0]
     except BackendUnavailable as error:
@@ -242,30 +221,35 @@ def device(request: pytest.FixtureRequest, backend: CudaBackend) -> Device:
         raise
 
 
+PRODUCT = """
+import os, sys, numpy as np, gemm
+from gemm.execute import registry
+a, b = (np.random.default_rng(s).standard_normal((40, 40)).astype("float32") for s in (1, 2))
+def product(**more):
+    return gemm.gemm(a, b, kernel="sgemm_cuda_tile", **more)
+"""
+
+
 @pytest.fixture
-def process(machine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def process(machine, tmp_path_factory):
     """Runs Python code in a process of its own, on the emulated GPU; its output."""
     if not os.environ.get("GEMM_LIBCUDA"):
         pytest.skip("the GPU is real")
     cache = tmp_path_factory.getbasetemp() / "cuda-cache"
 
-    def run(code: str, cache: Path = cache, **settings: object) -> str:
-        given = {f"CUDA_MACHINE_{name.upper()}": str(value) for name, value in settings.items()}
-        env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent", "GEMM_CACHE_DIR": str(cache), **given}
-        code = f"import numpy as np, gemm, sys, os\nfrom gemm.backends import registry\n{code}"
-        done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
+    def run(code, cache=cache, **settings):
+        given = {f"CUDA_MACHINE_{name.upper()}": value for name, value in settings.items()}
+        return python(code, prelude=PRODUCT, OCL_ICD_VENDORS="/nonexistent", GEMM_CACHE_DIR=cache, **given)
 
     return run
 
 
-def launch(backend: CudaBackend, device: Device, dtype: str = "float32", **more: Any) -> Any:
+def launch(backend, device, dtype="float32", **more):
     row = {"float32": TILE, "float64": BY_NAME["dgemm_cuda_tile"]}[dtype]
     return backend.launcher(row, device, Problem(dtype, 1, 1, 1, **more))
 
 
-def pointed(array: Any, stream: int | None, readonly: bool = False) -> Any:
+def pointed(array, stream, readonly=False):
     """`array` as another library's, whose pending work is on `stream`."""
     shown = {**array.__cuda_array_interface__, "stream": stream}
     return SimpleNamespace(__cuda_array_interface__=shown, kept=array)
@@ -274,10 +258,10 @@ def pointed(array: Any, stream: int | None, readonly: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k"), [((), 33, 40, 31), ((2,), 9, 31, 50), ((2, 3), 4, 5, 1), ((2,), 3, 4, 0)]
 )
-def test_host_operands(backend: CudaBackend, device: Device, batch: tuple[int, ...], m: int, n: int, k: int) -> None:
-    run, c = launch(backend, device), rand((*batch, m, n), seed=3)
-    b = rand((*batch, n, k), seed=2).swapaxes(-1, -2)
-    for a in (rand((*batch, m, k), seed=1), rand((*batch, m + 3, 2 * k), seed=1)[..., 1:-2, ::-2]):
+def test_host_operands(backend, device, batch, m, n, k):
+    run, c = launch(backend, device), rand(*batch, m, n)
+    b = rand(*batch, n, k).swapaxes(-1, -2)
+    for a in (rand(*batch, m, k), rand(*batch, m + 3, 2 * k)[..., 1:-2, ::-2]):
         rows, columns = (
             np.full((*batch, m + 2, n + 2), np.nan, np.float32),
             np.full((*batch, n + 2, m + 2), np.nan, np.float32),
@@ -293,8 +277,8 @@ def test_host_operands(backend: CudaBackend, device: Device, batch: tuple[int, .
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_device_operands(backend: CudaBackend, device: Device, dtype: str) -> None:
-    a, b, c = rand((3, 40, 70), dtype, 1), rand((70, 33), dtype, 2), rand((3, 40, 33), dtype, 3)
+def test_device_operands(backend, device, dtype):
+    a, b, c = rand(3, 40, 70, dtype=dtype), rand(70, 33, dtype=dtype), rand(3, 40, 33, dtype=dtype)
     a_, b_, c_ = (backend.to_device(array, device) for array in (a, b, c))
     out = backend.empty((3, 40, 33), a_)
     run = launch(backend, device, dtype)
@@ -309,18 +293,18 @@ def test_device_operands(backend: CudaBackend, device: Device, dtype: str) -> No
     check_same_bits(backend.to_host(out), ordered(a[..., ::-1], b))
 
 
-def test_many_products(backend: CudaBackend, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_products(backend, device, monkeypatch):
     """More products than the grid's y holds."""
     monkeypatch.setattr(launch_plan, "GRID", 7)
     launch_plan.recipe.cache_clear()
-    a, b = rand((20, 2, 3), seed=1), rand((20, 3, 2), seed=2)
+    a, b = rand(20, 2, 3), rand(20, 3, 2)
     out = backend.to_device(np.full((20, 2, 2), np.nan, np.float32), device)
     launch(backend, device)(backend.to_device(a, device), backend.to_device(b, device), None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(a, b))
     launch_plan.recipe.cache_clear()
 
 
-def test_denormals_and_signed_zeros(backend: CudaBackend, device: Device) -> None:
+def test_denormals_and_signed_zeros(backend, device):
     tiny = np.float32(1e-42)
     a = np.array([[tiny, 0], [-tiny, 0], [2.0**-75, 0]], np.float32)
     b = np.array([[1, -(2.0**-80), 0.5], [-0.0, 0, 1]], np.float32)
@@ -331,7 +315,7 @@ def test_denormals_and_signed_zeros(backend: CudaBackend, device: Device) -> Non
 
 
 @pytest.mark.parametrize("name", ["i8", "i64", "c", "z"])
-def test_scalars_of_other_types(backend: CudaBackend, device: Device, name: str) -> None:
+def test_scalars_of_other_types(backend, device, name):
     row = BY_NAME[f"{name}gemm_cuda_tile"]
     random, whole = np.random.default_rng(1), "int" in row.dtype
     a, b, c = (random.integers(-9, 9, (5, 5)).astype(row.dtype) for _ in range(3))
@@ -344,8 +328,8 @@ def test_scalars_of_other_types(backend: CudaBackend, device: Device, name: str)
 
 
 @pytest.mark.parametrize("activation", ["", "relu"])
-def test_bias_and_activation(backend: CudaBackend, device: Device, activation: str) -> None:
-    a, b, bias = rand((20, 9), seed=1), rand((9, 30), seed=2), rand((1, 30), seed=3)
+def test_bias_and_activation(backend, device, activation):
+    a, b, bias = rand(20, 9), rand(9, 30), rand(1, 30)
     run = launch(backend, device, bias=True, activation=activation)
     expected = ordered(a, b) + bias
     expected = np.maximum(expected, 0) if activation else expected
@@ -357,49 +341,42 @@ def test_bias_and_activation(backend: CudaBackend, device: Device, activation: s
     check_same_bits(backend.to_host(views[2]).T.copy(), expected)
 
 
-def test_context_is_restored(backend: CudaBackend, device: Device) -> None:
+def test_context_is_restored(backend, device):
     before = api.cuda().cuCtxGetCurrent()
     out = np.empty((2, 2), np.float32)
-    launch(backend, device)(rand((2, 2)), rand((2, 2)), None, out, 1.0, 0.0)
+    launch(backend, device)(out, out, None, np.empty_like(out), 1.0, 0.0)
     backend.synchronize(device)
     assert api.cuda().cuCtxGetCurrent() == before
 
 
-def test_out_of_memory_is_named(backend: CudaBackend, device: Device) -> None:
+def test_out_of_memory_is_named(backend, device):
     with pytest.raises(KernelFailed, match="OUT_OF_MEMORY") as caught:
         cuda_arrays.DeviceArray((1 << 46,), np.float32, device)
     assert caught.value.memory
 
 
-def test_threads_share_a_launcher(backend: CudaBackend, device: Device) -> None:
-    run, wrong = launch(backend, device), []
+def test_threads_share_a_launcher(backend, device):
+    run = launch(backend, device)
 
-    def work(seed: int) -> None:
-        a, b = rand((20 + seed, 30), seed=seed), rand((30, 25), seed=seed)
+    def work(seed):
+        a, b = rand(20 + seed, 30), rand(30, 25)
         for _ in range(2):
             out = np.empty((20 + seed, 25), np.float32)
             run(a, b, None, out, 1.0, 0.0)
-            if not np.array_equal(out, ordered(a, b)):
-                wrong.append(seed)
+            check_same_bits(out, ordered(a, b))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(4))
 
 
-def test_second_device(backend: CudaBackend, device: Device) -> None:
+def test_second_device(backend, device):
     if len(backend.devices()) < 2:
         pytest.skip("one GPU only")
     second = backend.devices()[1]
-    a, b = rand((40, 50), seed=1), rand((50, 60), seed=2)
+    a, b = rand(40, 50), rand(50, 60)
     a_, b_ = backend.to_device(a, second), backend.to_device(b, second)
     out = backend.empty((40, 60), a_)
     assert out.device == second
     found = backend.view(pointed(out.owner, 1), "a")
-    assert found is not None
     assert found.device == second
     launch(backend, second)(a_, b_, None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(a, b))
@@ -410,16 +387,21 @@ def test_second_device(backend: CudaBackend, device: Device) -> None:
 # Operands that the kernel cannot read as they lie, and room on the device.
 
 
-def tensor_row() -> Kernel:
-    return next(row for row in ROWS if row.params.get("maps") == 3 and row.dtype == "float16" and not row.inputs)
-
-
-def test_operands_are_copied_where_they_must(backend: CudaBackend, device: Device) -> None:
-    row = tensor_row()
+def suits(row, device):
     if set(row.needs) - device.features:
         pytest.skip("no Hopper")
-    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
-    a, b = rand((30, 33), "float16", 1), rand((48, 33), "float16", 2)
+    return row
+
+
+def tensor_launch(backend, device):
+    """Of a kernel that reads both operands through tensor maps."""
+    row = next(row for row in ROWS if row.params.get("maps") == 3 and row.dtype == "float16" and not row.inputs)
+    return backend.launcher(suits(row, device), device, Problem("float16", 1, 1, 1))
+
+
+def test_operands_are_copied_where_they_must(backend, device):
+    run = tensor_launch(backend, device)
+    a, b = rand(30, 33, dtype="float16"), rand(48, 33, dtype="float16")
     a_, b_ = backend.to_device(a, device), backend.to_device(b, device)
     out = backend.empty((30, 48), a_)
     lies = run.lies(a_, b_.mT, None, out)
@@ -430,11 +412,10 @@ def test_operands_are_copied_where_they_must(backend: CudaBackend, device: Devic
     assert run.lies(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
 
 
-def test_room_that_is_missing_is_looked_for_again(backend: CudaBackend, device: Device, emulated: Any) -> None:
+def test_room_that_is_missing_is_looked_for_again(backend, device, emulated):
     emulated()
-    row = tensor_row()
-    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
-    views = [backend.to_device(rand((33, 33), "float16", seed), device) for seed in range(3)]
+    run = tensor_launch(backend, device)
+    views = [backend.to_device(rand(33, 33, dtype="float16", seed=seed), device) for seed in range(3)]
     run(*views[:2], None, views[2], 1.0, 0.0)
     expected = backend.to_host(views[2])
     emulated(fail="cuMemAllocFromPoolAsync:1:2")
@@ -448,15 +429,13 @@ def test_room_that_is_missing_is_looked_for_again(backend: CudaBackend, device: 
     check_same_bits(backend.to_host(views[2]), expected)
 
 
-def test_a_failure_between_launches_spoils_c(
-    backend: CudaBackend, device: Device, emulated: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_between_launches_spoils_c(backend, device, emulated, monkeypatch):
     """Where out is c and some of several launches have gone, nothing may start anew from c."""
     emulated()
     monkeypatch.setattr(launch_plan, "GRID", 2)
     launch_plan.recipe.cache_clear()
-    a, b, c = (backend.to_device(rand((4, 3, 3), seed=seed), device) for seed in range(3))
-    out = backend.to_device(rand((4, 3, 3)), device)
+    a, b, c = (backend.to_device(rand(4, 3, 3, seed=seed), device) for seed in range(3))
+    out = backend.to_device(rand(4, 3, 3), device)
     run = launch(backend, device)
     run(a, b, c, out, 1.0, 1.0)
     for goal, spoilt in ((out, False), (c, True)):
@@ -474,7 +453,7 @@ def test_a_failure_between_launches_spoils_c(
 
 
 @pytest.fixture
-def streams(device: Device) -> Iterator[list[int]]:
+def streams(device):
     with device.handle:
         made = [api.cuda().cuStreamCreate(1) for _ in range(2)]
     yield made
@@ -483,7 +462,7 @@ def streams(device: Device) -> Iterator[list[int]]:
             api.cuda().cuStreamDestroy(stream)
 
 
-def copied_late(device: Device, source: np.ndarray, stream: int) -> Any:
+def copied_late(device, source, stream):
     """An array that becomes `source` when `stream` comes to it."""
     there, late = (cuda_arrays.DeviceArray(source.shape, source.dtype, device) for _ in range(2))
     there.copy_from_host(source)
@@ -497,13 +476,11 @@ def copied_late(device: Device, source: np.ndarray, stream: int) -> Any:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_streams_of_operands_are_joined(
-    backend: CudaBackend, device: Device, streams: list[int], emulated: Any, own: bool
-) -> None:
+def test_streams_of_operands_are_joined(backend, device, streams, emulated, own):
     """The product waits for what operands wait for, and what comes next on their streams waits for the product."""
     if os.environ.get("GEMM_LIBCUDA"):
         emulated(streams="late")
-    a, b = rand((40, 40), seed=1), rand((40, 40), seed=2)
+    a, b = rand(40, 40), rand(40, 40, seed=1)
     out = cuda_arrays.DeviceArray((40, 40), "float32", device)
     shown = [copied_late(device, x, stream) for x, stream in zip((a, b), streams, strict=True)]
     views = [backend.view(x, "x") for x in (*shown, pointed(out, streams[0] if own else None))]
@@ -516,14 +493,13 @@ def test_streams_of_operands_are_joined(
     check_same_bits(out.copy_to_host(), ordered(a, b))
 
 
-def test_nothing_waits_for_the_device(backend: CudaBackend, device: Device, streams: list[int], emulated: Any) -> None:
+def test_nothing_waits_for_the_device(backend, device, streams, emulated):
     """A product of device operands is enqueued: it neither begins nor ends with a wait."""
     emulated(streams="late")
     driver, stream = api.cuda(), streams[0]
     a, b, out = (cuda_arrays.DeviceArray((33, 33), "float16", device) for _ in range(3))
-    row = tensor_row()
-    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
-    views: list[Any] = [backend.view(pointed(x, stream), "x") for x in (a, b, out)]
+    run = tensor_launch(backend, device)
+    views = [backend.view(pointed(x, stream), "x") for x in (a, b, out)]
     run(*views[:2], None, views[2], 1.0, 0.0)  # loads the kernels
     with device.handle:
         driver.cuStreamSynchronize(stream)
@@ -534,14 +510,11 @@ def test_nothing_waits_for_the_device(backend: CudaBackend, device: Device, stre
     assert driver.cuStreamQuery(stream)
 
 
-def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device, streams: list[int]) -> None:
+def test_products_are_captured_into_graphs(backend, device, streams):
     """A caller's CUDA graph takes a product in, packed operands and all, and repeats it on what is there by then."""
-    library, stream, row = api.cuda()._library, streams[0], tensor_row()
-    if set(row.needs) - device.features:
-        pytest.skip("no Hopper")
-    run = backend.launcher(row, device, Problem("float16", 1, 1, 1))
-    arrays = [backend.to_device(rand((33, 33), "float16", seed), device).owner for seed in range(3)]
-    views: list[Any] = [backend.view(pointed(x, stream), "x") for x in arrays]
+    library, stream, run = api.cuda()._library, streams[0], tensor_launch(backend, device)
+    arrays = [backend.to_device(rand(33, 33, dtype="float16", seed=seed), device).owner for seed in range(3)]
+    views = [backend.view(pointed(x, stream), "x") for x in arrays]
     run(*views[:2], None, views[2], 1.0, 0.0)  # kernels are loaded before a capture
     graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
     with device.handle:
@@ -551,7 +524,7 @@ def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device,
     with device.handle:
         assert library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
         assert library.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)) == 0
-    a, b = (rand((33, 33), "float16", seed) for seed in (8, 9))
+    a, b = (rand(33, 33, dtype="float16", seed=seed) for seed in (8, 9))
     arrays[0].copy_from_host(a)
     arrays[1].copy_from_host(b)
     with device.handle:
@@ -563,14 +536,14 @@ def test_products_are_captured_into_graphs(backend: CudaBackend, device: Device,
 # Repeated products and prepared matrices.
 
 
-def test_repeated_products(backend: CudaBackend, device: Device) -> None:
+def test_repeated_products(backend, device):
     run = launch(backend, device)
-    a, b = rand((9, 8), seed=1), rand((8, 12), seed=2)
+    a, b = rand(9, 8), rand(8, 12)
     a_, b_, out = (backend.to_device(x, device).owner for x in (a, b, np.zeros((9, 12), np.float32)))
     run(a_.view(), b_.view(), None, out.view(), 1.0, 0.0)
     replay = run.replay(a_, b_, None, out)
     assert replay is not None
-    other = rand((9, 8), seed=5)
+    other = rand(9, 8, seed=1)
     there, goal = backend.to_device(other, device).owner, cuda_arrays.DeviceArray((9, 12), "float32", device)
     assert replay(there, b_, None, goal, 1.0, 0.0) is goal
     check_same_bits(goal.copy_to_host(), ordered(other, b))
@@ -582,10 +555,8 @@ def test_repeated_products(backend: CudaBackend, device: Device) -> None:
     assert run.signature(a_, b_, goal, goal) != run.signature(a_, b_, goal, out)
 
 
-def test_repeated_products_with_a_bias(process: Any) -> None:
-    code = (
-        PRODUCT
-        + """
+def test_repeated_products_with_a_bias(process):
+    code = """
 there = registry.backend("cuda")
 view = lambda x: there.to_device(x, there.devices()[0]).owner
 x, y, bias = view(a), view(b), view(a[0])
@@ -601,12 +572,11 @@ assert known.run((x, y, None, None, None, 1.0, 0.0)) is None
 np.testing.assert_allclose(
     gemm.gemm(x, y, bias=other, activation="relu", kernel="sgemm_cuda_tile").copy_to_host(), expected, 1e-5, 1e-5)
 """
-    )
     process(code)
 
 
 REPEATED = """
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests")  # where pytest runs, at the root
 import repeated
 there = registry.backend("cuda")
 array = lambda x: there.to_device(np.ascontiguousarray(x), there.devices()[0]).owner
@@ -623,11 +593,11 @@ values = lambda x: x.copy_to_host()
         "plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), kernel='sgemm_cuda_tile')",
     ],
 )
-def test_repeated_products_are_counted(process: Any, what: str) -> None:
+def test_repeated_products_are_counted(process, what):
     process(REPEATED + f"repeated.{what}")
 
 
-def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Device) -> None:
+def test_repeated_products_are_aligned_alike(backend, device):
     """A repeated launch is given only addresses that are multiples of what the first ones were."""
     run = launch(backend, device)
     a_, b_, out = (cuda_arrays.DeviceArray((4, 4), "float32", device) for _ in range(3))
@@ -641,15 +611,13 @@ def test_repeated_products_are_aligned_alike(backend: CudaBackend, device: Devic
 
 
 @pytest.mark.parametrize("name", ["sgemm_cuda_tile", "planes", "copied"])
-def test_prepared(backend: CudaBackend, device: Device, name: str) -> None:
+def test_prepared(backend, device, name):
     rows = {
         "planes": next((row for row in ROWS if row.params.get("planes") == 3 and row.params["BN"] == 128), TILE),
         "copied": next((row for row in ROWS if row.params.get("tf32") and row.params["BM"] == 64), TILE),
     }
-    row = rows.get(name, TILE)
-    if set(row.needs) - device.features:
-        pytest.skip("no Hopper")
-    a, b = rand((20, 37), seed=1), rand((37, 41), seed=2)
+    row = suits(rows.get(name, TILE), device)
+    a, b = rand(20, 37), rand(37, 41)
     a_ = backend.to_device(a, device)
     run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
     for b_ in (backend.to_device(b, device), backend.to_device(np.ascontiguousarray(b.T), device).mT):
@@ -665,12 +633,10 @@ def test_prepared(backend: CudaBackend, device: Device, name: str) -> None:
         np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
 
 
-def test_prepared_vectors(backend: CudaBackend, device: Device) -> None:
+def test_prepared_vectors(backend, device):
     """Planes of a matrix of one column lie as they were made, however that was seen."""
-    row = next((row for row in ROWS if row.params.get("planes") == 3), TILE)
-    if set(row.needs) - device.features:
-        pytest.skip("no Hopper")
-    a, b = rand((20, 37), seed=1), rand((37, 1), seed=2)
+    row = suits(next((row for row in ROWS if row.params.get("planes") == 3), TILE), device)
+    a, b = rand(20, 37), rand(37, 1)
     run = backend.launcher(row, device, Problem("float32", 1, 1, 1, precision=row.precision))
     wide = backend.to_device(np.repeat(b, 9, 1), device)
     for b_ in (backend.to_device(b, device), replace(wide, shape=(37, 1))):
@@ -680,12 +646,6 @@ def test_prepared_vectors(backend: CudaBackend, device: Device) -> None:
 
 
 # Faults, and processes of their own.
-
-PRODUCT = """
-a, b = (np.random.default_rng(s).standard_normal((40, 40)).astype("float32") for s in (1, 2))
-def product(**more):
-    return gemm.gemm(a, b, kernel="sgemm_cuda_tile", **more)
-"""
 
 
 @pytest.mark.parametrize(
@@ -697,7 +657,7 @@ def product(**more):
         ({"driver": 11040}, r"made for CUDA 11\.4, NVRTC for 12.*update the driver"),
     ],
 )  # fmt: skip
-def test_unavailable_says_why(emulated: Any, settings: dict[str, int], said: str) -> None:
+def test_unavailable_says_why(emulated, settings, said):
     emulated(**settings)
     backend = CudaBackend()
     for _ in range(2):  # remembered, and raised anew
@@ -705,7 +665,7 @@ def test_unavailable_says_why(emulated: Any, settings: dict[str, int], said: str
             backend.devices()
 
 
-def test_without_libraries(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_libraries(machine, monkeypatch):
     monkeypatch.setenv("GEMM_LIBCUDA", "/nonexistent/libcuda.so.1")
     api.cuda.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"driver does not load.*NVIDIA driver"):
@@ -720,14 +680,11 @@ def test_without_libraries(machine: dict[str, str], monkeypatch: pytest.MonkeyPa
             CudaBackend().devices()
 
 
-def test_a_second_process_needs_no_compiler(process: Any, tmp_path: Path) -> None:
-    code = (
-        PRODUCT
-        + """
+def test_a_second_process_needs_no_compiler(process, tmp_path):
+    code = """
 product()
 print("loaded" if "libnvrtc" in open("/proc/self/maps").read() else "not loaded")
 """
-    )
     assert "not loaded" not in process(code, cache=tmp_path / "cache")
     assert "not loaded" in process(code, cache=tmp_path / "cache")
     for entry in (tmp_path / "cache").glob("cuda-*"):
@@ -735,10 +692,8 @@ print("loaded" if "libnvrtc" in open("/proc/self/maps").read() else "not loaded"
     assert "not loaded" not in process(code, cache=tmp_path / "cache")
 
 
-def test_a_lost_device_is_left_alone(process: Any) -> None:
-    code = (
-        PRODUCT
-        + """
+def test_a_lost_device_is_left_alone(process):
+    code = """
 expected = product()
 os.environ["CUDA_MACHINE_FAIL"] = "cuLaunchKernel:1:700:sticky"
 try:
@@ -752,17 +707,14 @@ try:
 except gemm.BackendUnavailable as error:
     print("again:", error)
 """
-    )
     said = process(code, devices=1)
     assert "was lost in this process" in said
     assert "ILLEGAL_ADDRESS" in said or "700" in said
     assert "again:" in said
 
 
-def test_forked_children_are_told(process: Any) -> None:
-    code = (
-        PRODUCT
-        + """
+def test_forked_children_are_told(process):
+    code = """
 expected = product()
 there = registry.backend("cuda").to_device(a, registry.backend("cuda").devices()[0])
 if (child := os.fork()) == 0:
@@ -779,7 +731,6 @@ if (child := os.fork()) == 0:
 os.waitpid(child, 0)
 assert np.array_equal(product(), expected)
 """
-    )
     said = process(code)
     assert "child: cuda: CUDA was in use when this process was forked" in said or "child:" in said
     assert "context: CUDA was in use when this process was forked" in said
@@ -788,33 +739,33 @@ assert np.array_equal(product(), expected)
 # With other libraries, where they are.
 
 
-def torch_on(device: Device) -> Any:
+def torch_on(device):
     torch = pytest.importorskip("torch")
     if os.environ.get("GEMM_LIBCUDA") or not torch.cuda.is_available():
         pytest.skip("PyTorch has no such GPU")
     return torch
 
 
-def test_torch(backend: CudaBackend, device: Device) -> None:
+def test_torch(backend, device):
     torch = torch_on(device)
     run = launch(backend, device)
-    a, b, c = rand((4, 70, 40), seed=1), rand((70, 33), seed=2), rand((4, 40, 33), seed=3)
+    a, b, c = rand(4, 70, 40), rand(70, 33), rand(4, 40, 33)
     a_ = torch.from_numpy(a).cuda().mT.requires_grad_()
     b_ = torch.from_numpy(b).cuda().expand(4, -1, -1)
     c_ = torch.from_numpy(c).cuda()
     views = [backend.view(tensor, "x") for tensor in (a_, b_, c_)]
     assert [view.strides for view in views if view] == [(11200, 4, 160), (0, 132, 4), (5280, 132, 4)]
-    out = backend.empty((4, 40, 33), views[0])  # type: ignore[arg-type]
+    out = backend.empty((4, 40, 33), views[0])
     assert isinstance(out.owner, torch.Tensor)
     run(*views, out, 2.0, 0.5)
     check_same_bits(out.owner.cpu().numpy(), ordered(a.swapaxes(-1, -2), b, c, 2.0, 0.5))
 
 
-def test_torch_stream_order(backend: CudaBackend, device: Device) -> None:
+def test_torch_stream_order(backend, device):
     """The product waits for what the current stream holds, and what follows on it waits for the product."""
     torch = torch_on(device)
     run = launch(backend, device)
-    a, b = rand((64, 64), seed=1), rand((64, 64), seed=2)
+    a, b = rand(64, 64), rand(64, 64, seed=1)
     expected = ordered(a, b)
     b_ = torch.from_numpy(b).cuda()
     source = torch.from_numpy(a).cuda()
@@ -834,31 +785,31 @@ def test_torch_stream_order(backend: CudaBackend, device: Device) -> None:
         check_same_bits(host.cpu().numpy(), expected)
 
 
-def test_torch_graph(backend: CudaBackend, device: Device) -> None:
+def test_torch_graph(backend, device):
     """A product repeated while PyTorch captures goes into its graph."""
     torch = torch_on(device)
     import gemm
 
-    a, b = (torch.from_numpy(rand((64, 64), seed=seed)).cuda() for seed in (1, 2))
+    a, b = (torch.from_numpy(rand(64, 64, seed=seed)).cuda() for seed in (1, 2))
     out = torch.zeros_like(a)
     for _ in range(3):
         gemm.gemm(a, b, out=out, kernel="sgemm_cuda_tile")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         gemm.gemm(a, b, out=out, kernel="sgemm_cuda_tile")
-    a.copy_(torch.from_numpy(rand((64, 64), seed=3)))
+    a.copy_(torch.from_numpy(rand(64, 64, seed=3)))
     graph.replay()
-    check_same_bits(out.cpu().numpy(), ordered(rand((64, 64), seed=3), rand((64, 64), seed=2)))
+    check_same_bits(out.cpu().numpy(), ordered(rand(64, 64, seed=3), rand(64, 64, seed=2)))
 
 
-def test_cupy(backend: CudaBackend, device: Device) -> None:
+def test_cupy(backend, device):
     cupy = pytest.importorskip("cupy")
     run = launch(backend, device, "float64")
-    a, b = rand((5, 40, 50), "float64", 1), rand((5, 50, 33), "float64", 2)
+    a, b = rand(5, 40, 50, dtype="float64"), rand(5, 50, 33, dtype="float64")
     with cupy.cuda.Stream(non_blocking=True) as stream:
         a_, b_ = cupy.asarray(a)[:, ::-1, ::2], cupy.asarray(b)[:, 1::2]
         views = [backend.view(array, "x") for array in (a_, b_)]
-        out = backend.empty((5, 40, 33), views[0])  # type: ignore[arg-type]
+        out = backend.empty((5, 40, 33), views[0])
         assert isinstance(out, DeviceView)
         assert isinstance(out.owner, cupy.ndarray)
         assert out.queue == stream.ptr

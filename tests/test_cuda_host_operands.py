@@ -1,12 +1,9 @@
 """Products of NumPy arrays on the emulated GPU (tests/cuda_machine): the whole way, with streams that run late."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import cuda_machine
@@ -18,13 +15,13 @@ from gemm.backends.cuda import api, compiler, panels, pinned, staging, transfer
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
 from gemm.core.errors import KernelFailed
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(monkeypatch):
     """The emulated GPU, where products of 70 rows already go in panels."""
     try:
         settings = cuda_machine.environment(streams="late", memory=64)
@@ -43,26 +40,26 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     forget()
 
 
-def forget() -> None:
+def forget():
     for cached in (api.cuda, compiler.compilers, compiler.compiler, pinned.lanes,
                    panels.panels, staging._speed):  # fmt: skip
         cached.cache_clear()
 
 
-def run(device: Device, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, *scale: float) -> None:
+def run(device, a, b, c, out, *scale):
     row = BY_NAME["sgemm_cuda_tile"]
     problem = Problem("float32", *out.shape[-2:], a.shape[-1])
     CudaBackend().launcher(row, device, problem)(a, b, c, out, *scale)
 
 
-def rand(*shape: int) -> np.ndarray:
+def rand(*shape):
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k"), [((), 5, 7, 3), ((), 96, 128, 40), ((9,), 20, 33, 17), ((2, 3), 40, 5, 60)]
 )
-def test_bits_are_those_of_the_chain(device: Device, batch: tuple[int, ...], m: int, n: int, k: int) -> None:
+def test_bits_are_those_of_the_chain(device, batch, m, n, k):
     a, b, c = rand(*batch, m, k), rand(*batch, k, n), rand(*batch, m, n)
     for x in (a, a[..., ::-1], np.asfortranarray(a)):
         out = np.full_like(c, np.nan)
@@ -73,7 +70,7 @@ def test_bits_are_those_of_the_chain(device: Device, batch: tuple[int, ...], m: 
     check_same_bits(out, ordered(a, b, c, 1.5, -0.5))
 
 
-def test_what_does_not_fit_runs_in_blocks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_runs_in_blocks(device, monkeypatch):
     """64 MiB of device memory, and 71 MB of operands."""
     monkeypatch.setattr(transfer, "SLOT", 1 << 22)
     monkeypatch.setattr(pinned, "SLOT", 1 << 22)
@@ -83,17 +80,17 @@ def test_what_does_not_fit_runs_in_blocks(device: Device, monkeypatch: pytest.Mo
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, atol=2.0)
 
 
-def test_large_arrays_go_by_rings_both_ways(device: Device) -> None:
+def test_large_arrays_go_by_rings_both_ways(device):
     array = rand(600, 700)
     there = CudaBackend().to_device(array, device)
     np.testing.assert_array_equal(there.owner.copy_to_host(), array)
     np.testing.assert_array_equal(CudaBackend().to_host(there.mT), array.T)
 
 
-def test_threads_multiply_side_by_side(device: Device) -> None:
-    wrong: list[int] = []
+def test_threads_multiply_side_by_side(device):
+    wrong = []
 
-    def work(seed: int) -> None:
+    def work(seed):
         a, b = rand(64 + seed, 50), rand(50, 70)
         for _ in range(2):
             out = np.empty((64 + seed, 70), np.float32)
@@ -112,7 +109,7 @@ def test_threads_multiply_side_by_side(device: Device) -> None:
 @pytest.mark.parametrize("fault", ["cuLaunchKernel:1:719", "cuMemcpyHtoDAsync_v2:2:999", "cuMemAllocFromPoolAsync:1:2",
                                    "cuMemHostAlloc:1:2", "cuStreamCreate:2:2"])  # fmt: skip
 @pytest.mark.parametrize("size", [4, 96])
-def test_faults_leave_the_operands(device: Device, monkeypatch: pytest.MonkeyPatch, fault: str, size: int) -> None:
+def test_faults_leave_the_operands(device, monkeypatch, fault, size):
     a, b, c = rand(size, 40), rand(40, 64), rand(size, 64)
     before = a.copy(), b.copy(), c.copy()
     out, warm = c.copy(), np.empty_like(c)
@@ -150,13 +147,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_child_does_without(device: Device) -> None:
+def test_a_forked_child_does_without(device):
     done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
                           capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-def test_results_of_the_public_face(device: Device) -> None:
+def test_results_of_the_public_face(device):
     """Each option that staging passes on: types, a bias, conjugates, one vector."""
     code = """
 import numpy as np, gemm

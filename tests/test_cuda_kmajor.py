@@ -1,11 +1,8 @@
 """TF32, int8 and fp8 on the emulated GPU: wherever operands lie, bit for bit what the tensor cores' model says."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 import subprocess
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,9 +13,7 @@ from oracle.tensor_core import product, round_tf32
 
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
-from gemm.core.problem import Device, Problem
-
-Array = np.ndarray
+from gemm.core.problem import Problem
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 TF32 = ("sgemm_cuda_kmajor_tf32_64x64", "sgemm_cuda_kmajor_tf32_128x64")
@@ -26,7 +21,7 @@ FP8 = ("e4m3sgemm_cuda_kmajor_64x64", "e5m2e4m3sgemm_cuda_kmajor_128x64", "e4m3s
 INTEGERS = ("s8s32gemm_cuda_kmajor_64x64", "u8s32gemm_cuda_kmajor_128x64")
 
 
-def matrix(random: np.random.Generator, shape: tuple[int, ...], dtype: str, letter: str = "N") -> Array:
+def matrix(random, shape, dtype, letter="N"):
     """Random numbers; "T": whose columns are contiguous."""
     own = np.dtype(dtype)
     if letter == "T":
@@ -38,16 +33,16 @@ def matrix(random: np.random.Generator, shape: tuple[int, ...], dtype: str, lett
 
 
 def run(
-    gpu: Device,
-    name: str,
-    a: Array,
-    b: Array,
-    c: Array | None,
-    alpha: Any = 1,
-    beta: Any = 0,
+    gpu,
+    name,
+    a,
+    b,
+    c,
+    alpha=1,
+    beta=0,
     *,
-    whole: bool = False,
-) -> Array:
+    whole=False,
+):
     """alpha·a·b + beta·c on the row of that name. `whole`: k is not cut into parts."""
     row = BY_NAME[name]
     shape = (*a.shape[:-1], b.shape[-1])
@@ -61,7 +56,7 @@ def run(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TF32 + FP8)
-def test_bits_are_the_model_s(emulated_gpu: Device, name: str, layout: str) -> None:
+def test_bits_are_the_model_s(emulated_gpu, name, layout):
     row, random = BY_NAME[name], np.random.default_rng(1)
     types = row.inputs or (row.dtype, row.dtype)
     a, b = matrix(random, (140, 333), types[0], layout[0]), matrix(random, (333, 70), types[1], layout[1])
@@ -77,7 +72,7 @@ def test_bits_are_the_model_s(emulated_gpu: Device, name: str, layout: str) -> N
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", INTEGERS)
-def test_integers_are_exact(emulated_gpu: Device, name: str, layout: str) -> None:
+def test_integers_are_exact(emulated_gpu, name, layout):
     row, random = BY_NAME[name], np.random.default_rng(2)
     a = matrix(random, (2, 140, 333), row.inputs[0], layout[0])
     b = matrix(random, (2, 333, 70), row.inputs[1], layout[1])
@@ -86,7 +81,7 @@ def test_integers_are_exact(emulated_gpu: Device, name: str, layout: str) -> Non
 
 
 @pytest.mark.parametrize("name", [*TF32[1:], *FP8[1:2], *INTEGERS])
-def test_long_k_is_cut_into_parts(emulated_gpu: Device, name: str) -> None:
+def test_long_k_is_cut_into_parts(emulated_gpu, name):
     row, random = BY_NAME[name], np.random.default_rng(3)
     types = row.inputs or (row.dtype, row.dtype)
     a, b = matrix(random, (33, 4100), types[0]), matrix(random, (4100, 17), types[1], "T")
@@ -98,7 +93,7 @@ def test_long_k_is_cut_into_parts(emulated_gpu: Device, name: str) -> None:
         assert np.all(np.abs(out - x @ y) <= 2.0**-10 * (np.abs(x) @ np.abs(y)))
 
 
-def test_narrow_results_are_rounded_once(emulated_gpu: Device) -> None:
+def test_narrow_results_are_rounded_once(emulated_gpu):
     random = np.random.default_rng(4)
     a, b = matrix(random, (70, 200), "float8_e4m3fn"), matrix(random, (200, 72), "float8_e4m3fn", "T")
     wide = run(emulated_gpu, "e4m3sgemm_cuda_kmajor_64x64", a, b, None)
@@ -107,7 +102,7 @@ def test_narrow_results_are_rounded_once(emulated_gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("name", ["e5m2e4m3sgemm_cuda_wgmma_64x64", "e4m3bgemm_cuda_wgmma_128x192"])
-def test_fp8_at_its_best_becomes_float16(emulated_gpu: Device, name: str) -> None:
+def test_fp8_at_its_best_becomes_float16(emulated_gpu, name):
     row, random = BY_NAME[name], np.random.default_rng(5)
     assert row.precision == "highest"
     a, b = matrix(random, (70, 200), row.inputs[0], "T"), matrix(random, (200, 72), row.inputs[1])
@@ -119,7 +114,7 @@ def test_fp8_at_its_best_becomes_float16(emulated_gpu: Device, name: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
-def test_pack_widens_fp8_exactly(kind: str) -> None:
+def test_pack_widens_fp8_exactly(kind):
     machine = machine_or_skip()
     every = np.arange(256, dtype=np.uint8)
     to, origin = machine.to_device(np.zeros((2, 136), np.uint16)), machine.to_device(every)
@@ -132,14 +127,14 @@ def test_pack_widens_fp8_exactly(kind: str) -> None:
     assert np.array_equal(np.signbit(got), np.signbit(want))
 
 
-def machine_or_skip() -> Machine:
+def machine_or_skip():
     try:
         return Machine()
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"the emulated machine is not built here: {error}")
 
 
-def packed(machine: Machine, array: Array, rows: int, cols: int, strides: tuple[int, ...], at: int) -> Array:
+def packed(machine, array, rows, cols, strides, at):
     """What gemm_cuda_pack makes of the matrices whose first element is array[at], `strides` in elements."""
     size, batch = array.itemsize, 2
     edge = {1: 128, 2: 64, 4: 64, 8: 32}[size]
@@ -154,7 +149,7 @@ def packed(machine: Machine, array: Array, rows: int, cols: int, strides: tuple[
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_pack(size: int) -> None:
+def test_pack(size):
     machine, random = machine_or_skip(), np.random.default_rng(size)
     array = random.integers(0, 256, 80000, np.uint8).view(f"u{size}")[: 80000 // size]
     cases = [(37, 61, (64, 1, 37 * 64), 0), (37, 61, (1, 48, 61 * 48), 0), (64, 33, (1, 64, 0), 16),

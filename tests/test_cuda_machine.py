@@ -1,16 +1,12 @@
 """The emulated CUDA machine itself: its tensor cores and copies against models in NumPy, and that it finds mistakes."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re
 import shutil
 import struct
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -28,24 +24,24 @@ LANES = np.arange(32)
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def settings(monkeypatch):
     for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
         monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
     monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
+def machine():
     return Machine()
 
 
 @pytest.fixture(params=["late", "early", "mixed"])
-def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def timing(request, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_ASYNC", request.param)
     return str(request.param)
 
 
-def swizzled(offset: np.ndarray, width: int) -> np.ndarray:
+def swizzled(offset, width):
     """Where the byte at `offset` of a tile lies, by the PTX ISA's drawings of the swizzling modes."""
     if not width:
         return offset
@@ -55,7 +51,7 @@ def swizzled(offset: np.ndarray, width: int) -> np.ndarray:
     return row * 128 + chunk * 16 + column % 16
 
 
-def shared_image(tile: np.ndarray, width: int) -> np.ndarray:
+def shared_image(tile, width):
     """The bytes of shared memory after TMA has written `tile`."""
     raw = np.ascontiguousarray(tile).view(np.uint8).ravel()
     image = np.empty_like(raw)
@@ -92,7 +88,7 @@ extern "C" __global__ void load(const __grid_constant__ TensorMap map, uint4 *ou
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 @pytest.mark.parametrize("width", [0, 32, 64, 128])
 @pytest.mark.parametrize("at", [(0, 0, 0), (16, 5, 1), (-4, -3, 0), (80, 30, 2)])
-def test_tma_loads_boxes(machine: Machine, dtype: Any, width: int, at: tuple[int, int, int]) -> None:
+def test_tma_loads_boxes(machine, dtype, width, at):
     size = np.dtype(dtype).itemsize
     tensor = np.random.default_rng(0).integers(1, 200, (3, 37, 96)).astype(dtype)
     box = ((width or 128) // size, 16, 2)
@@ -106,7 +102,7 @@ def test_tma_loads_boxes(machine: Machine, dtype: Any, width: int, at: tuple[int
     np.testing.assert_array_equal(out, want)
 
 
-def test_tma_rounds_to_tf32(machine: Machine) -> None:
+def test_tma_rounds_to_tf32(machine):
     tensor = np.array([1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-11 + 2**-20), 3] * 8, np.float32).reshape(1, 1, 32)
     device = machine.to_device(tensor)
     out = np.zeros(32, np.float32)
@@ -135,7 +131,7 @@ extern "C" __global__ void store(const __grid_constant__ TensorMap map, int x, i
 )
 
 
-def test_tma_stores_what_lies_inside(machine: Machine, timing: str) -> None:
+def test_tma_stores_what_lies_inside(machine, timing):
     device = machine.to_device(np.zeros((20, 40), np.float32))
     map_ = machine.tensor_map(device, (32, 16))
     machine.kernel(STORE, "store", {"FENCED": 1, "WAITS": 1})((1,), (32,), map_, INT(16), INT(8), shared=2048)
@@ -147,7 +143,7 @@ def test_tma_stores_what_lies_inside(machine: Machine, timing: str) -> None:
 @pytest.mark.parametrize(
     ("macros", "told"), [({"FENCED": 0, "WAITS": 1}, "fence_async"), ({"FENCED": 1, "WAITS": 0}, "without waiting")]
 )
-def test_tma_stores_want_a_fence_and_a_wait(machine: Machine, macros: dict[str, object], told: str) -> None:
+def test_tma_stores_want_a_fence_and_a_wait(machine, macros, told):
     map_ = machine.tensor_map(machine.to_device(np.zeros((20, 40), np.float32)), (32, 16))
     with pytest.raises(Failed, match=told):
         machine.kernel(STORE, "store", macros)((1,), (32,), map_, INT(0), INT(0), shared=2048)
@@ -156,7 +152,7 @@ def test_tma_stores_want_a_fence_and_a_wait(machine: Machine, macros: dict[str, 
 # ---- mma.sync and ldmatrix, by the fragments' drawings
 
 
-def fragments(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def fragments(matrix, rows, columns):
     """[lane, register]: elements (rows, columns)[lane, register, element] of `matrix`, packed to 32 bits."""
     return np.ascontiguousarray(matrix[rows, columns]).view(np.uint32)[..., 0]
 
@@ -184,7 +180,7 @@ extern "C" __global__ void product(const unsigned *a, const unsigned *b, float *
     ("name", "dtype", "k"),
     [("mma_f16", np.float16, 16), ("mma_bf16", ml_dtypes.bfloat16, 16), ("mma_tf32", np.float32, 8)],
 )
-def test_mma_fragments(machine: Machine, name: str, dtype: Any, k: int) -> None:
+def test_mma_fragments(machine, name, dtype, k):
     rng = np.random.default_rng(1)
     a, b, c = (rng.integers(-8, 9, shape).astype(dtype) for shape in ((16, k), (k, 8), (16, 8)))
     per = 4 // a.dtype.itemsize
@@ -216,7 +212,7 @@ extern "C" __global__ void product(const double *a, const double *b, double *d) 
 
 
 @pytest.mark.parametrize(("m", "k"), [(8, 4), (16, 4), (16, 8), (16, 16)])
-def test_f64_fragments(machine: Machine, m: int, k: int) -> None:
+def test_f64_fragments(machine, m, k):
     rng = np.random.default_rng(2)
     a, b, c = rng.normal(size=(m, k)), rng.normal(size=(k, 8)), rng.normal(size=(m, 8))
     i, j = np.arange(m * k // 32)[None, :], np.arange(k * 8 // 32)[None, :]
@@ -253,7 +249,7 @@ extern "C" __global__ void move(const uint4 *from, unsigned *loaded, uint4 *stor
 
 
 @pytest.mark.parametrize("suffix", ["", "_trans"])
-def test_ldmatrix_and_stmatrix(machine: Machine, suffix: str) -> None:
+def test_ldmatrix_and_stmatrix(machine, suffix):
     matrices = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8)
     loaded, stored = np.zeros((32, 4), np.uint32), np.zeros_like(matrices)
     macros = {"LOAD": f"ldmatrix_x4{suffix}", "STORE": f"stmatrix_x4{suffix}"}
@@ -295,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(128) product(const uint4 *a, const 
 )
 
 
-def k_major(matrix: np.ndarray, width: int) -> tuple[np.ndarray, int, int, int, int]:
+def k_major(matrix, width):
     """[mn, 128 bytes of k] in shared memory; leading and stride; so many steps of 32 bytes of k lie so far apart."""
     rows = matrix.view(np.uint8).reshape(len(matrix), 128)
     if not width:  # cores of 8 rows x 16 bytes, those along k back to back
@@ -305,7 +301,7 @@ def k_major(matrix: np.ndarray, width: int) -> tuple[np.ndarray, int, int, int, 
     return shared_image(slabs, width), 16, 8 * width, width // 32, len(rows) * width
 
 
-def mn_major(matrix: np.ndarray, width: int) -> tuple[np.ndarray, int, int, int, int]:
+def mn_major(matrix, width):
     """[mn, 64 of k] of 16 bits with mn contiguous."""
     across = (width or 16) // 2
     atoms = matrix.reshape(-1, across, 8, 8).transpose(2, 0, 3, 1)  # [k / 8, mn / across, k, mn]
@@ -320,7 +316,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def run_wgmma(machine: Machine, name: str, n: int, width: int, turned: tuple[int, int] = (0, 0)) -> None:
+def run_wgmma(machine, name, n, width, turned=(0, 0)):
     kinds = (name.split("_") * 2)[:2]
     rng = np.random.default_rng(3)
     depth = 128 // np.dtype(KINDS[kinds[0]]).itemsize
@@ -332,7 +328,7 @@ def run_wgmma(machine: Machine, name: str, n: int, width: int, turned: tuple[int
     (x, *a_way), (y, *b_way) = (lay[t](matrix, width) for t, matrix in zip(turned, (a, b), strict=True))
     exact = np.int32 if kinds[0] in ("s8", "u8") else np.float32
     d = np.zeros((64, n), exact)
-    macros: dict[str, object] = {
+    macros = {
         "NAME": f"wgmma_{name}" + (f"<{turned[0]},{turned[1]}>" if any(turned) else ""), "N": n,
         "D": "int" if exact is np.int32 else "float", "SWIZZLE": {0: 0, 32: 3, 64: 2, 128: 1}[width],
     }  # fmt: skip
@@ -345,18 +341,18 @@ def run_wgmma(machine: Machine, name: str, n: int, width: int, turned: tuple[int
 
 @pytest.mark.parametrize("width", [0, 32, 64, 128])
 @pytest.mark.parametrize("name", ["bf16", "tf32", "s8_u8", "e4m3_e5m2"])
-def test_wgmma_reads_descriptors(machine: Machine, timing: str, name: str, width: int) -> None:
+def test_wgmma_reads_descriptors(machine, timing, name, width):
     run_wgmma(machine, name, 64, width)
 
 
 @pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("width", [0, 32, 64, 128])
-def test_wgmma_transposes(machine: Machine, turned: tuple[int, int], width: int) -> None:
+def test_wgmma_transposes(machine, turned, width):
     run_wgmma(machine, "f16", 128, width, turned)
 
 
 @pytest.mark.parametrize("n", [8, 16, 96, 192, 256])
-def test_wgmma_widths(machine: Machine, n: int) -> None:
+def test_wgmma_widths(machine, n):
     run_wgmma(machine, "bf16", n, 128)
 
 
@@ -383,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(128) product(const unsigned *a, con
 
 
 @pytest.mark.parametrize("name", ["f16", "tf32", "e4m3_e4m3"])
-def test_wgmma_takes_a_from_registers(machine: Machine, timing: str, name: str) -> None:
+def test_wgmma_takes_a_from_registers(machine, timing, name):
     dtype = np.dtype(KINDS[name.split("_")[0]])
     rng = np.random.default_rng(4)
     per = 4 // dtype.itemsize
@@ -422,7 +418,7 @@ extern "C" __global__ void sums(float *out) {
 )
 
 
-def test_clusters_store_to_each_other(machine: Machine, timing: str) -> None:
+def test_clusters_store_to_each_other(machine, timing):
     out = np.zeros((4, 32), np.float32)
     machine.kernel(SUMS, "sums", {"SYNC": 1, "STAY": 1})((4,), (32,), out, cluster=2)
     blocks = 100 * np.arange(4)[:, None] + np.arange(32)
@@ -433,7 +429,7 @@ def test_clusters_store_to_each_other(machine: Machine, timing: str) -> None:
     ("macros", "told"),
     [({"SYNC": 0, "STAY": 1}, "not have started"), ({"SYNC": 1, "STAY": 0}, "still storing|already ended")],
 )
-def test_clusters_must_begin_and_end_together(machine: Machine, macros: dict[str, object], told: str) -> None:
+def test_clusters_must_begin_and_end_together(machine, macros, told):
     with pytest.raises(Failed, match=told):
         machine.kernel(SUMS, "sums", macros)((2,), (32,), np.zeros((2, 32), np.float32), cluster=2)
 
@@ -468,7 +464,7 @@ extern "C" __global__ void load(const __grid_constant__ TensorMap map, float *ou
 )
 
 
-def test_multicast_loads_reach_the_cluster(machine: Machine, timing: str) -> None:
+def test_multicast_loads_reach_the_cluster(machine, timing):
     rows = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
     map_ = machine.tensor_map(machine.to_device(rows), (32, 1))
     out = np.zeros((2, 3, 64), np.float32)
@@ -476,7 +472,7 @@ def test_multicast_loads_reach_the_cluster(machine: Machine, timing: str) -> Non
     np.testing.assert_array_equal(out, [rows.reshape(3, 64)] * 2)
 
 
-def test_a_stage_overwritten_too_early_shows(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_overwritten_too_early_shows(machine, monkeypatch):
     rows = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
     map_ = machine.tensor_map(machine.to_device(rows), (32, 1))
     kernel = machine.kernel(MULTICAST, "load", {"WAITS": 0})
@@ -512,13 +508,13 @@ extern "C" __global__ void copy(const float *from, float *to, int count) {
 )
 
 
-def test_asynchronous_copies(machine: Machine, timing: str) -> None:
+def test_asynchronous_copies(machine, timing):
     from_, to = np.arange(1, 129, dtype=np.float32), np.zeros(160, np.float32)
     machine.kernel(COPY, "copy", {"PENDING": 1})((1,), (32,), from_, to, INT(70))
     np.testing.assert_array_equal(to, [*from_[:70], *[0] * 58, *from_[:32]])
 
 
-def test_a_copy_not_waited_for_shows(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_not_waited_for_shows(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_ASYNC", "late")
     to = np.zeros(160, np.float32)
     machine.kernel(COPY, "copy", {"PENDING": 2})((1,), (32,), np.ones(128, np.float32), to, INT(128))
@@ -549,9 +545,7 @@ def test_a_copy_not_waited_for_shows(machine: Machine, monkeypatch: pytest.Monke
         ("volatile float big[1 << 17]; for (int i = 1 << 17; i-- > 0;) big[i] = i;", "illegal address"),
     ],
 )  # fmt: skip
-def test_mistakes_are_reported(
-    machine: Machine, body: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_reported(machine, body, told, monkeypatch, capfd):
     monkeypatch.setenv("CUDA_MACHINE_ASYNC", "late")
     source = (
         HEAD
@@ -568,7 +562,7 @@ def test_mistakes_are_reported(
     assert good[0] == 1, "the machine goes on after a fault"
 
 
-def test_an_allocation_overrun_within_its_page_is_noticed_when_freed(machine: Machine) -> None:
+def test_an_allocation_overrun_within_its_page_is_noticed_when_freed(machine):
     source = 'extern "C" __global__ void past(char *x) { x[100] = 1; }'
     kernel = machine.kernel(source, "past")
     kernel((1,), (1,), np.zeros(100, np.uint8))
@@ -576,7 +570,7 @@ def test_an_allocation_overrun_within_its_page_is_noticed_when_freed(machine: Ma
         machine.call("cuCtxSynchronize")
 
 
-def test_launches_are_checked(machine: Machine) -> None:
+def test_launches_are_checked(machine):
     kernel = machine.kernel('extern "C" __global__ void __launch_bounds__(64) small(float *x) {}', "small")
     x = np.zeros(1, np.float32)
     for grid, block, options in (
@@ -594,7 +588,7 @@ def test_launches_are_checked(machine: Machine) -> None:
 # ---- The driver
 
 
-def test_functions_fail_when_asked_to(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_fail_when_asked_to(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuMemAlloc_v2:2:2,cuCtxSynchronize:1:719:sticky")
     device = machine.to_device(np.zeros(4))
     with pytest.raises(Failed, match="out of memory"):
@@ -608,13 +602,13 @@ def test_functions_fail_when_asked_to(machine: Machine, monkeypatch: pytest.Monk
     device.free()
 
 
-def test_memory_ends(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_ends(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_MEMORY", "1")
     with pytest.raises(Failed, match="out of memory"):
         machine.to_device(np.zeros(1 << 20))
 
 
-def test_streams_are_late_and_events_order_them(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_late_and_events_order_them(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_STREAMS", "late")
     streams = [ctypes.c_void_p() for _ in range(2)]
     for stream in streams:
@@ -625,7 +619,7 @@ def test_streams_are_late_and_events_order_them(machine: Machine, monkeypatch: p
     address, size = ctypes.c_void_p(device.address), ctypes.c_size_t(16)
     got = np.zeros(4, np.uint32)
 
-    def set_then_copy(ordered: bool, value: int) -> int:
+    def set_then_copy(ordered, value):
         machine.call("cuMemsetD32Async", address, value, ctypes.c_size_t(4), streams[0])
         machine.call("cuEventRecord", event, streams[0])
         if ordered:
@@ -642,7 +636,7 @@ COUNT = 'extern "C" __global__ void count(float *x) { x[threadIdx.x] = threadIdx
 
 
 @pytest.fixture
-def two(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ctypes.c_void_p]]:
+def two(machine, monkeypatch):
     """The contexts of two GPUs, that of the second one current; what is enqueued there is late."""
     monkeypatch.setenv("CUDA_MACHINE_DEVICES", "2")
     contexts = [ctypes.c_void_p() for _ in range(2)]
@@ -654,8 +648,8 @@ def two(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ctyp
     machine.call("cuCtxPopCurrent_v2", None)
 
 
-def test_memory_of_another_device_is_out_of_reach(machine: Machine, two: list[ctypes.c_void_p]) -> None:
-    def launch(kernel: Any) -> None:
+def test_memory_of_another_device_is_out_of_reach(machine, two):
+    def launch(kernel):
         kernel((1,), (8,), there)
 
     here = machine.kernel("#define SECOND 1\n" + COUNT, "count")
@@ -675,7 +669,7 @@ def test_memory_of_another_device_is_out_of_reach(machine: Machine, two: list[ct
         launch(here)
 
 
-def test_a_device_fails_alone(machine: Machine, two: list[ctypes.c_void_p], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_fails_alone(machine, two, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuMemAlloc_v2@0:1:2:sticky")
     machine.to_device(np.zeros(8, np.float32)).free()
     machine.call("cuCtxPushCurrent_v2", two[0])
@@ -684,7 +678,7 @@ def test_a_device_fails_alone(machine: Machine, two: list[ctypes.c_void_p], monk
     machine.call("cuCtxPopCurrent_v2", None)
 
 
-def test_graphs_replay_what_a_stream_captured(machine: Machine) -> None:
+def test_graphs_replay_what_a_stream_captured(machine):
     stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     machine.call("cuStreamCreate", ctypes.byref(stream), 1)
     device = machine.to_device(np.zeros(2, np.uint32))
@@ -698,7 +692,7 @@ def test_graphs_replay_what_a_stream_captured(machine: Machine) -> None:
     assert list(device.get()) == [5, 0]
 
 
-def test_memory_that_a_graph_allocates_is_there_at_each_replay(machine: Machine) -> None:
+def test_memory_that_a_graph_allocates_is_there_at_each_replay(machine):
     stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     room, size = ctypes.c_uint64(), ctypes.c_size_t(4)
     machine.call("cuStreamCreate", ctypes.byref(stream), 1)
@@ -721,7 +715,7 @@ def test_memory_that_a_graph_allocates_is_there_at_each_replay(machine: Machine)
         machine.call("cuMemFree_v2", room)
 
 
-def test_every_function_of_ptx_is_emulated() -> None:
+def test_every_function_of_ptx_is_emulated():
     emulated = Path(__file__).with_name("cuda_machine").joinpath("ptx.h").read_text(encoding="utf-8")
     known = set(re.findall(r"\b(\w+)\(", emulated)) | set(re.findall(r"MACHINE_WGMMA\((\w+)", emulated))
     known |= {f"ldmatrix_x{count}{way}" for count in (1, 2, 4) for way in ("", "_trans")}
@@ -750,7 +744,7 @@ extern "C" __global__ void copy(const float *from, float *to) {
 )
 
 
-def test_overlapping_launches_wait_for_each_other(machine: Machine) -> None:
+def test_overlapping_launches_wait_for_each_other(machine):
     values, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     machine.kernel(FOLLOWS, "copy", {"EARLY": 0, "FOLLOWING": 32})((1,), (32,), values, out, overlaps=True)
     np.testing.assert_array_equal(out, values)
@@ -776,7 +770,7 @@ extern "C" __global__ void tiles(ARGUMENT Gemm g, int *counts, int across) {
 
 
 @pytest.mark.parametrize("raster", [0, 1, 2, 3, 5, 7, 9])
-def test_bands_have_each_tile_once(machine: Machine, raster: int) -> None:
+def test_bands_have_each_tile_once(machine, raster):
     """`raster` columns of tiles are walked together, down all rows; the last band may have fewer."""
     m, n, down, across = 37, 27, 5, 7
     given = struct.pack("5Q18q2Q4i", *[0] * 5, m, n, *[0] * 16, 0, 0, 1, 0, raster, 0).ljust(256, b"\0")

@@ -9,9 +9,7 @@ import platform
 import shutil
 import struct
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def settings(monkeypatch):
     for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
         monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
     monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
@@ -33,7 +31,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
+def machine():
     return Machine()
 
 
@@ -41,9 +39,9 @@ Texts = dict[str, str]  # of files of csrc/cuda that differ from what lies there
 
 
 def product(
-    a: Any, b: Any, out: Any, shape: tuple[int, int, int], strides: tuple[int, ...], *, parts: int = 1,
-    memory: int = 0, arrivals: int = 0, mapped: int = 0, batch: int = 1, scale: str = "f",
-) -> bytes:  # fmt: skip
+    a, b, out, shape, strides, *, parts = 1,
+    memory = 0, arrivals = 0, mapped = 0, batch = 1, scale = "f",
+):  # fmt: skip
     """The arguments of a product (struct Gemm): `strides` of a's rows and columns, b's, c's and out's."""
     m, n, k = shape
     a_row, a_col, b_row, b_col, out_row, out_col = strides
@@ -52,21 +50,21 @@ def product(
     return head.ljust(224, b"\0") + struct.pack(scale, 1).ljust(16, b"\0") + struct.pack(scale, 0).ljust(16, b"\0")
 
 
-def check(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+def check(out, a, b):
     x, y = a.astype(np.float64), b.astype(np.float64)
     bound = 2.0**-9 * (np.abs(x) @ np.abs(y))
     assert np.all(np.abs(out - x @ y) <= bound), "wrong numbers"
 
 
-def compiled(machine: Machine, name: str, texts: Texts, macros: dict[str, object], arch: str = "sm_90a") -> Any:
+def compiled(machine, name, texts, macros, arch="sm_90a"):
     headers = {file: text for file, text in texts.items() if file.endswith(".cuh")}
     return machine.kernel(texts.get(f"{name}.cu") or source(f"{name}.cu"), name, macros, arch, headers)
 
 
 def hopper(
-    machine: Machine, texts: Texts, *, name: str, parts: int, sharing: int, clusters: int = 1, boxes: int = 0,
-    kind: str = "tf32", bk: int = 32, shape: tuple[int, int, int] = (200, 128, 256), **macros: object,
-) -> None:  # fmt: skip
+    machine, texts, *, name, parts, sharing, clusters = 1, boxes = 0,
+    kind = "tf32", bk = 32, shape = (200, 128, 256), **macros,
+):  # fmt: skip
     """A product of gemm_cuda_kmajor or gemm_cuda_wgmma: b contiguous along k, tiles of 64 x 64."""
     m, n, k = shape
     dtype = {"tf32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}[kind]
@@ -98,7 +96,7 @@ def hopper(
             device.free()
 
 
-def ffma_tma(machine: Machine, texts: Texts, *, parts: int, shared_tiles: bool = False) -> None:
+def ffma_tma(machine, texts, *, parts, shared_tiles=False):
     """A product of gemm_cuda_ffma_tma; `shared_tiles`: the last tiles are shared by all blocks, through memory."""
     m, n, k, stages = 200, 128, 160, 2
     blocks = 3 if shared_tiles else parts
@@ -123,7 +121,7 @@ def ffma_tma(machine: Machine, texts: Texts, *, parts: int, shared_tiles: bool =
             device.free()
 
 
-def dmma(machine: Machine, texts: Texts, *, parts: int = 2, k: int = 150) -> None:
+def dmma(machine, texts, *, parts=2, k=150):
     """A product of gemm_cuda_dmma, whose parts meet in global memory."""
     m, n, stages = 40, 70, 4
     kernel = compiled(machine, "gemm_cuda_dmma", texts,
@@ -145,9 +143,9 @@ def dmma(machine: Machine, texts: Texts, *, parts: int = 2, k: int = 150) -> Non
 
 
 def plain(
-    machine: Machine, texts: Texts, *, name: str, tile: tuple[int, int], shape: tuple[int, int, int],
-    threads: int = 256, parts: int = 1, shared: int = 0, **macros: object,
-) -> None:  # fmt: skip
+    machine, texts, *, name, tile, shape,
+    threads = 256, parts = 1, shared = 0, **macros,
+):  # fmt: skip
     """A float32 product of a kernel without maps, whose parts meet in shared memory; a and b lie along their rows."""
     m, n, k = shape
     high, wide = tile
@@ -165,9 +163,7 @@ def plain(
             device.free()
 
 
-Case = Callable[[Machine, Texts], None]
-
-CASES: dict[str, Case] = {
+CASES = {
     "kmajor": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=2, sharing=2),
     "kmajor alone": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=3, sharing=1),
     "kmajor boxes": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=2, boxes=2),
@@ -226,7 +222,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_have_no_race(machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_kernels_have_no_race(machine, monkeypatch, name):
     for seed in range(1, 4):
         monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
         CASES[name](machine, {})
@@ -241,8 +237,8 @@ class Fault:
     case: str
     told: str = "race at"
 
-    def texts(self) -> Texts:
-        texts: Texts = {}
+    def texts(self):
+        texts = {}
         for file, old, new in self.changes:
             text = texts.get(file) or source(file)
             assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
@@ -542,7 +538,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_planted_faults_are_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+def test_planted_faults_are_reported(machine, monkeypatch, fault):
     texts = fault.texts()
     for seed in range(1, 4):
         monkeypatch.setenv("CUDA_MACHINE_SEED", str(seed))
@@ -552,7 +548,7 @@ def test_planted_faults_are_reported(machine: Machine, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("timing", ["early", "mixed", "late"])
-def test_delays_alone_show_the_old_race(machine: Machine, monkeypatch: pytest.MonkeyPatch, timing: str) -> None:
+def test_delays_alone_show_the_old_race(machine, monkeypatch, timing):
     monkeypatch.setenv("CUDA_MACHINE_RACES", "0")
     monkeypatch.setenv("CUDA_MACHINE_ASYNC", timing)
     texts, wrong = FAULTS[0].texts(), []
@@ -577,7 +573,7 @@ extern "C" __global__ void turn(float *x) {
 """
 
 
-def test_threads_of_a_block_must_meet(machine: Machine) -> None:
+def test_threads_of_a_block_must_meet(machine):
     values = np.arange(64, dtype=np.float32)
     machine.kernel(PLAIN, "turn", {"MEET": "__syncthreads();"})((1,), (64,), values)
     np.testing.assert_array_equal(values, np.arange(64)[::-1])
@@ -597,7 +593,7 @@ extern "C" __global__ void turn(unsigned char *x) {
 """
 
 
-def test_neighbours_of_a_word_are_apart(machine: Machine) -> None:
+def test_neighbours_of_a_word_are_apart(machine):
     values = np.zeros(64, np.uint8)
     machine.kernel(NARROW, "turn", {"OTHER": 1})((1,), (64,), values)
     assert values[0] == 7

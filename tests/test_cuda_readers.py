@@ -1,9 +1,6 @@
 """Many arrays read one after another, by what they tell of themselves; and whether their products are independent."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +18,11 @@ class Array:
 
     asked = 0
 
-    def __init__(self, address: Any, shape: tuple[int, ...] = (4, 6), device: int = 0) -> None:
+    def __init__(self, address, shape=(4, 6), device=0):
         self._shape, self.address, self.device = shape, address, device
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self):
         Array.asked += 1
         if self._shape == ():
             raise RuntimeError("it was deleted")
@@ -38,19 +35,19 @@ READER = Reader(
 )  # fmt: skip
 
 
-def places(count: int = COUNT) -> np.ndarray:
+def places(count=COUNT):
     return np.zeros((count, 4), np.uint64)
 
 
-def column(base: int) -> list[Any]:
+def column(base):
     return [Array(base + 0x100 * i) for i in range(COUNT)]
 
 
-def read(to: np.ndarray, *columns: Any, start: int = 0, count: int | None = None) -> Any:
-    return READER.read(columns, start, len(to) if count is None else count, to.ctypes.data)  # type: ignore[arg-type]
+def read(to, *columns, start=0, count=None):
+    return READER.read(columns, start, len(to) if count is None else count, to.ctypes.data)
 
 
-def test_all_that_are_alike() -> None:
+def test_all_that_are_alike():
     a, b, c, out = (column(base) for base in (1 << 20, 1 << 21, 1 << 22, 1 << 23))
     to = places()
     assert read(to, a, tuple(b), c, out) == (COUNT, tuple((1 << bit) | 0x1FF00 for bit in (20, 21, 22, 23)))
@@ -76,7 +73,7 @@ OTHERS = [
 @pytest.mark.parametrize("operand", range(4))
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("at", [1, 64, 299])
-def test_one_that_is_not(operand: int, other: Any, at: int) -> None:
+def test_one_that_is_not(operand, other, at):
     columns = [column(base) for base in (1 << 20, 1 << 21, 1 << 22, 1 << 23)]
     columns[operand][at] = other
     count, bits = read(places(), *columns)
@@ -84,14 +81,14 @@ def test_one_that_is_not(operand: int, other: Any, at: int) -> None:
     assert all(told >> 20 == 1 << place for place, told in enumerate(bits)), "bits of those before it alone"
 
 
-def test_whether_c_is_out() -> None:
+def test_whether_c_is_out():
     a, b, c, out = (column(base) for base in (1 << 20, 1 << 21, 1 << 22, 1 << 23))
     assert read(places(), a, b, [*out[:100], *c[100:]], out)[0] == 100
     assert read(places(), a, b, [*c[:100], *out[100:]], out)[0] == 100
     assert read(places(), a, b, out, out)[0] == COUNT
 
 
-def test_a_column_that_ends_or_becomes_shorter() -> None:
+def test_a_column_that_ends_or_becomes_shorter():
     """What an array tells may be anybody's code."""
     a, out = column(1 << 20), column(1 << 21)
     assert read(places(), a[:-1], a, None, out)[0] == COUNT - 1
@@ -99,20 +96,20 @@ def test_a_column_that_ends_or_becomes_shorter() -> None:
 
     class Emptying(Array):
         @property
-        def shape(self) -> tuple[int, ...]:
+        def shape(self):
             b.clear()
             return super().shape
 
     assert read(places(), [Emptying(64 * i) for i in range(COUNT)], b, None, out)[0] == 0
 
 
-def test_one_array_of_all_is_asked_once() -> None:
+def test_one_array_of_all_is_asked_once():
     asked = Array.asked
     assert read(places(), Array(64), Array(128), None, Array(192))[0] == COUNT
     assert Array.asked == asked + 3
 
 
-def test_no_object_of_another_library_is_read_by_its_layout() -> None:
+def test_no_object_of_another_library_is_read_by_its_layout():
     """They tell by their public protocols: no mangled symbol is looked up, no word of an object is followed."""
     for path in (*(ROOT / "gemm").rglob("*.py"), *(ROOT / "csrc" / "python").glob("*.[ch]")):
         text = path.read_text(encoding="utf-8")
@@ -120,12 +117,12 @@ def test_no_object_of_another_library_is_read_by_its_layout() -> None:
             assert sign not in text, f"{path} has {sign}"
 
 
-def test_independence() -> None:
+def test_independence():
     to, room = places(), np.zeros((COUNT, 4), np.uint64)
     to[:, :] = (1 << 20) + 1024 * np.arange(4 * COUNT).reshape(COUNT, 4)
     reach = ((0, 1024),) * 4
 
-    def found(reads_c: bool = True) -> bool:
+    def found(reads_c=True):
         return replay._independent(to.ctypes.data, COUNT, reach, reads_c, room.ctypes.data)
 
     assert found()

@@ -4,23 +4,19 @@ From the bytes that a kernel would get, a recipe is carried out here in NumPy, b
 promises of strides, forms, tensor maps and grids. Whatever the row and the operands' layout, the product must come out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from gemm.backends.cuda.launch_plan import GRID, SIZES, Chip, Layout, Recipe, forms, plain, recipe, types
-from gemm.backends.cuda.operand_layout import OUT, A, Map, Step
-from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.backends.cuda.launch_plan import GRID, SIZES, Chip, Layout, forms, plain, recipe, types
+from gemm.backends.cuda.operand_layout import OUT, A, Map
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.catalog.cuda import inbox
 from gemm.catalog.launch_arithmetic import parts
 from gemm.select.verify.samples import types_of
@@ -33,7 +29,7 @@ GEMM = ("a", "b", "c", "out", "bias", "m", "n", "k", "batch", "a_row", "a_col", 
 NUMPY = {"float": "float32", "double": "float64", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
-def strided(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def strided(address, dtype, shape, strides):
     """The elements at `address`, with strides in elements; a view of memory that somebody else keeps."""
     size = dtype.itemsize
     low = size * sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
@@ -42,14 +38,14 @@ def strided(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides:
     return np.ndarray(shape, dtype, memory, -low, tuple(s * size for s in strides))
 
 
-def numpy_type(name: object) -> np.dtype[Any]:
+def numpy_type(name):
     return np.dtype(NUMPY.get(str(name), str(name)))
 
 
 class Machine:
     """Carries recipes out on operands in this process's memory."""
 
-    def __init__(self, made: Recipe, addresses: list[int]) -> None:
+    def __init__(self, made, addresses):
         room = np.full(made.room + 256, 0x7F, np.uint8)
         start = -room.ctypes.data % 256
         self.at = [*addresses, room.ctypes.data + start]
@@ -71,7 +67,7 @@ class Machine:
                 assert step.scaled
                 self.multiply(step, dict(zip(GEMM, struct.unpack_from("5Q4q12q2q2Q4i", filled), strict=True)))
 
-    def pack(self, step: Step, given: tuple[int, ...]) -> None:
+    def pack(self, step, given):
         source, target, rows, cols, batch, row, col, matrix, to_row, to_batch = given
         size = int(str(dict(step.form)["ELEMENT_BYTES"]))
         assert target % 16 == to_row * size % 16 == to_batch * size % 16 == 0
@@ -84,7 +80,7 @@ class Machine:
         else:
             to[:, :, :cols] = strided(source, bits, (batch, rows, cols), (matrix, row, col))
 
-    def split(self, step: Step, given: tuple[int, ...]) -> None:
+    def split(self, step, given):
         source, target, rows, cols, batch, row, col, matrix, to_row, to_batch, exponents, to_plane = given
         form = dict(step.form)
         count, turned, dtype = int(str(form["PLANES"])), int(str(form["TURNED"])), numpy_type(form["TYPE"])
@@ -99,7 +95,7 @@ class Machine:
             to[:, plane] = rest.astype(dtype)
             rest = rest - to[:, plane].astype(np.float32)
 
-    def multiply(self, step: Step, g: dict[str, int]) -> None:
+    def multiply(self, step, g):
         form, p = dict(step.form), step.kernel.params
         m, n, k, batch = g["m"], g["n"], g["k"], g["batch"]
         maps = list(step.maps)
@@ -126,7 +122,7 @@ class Machine:
         out = strided(g["out"], out_type, (batch, m, n), (g["out_batch"], g["out_row"], g["out_col"]))
         out[...] = sums.astype(out_type)
 
-    def plain(self, step: Step, side: str, extent: int, g: dict[str, int]) -> np.ndarray:
+    def plain(self, step, side, extent, g):
         """An operand read by its strides, after a look at what the form promises of them."""
         form, p = dict(step.form), step.kernel.params
         dtype = numpy_type(form[f"{side.upper()}_TYPE"])
@@ -146,7 +142,7 @@ class Machine:
         found = strided(g[side], dtype, (g["batch"], extent, g["k"]), (matrix, across, along))
         return found.astype(wide(dtype))
 
-    def mapped(self, x: Map, step: Step, side: str, turned: int, extent: int, g: dict[str, int]) -> np.ndarray:
+    def mapped(self, x, step, side, turned, extent, g):
         """An operand read through its tensor map."""
         p, dtype = step.kernel.params, numpy_type(dict(step.form)[f"{side.upper()}_TYPE"])
         address, size = self.at[x.slot] + x.at, dtype.itemsize
@@ -173,7 +169,7 @@ class Machine:
         assert len(matrices) == (g["batch"] if g[f"{side}_batch"] else 1)
         return np.broadcast_to(matrices, (g["batch"], extent, g["k"]))
 
-    def stored(self, x: Map, step: Step, g: dict[str, int]) -> None:
+    def stored(self, x, step, g):
         """Out's map; that of a stands for it where out does not suit."""
         size = numpy_type(dict(step.form)["OUT_TYPE"]).itemsize
         steps = g["out_row"] * size, g["out_batch"] * size
@@ -188,7 +184,7 @@ class Machine:
         assert (x.dims, x.strides[0], x.box) == ((g["n"], g["m"], g["batch"]), steps[0], (128 // size, 16, 1))
         assert x.strides[1] == steps[1] or g["batch"] == 1
 
-    def grid(self, step: Step, g: dict[str, int]) -> None:
+    def grid(self, step, g):
         p = step.kernel.params
         rows = p.get("MULTICAST", 1)
         tiles = -(-g["m"] // (p["BM"] * rows)) * -(-g["n"] // p["BN"])
@@ -201,16 +197,16 @@ class Machine:
             assert step.grid == (tiles * rows * g["parts"], -(-g["batch"] // p.get("STACK", 1)))
 
 
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def wide(dtype):
     """A type in which small integers' products are exact."""
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-def matrices(dtype: np.dtype[Any], batch: tuple[int, ...], rows: int, cols: int, seed: int) -> Iterator[np.ndarray]:
+def matrices(dtype, batch, rows, cols, seed):
     """Stacks of small whole numbers with every kind of stride."""
     random = np.random.default_rng(seed)
 
-    def numbers(*shape: int) -> np.ndarray:
+    def numbers(*shape):
         return random.integers(-2 if dtype.kind != "u" else 0, 3, shape).astype(dtype)
 
     pad = 16 // dtype.itemsize or 1
@@ -225,7 +221,7 @@ def matrices(dtype: np.dtype[Any], batch: tuple[int, ...], rows: int, cols: int,
         yield numbers(rows, cols, *batch[::-1]).transpose(*range(len(batch) + 1, 1, -1), 0, 1)
 
 
-def computed(row: Kernel, chip: Chip, a: np.ndarray, b: np.ndarray, out: np.ndarray, **more: Any) -> Recipe:
+def computed(row, chip, a, b, out, **more):
     """out = a·b as `row` would compute it there; `more`: c and bias, and what else Layout has."""
     c, bias = more.pop("c", None), more.pop("bias", None)
     if bias is not None:
@@ -240,7 +236,7 @@ def computed(row: Kernel, chip: Chip, a: np.ndarray, b: np.ndarray, out: np.ndar
     return made
 
 
-def chip_of(row: Kernel) -> Chip:
+def chip_of(row):
     least = max((int(need[3:5]) for need in row.needs if need.startswith("sm_")), default=53)
     return Chip(least, 132 if least >= 90 else 16)
 
@@ -256,7 +252,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_layout(row: Kernel) -> None:
+def test_every_layout(row):
     dtype, (left, right) = types_of(row)
     for batch, m, n, k in SHAPES:
         a_all, b_all = list(matrices(left, batch, m, k, 1)), list(matrices(right, batch, k, n, 2))
@@ -272,7 +268,7 @@ def test_every_layout(row: Kernel) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.fuses and row.dtype == "float32"], ids=lambda row: row.name)
-def test_bias_and_c_lie_as_they_are(row: Kernel) -> None:
+def test_bias_and_c_lie_as_they_are(row):
     _, (left, right) = types_of(row)
     a, b = next(matrices(left, (), 20, 24, 1)), next(matrices(right, (), 24, 12, 2))
     c = np.arange(12, dtype=np.float32)[None] + np.zeros((20, 1), np.float32)
@@ -283,7 +279,7 @@ def test_bias_and_c_lie_as_they_are(row: Kernel) -> None:
             np.testing.assert_array_equal(out, exact)
 
 
-def test_long_stacks_are_several_launches() -> None:
+def test_long_stacks_are_several_launches():
     strides = ((16, 8, 4),) * 4
     made = recipe(TILE, Chip(53, 1), Layout((70000, 2, 2), 2, strides, (4,) * 4))
     assert [step.grid for step in made.steps] == [(1, 65535), (1, 70000 - 65535)]
@@ -292,7 +288,7 @@ def test_long_stacks_are_several_launches() -> None:
     assert [step.grid for step in tall.steps] == [(10**8 // 32, 1)]
 
 
-def test_packed_once_where_the_batch_is_one() -> None:
+def test_packed_once_where_the_batch_is_one():
     """An operand that is the same for all of a batch is copied as one matrix."""
     row = replace(TILE, params={**TILE.params, "a_lies": 1, "b_lies": 1})
     strides = ((400, 20, 4), (0, 24, 4), (480, 24, 4), (480, 24, 4))
@@ -302,7 +298,7 @@ def test_packed_once_where_the_batch_is_one() -> None:
     assert made.room == 6 * 8 * 4 + 64
 
 
-def test_parts_of_k() -> None:
+def test_parts_of_k():
     row = replace(TILE, params={**TILE.params, "BM": 64, "BN": 64, "BK": 32, "parts": 8})
     assert parts(row, 1, 1 << 20, 132) == 8
     assert parts(row, 1, 32, 132) == 1
@@ -320,10 +316,10 @@ def test_parts_of_k() -> None:
     assert ordered.steps[0].grid == (1, 1)
 
 
-def test_a_last_round_of_fewer_tiles_is_shared() -> None:
+def test_a_last_round_of_fewer_tiles_is_shared():
     row, chip = BY_NAME["sgemm_cuda_ffma_tma_128x128_along_k"], Chip(90, 132)
 
-    def made(m: int, n: int, k: int, **more: bool) -> Recipe:
+    def made(m, n, k, **more):
         return recipe(row, chip, Layout((m, n), k, ((4 * k, 4), *[(4 * n, 4)] * 3), (16,) * 4, **more))
 
     shared = made(576, 4096, 7168)  # 5 x 32 tiles
@@ -334,13 +330,13 @@ def test_a_last_round_of_fewer_tiles_is_shared() -> None:
     assert made(128, 128, 64).room == 0  # fewer steps than blocks
 
 
-def test_types_have_sizes() -> None:
+def test_types_have_sizes():
     for row in ROWS:
         for name in types(row):
             assert SIZES[name] == numpy_type(name).itemsize
 
 
-def test_parts_fit_into_the_memory_in_which_they_are_exchanged() -> None:
+def test_parts_fit_into_the_memory_in_which_they_are_exchanged():
     rows = [row for row in KERNELS if row.backend == "cuda" and row.params.get("parts", 0) > 1]
     assert len(rows) > 50
     for row in rows:
@@ -361,7 +357,7 @@ def test_parts_fit_into_the_memory_in_which_they_are_exchanged() -> None:
 @pytest.mark.parametrize(("n", "row_bytes", "col_bytes", "aligned", "mapped"), [
     (256, 512, 2, 16, 1), (256, 514, 2, 16, 0), (256, 512, 2, 8, 0), (256, 1024, 4, 16, 0), (252, 512, 2, 16, 0),
 ])  # fmt: skip
-def test_tma_stores_what_it_can(n: int, row_bytes: int, col_bytes: int, aligned: int, mapped: int) -> None:
+def test_tma_stores_what_it_can(n, row_bytes, col_bytes, aligned, mapped):
     row = BY_NAME["bgemm_cuda_wgmma_128x256"]
     out = row_bytes, col_bytes
     layout = Layout((256, n), 64, ((128, 2), (512, 2), out, out), (16, 16, aligned, aligned))

@@ -1,15 +1,11 @@
 """Prepared launches, in C and in Python: both give the driver the same calls, whatever the addresses."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import math
 import struct
-from collections.abc import Iterator
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +26,7 @@ B_MAP = Map(5, 512, 11, (30, 20, 1), (128, 2560), (8, 16, 1), 0)
 SCALE = bytes(range(32))
 
 
-def steps() -> tuple[Any, ...]:
+def steps():
     packed = bytes(range(80))
     product = bytes(200) + b"\xff" * 56
     return (
@@ -55,10 +51,10 @@ def steps() -> tuple[Any, ...]:
 class Fake:
     """The driver's functions as C functions, which write down what they are given."""
 
-    def __init__(self, failing: dict[str, int] | None = None, current: int = CONTEXT) -> None:
-        self.said: list[Any] = []
+    def __init__(self, failing=None, current=CONTEXT):
+        self.said = []
         self.failing, self.current = failing or {}, current
-        self.kept: list[Any] = []
+        self.kept = []
         out = POINTER(c_void_p)
         kinds = {
             "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
@@ -74,10 +70,10 @@ class Fake:
         self.addresses = tuple(int(ctypes.cast(f, c_void_p).value or 0) for f in self.kept)
         self.functions = dict(zip(kinds, self.kept, strict=True))
 
-    def answer(self, name: str) -> Any:
+    def answer(self, name):
         does = getattr(self, name)
 
-        def answered(*given: Any) -> int:
+        def answered(*given):
             if name in self.failing:
                 return self.failing[name]
             does(*given)
@@ -85,14 +81,14 @@ class Fake:
 
         return answered
 
-    def parameters(self, given: int, sizes: list[int]) -> list[bytes]:
+    def parameters(self, given, sizes):
         pointers = (c_void_p * len(sizes)).from_address(given)
         return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True) if pointer]
 
-    def cuLaunchKernel(self, function: int, *given: Any) -> None:
+    def cuLaunchKernel(self, function, *given):
         self.said.append(("launch", function, *given[:7], given[7], self.parameters(given[8], [80])))
 
-    def cuLaunchKernelEx(self, config: int, function: int, parameters: int, extra: Any) -> None:
+    def cuLaunchKernelEx(self, config, function, parameters, extra):
         words = (c_uint * 7).from_address(config)
         stream, attributes = (c_void_p * 2).from_address(config + 32)
         count, address = c_uint.from_address(config + 48).value, attributes or 0
@@ -100,34 +96,34 @@ class Fake:
         sizes = [256, 128, 128] if function == 0xAC0 else [80]
         self.said.append(("extended", function, list(words), stream, wanted, self.parameters(parameters, sizes)))
 
-    def cuTensorMapEncodeTiled(self, image: int, kind: int, rank: int, address: int, *rest: Any) -> None:
+    def cuTensorMapEncodeTiled(self, image, kind, rank, address, *rest):
         assert image % 64 == 0
         dims, strides = list((c_uint64 * 3).from_address(rest[0])), list((c_uint64 * 2).from_address(rest[1]))
         box, one = list((c_uint * 3).from_address(rest[2])), list((c_uint * 3).from_address(rest[3]))
         self.said.append(("map", kind, rank, address, dims, strides, box, one, *rest[4:]))
         ctypes.memset(image, kind, 128)
 
-    def cuMemAllocFromPoolAsync(self, address: Any, size: int, pool: int, stream: int) -> None:
+    def cuMemAllocFromPoolAsync(self, address, size, pool, stream):
         address[0] = ROOM_AT
         self.said.append(("allocate", size, pool, stream))
 
-    def cuMemFreeAsync(self, address: int, stream: int) -> None:
+    def cuMemFreeAsync(self, address, stream):
         self.said.append(("free", address, stream))
 
-    def cuMemsetD32Async(self, address: int, value: int, count: int, stream: int) -> None:
+    def cuMemsetD32Async(self, address, value, count, stream):
         self.said.append(("set", address, value, count, stream))
 
-    def cuCtxGetCurrent(self, context: Any) -> None:
+    def cuCtxGetCurrent(self, context):
         context[0] = self.current
 
-    def cuCtxPushCurrent_v2(self, context: int) -> None:
+    def cuCtxPushCurrent_v2(self, context):
         self.said.append(("push", context))
 
-    def cuCtxPopCurrent_v2(self, context: Any) -> None:
+    def cuCtxPopCurrent_v2(self, context):
         self.said.append(("pop",))
 
 
-def native(fake: Fake, room: int = 4096) -> Any:
+def native(fake, room=4096):
     made = launch_graph._native()
     if made is None:
         pytest.skip("gemm._cuda was not built")
@@ -135,33 +131,33 @@ def native(fake: Fake, room: int = 4096) -> Any:
 
 
 @pytest.fixture
-def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def in_python(monkeypatch):
     """Makes the Sequence in Python over a Fake."""
 
-    def made(fake: Fake, room: int = 4096) -> Any:
+    def made(fake, room=4096):
         driver = Driver.__new__(Driver)
         driver._library = SimpleNamespace(**fake.functions)
         monkeypatch.setattr(launch_graph, "cuda", lambda: driver)
 
         class Gpu:
-            def __enter__(self) -> Gpu:
+            def __enter__(self):
                 return self
 
-            def __exit__(self, *_: object) -> None:
+            def __exit__(self, *_):
                 pass
 
-            def allocate(self, size: int, stream: int) -> int:
+            def allocate(self, size, stream):
                 return int(driver.cuMemAllocFromPoolAsync(size, POOL, stream))
 
-            def free(self, address: int, stream: int) -> None:
+            def free(self, address, stream):
                 driver.cuMemFreeAsync(address, stream)
 
-        return launch_graph.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())  # type: ignore[arg-type]
+        return launch_graph.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())
 
     return made
 
 
-def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
+def test_both_say_the_same_to_the_driver(in_python):
     fakes = Fake(), Fake()
     for fake, make in zip(fakes, (native, in_python), strict=True):
         sequence = make(fake)
@@ -200,17 +196,15 @@ def test_both_say_the_same_to_the_driver(in_python: Any) -> None:
     (132, 1, False, 100_000, (0, 100_000)),
 ])  # fmt: skip
 def test_who_overlaps_and_who_is_alone(
-    tiles: int, resident: int, overlaps: bool, shared: int, told: tuple[int, int]
-) -> None:  # fmt: skip
-    gpu: Any = SimpleNamespace(
-        units=132, overlaps=overlaps, alone=116_736, function=lambda *_: Function(0xAC0, resident)
-    )
+    tiles, resident, overlaps, shared, told
+):  # fmt: skip
+    gpu = SimpleNamespace(units=132, overlaps=overlaps, alone=116_736, function=lambda *_: Function(0xAC0, resident))
     kernel = Kernel("sgemm_cuda_x", "cuda", "cuda", "float32", "", params={"THREADS": 64, "shared": shared})
     step = Step(kernel, (), (tiles, 1), 1, bytes(80), ())
     assert launch_graph._prepared(gpu, step)[5:7] == told
 
 
-def test_clusters_that_do_not_overlap() -> None:
+def test_clusters_that_do_not_overlap():
     fake = Fake()
     step = (0xAC1, 6, 1, 64, 2, 0, 0, bytes(range(80)), -1, (), ())
     made = launch_graph._native()
@@ -220,7 +214,7 @@ def test_clusters_that_do_not_overlap() -> None:
     assert fake.said[0][:5] == ("extended", 0xAC1, [6, 1, 1, 64, 1, 1, 0], STREAM, [[4, 0, 2, 1, 1]])
 
 
-def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:
+def test_failures_are_named_and_room_is_given_back(in_python):
     for name in ("cuMemAllocFromPoolAsync", "cuMemsetD32Async", "cuTensorMapEncodeTiled", "cuLaunchKernelEx"):
         fake = Fake({name: 700})
         assert native(fake).run(STREAM, 1, 2, 3, 4, 0, SCALE) == (name, 700)
@@ -234,14 +228,14 @@ def test_failures_are_named_and_room_is_given_back(in_python: Any) -> None:
         assert [said[0] for said in fake.said].count("free") == allocated
 
 
-def test_context_is_pushed_where_another_is_current() -> None:
+def test_context_is_pushed_where_another_is_current():
     fake = Fake(current=0x77)
     assert native(fake).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
     assert (fake.said[0], fake.said[-1]) == (("push", CONTEXT), ("pop",))
     assert "push" not in [said[0] for said in Fake().said]
 
 
-def test_arguments_are_checked() -> None:
+def test_arguments_are_checked():
     sequence = native(Fake())
     with pytest.raises(TypeError, match="takes 7 arguments"):
         sequence.run(1)
@@ -271,14 +265,12 @@ class Tensor:
 
     stream = STREAM
 
-    def __init__(
-        self, address: int, *shape: int, strides: tuple[int, ...] = (), code: int = 2, device: int = 0
-    ) -> None:
+    def __init__(self, address, *shape, strides=(), code=2, device=0):
         strides = strides or tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
         self.address, self.code, self.device, self.negated = address, code, device, False
         self.shape, self.strides = ((ctypes.c_int64 * len(shape))(*values) for values in (shape, strides))
 
-    def is_neg(self) -> bool:
+    def is_neg(self):
         return self.negated
 
 
@@ -298,7 +290,7 @@ class Exchange(ctypes.Structure):
 
 
 @CFUNCTYPE(c_int, ctypes.py_object, POINTER(DLTensor))
-def read(x: Tensor, out: Any) -> int:
+def read(x, out):
     there = DLTensor(x.address - 256, 2, x.device, len(x.shape), x.code, 32, 1, ctypes.addressof(x.shape), 0, 256)
     there.strides = ctypes.addressof(x.strides)
     out[0] = there
@@ -306,7 +298,7 @@ def read(x: Tensor, out: Any) -> int:
 
 
 @CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p))
-def current_stream(kind: int, device: int, out: Any) -> int:
+def current_stream(kind, device, out):
     out[0] = Tensor.stream or None
     return 0
 
@@ -314,13 +306,13 @@ def current_stream(kind: int, device: int, out: Any) -> int:
 EXCHANGE = Exchange(1, 3, None, None, None, None, *(ctypes.cast(f, c_void_p).value for f in (read, current_stream)))
 
 
-def capsule(exchange: Exchange = EXCHANGE) -> Any:
+def capsule(exchange=EXCHANGE):
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (c_void_p, ctypes.c_char_p, c_void_p)
     return new(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
 
 
-def scale(alpha: Any, beta: Any) -> bytes:
+def scale(alpha, beta):
     return struct.pack("f12xf12x", alpha, beta)
 
 
@@ -331,9 +323,9 @@ class Lesson:
     """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
 
     def __init__(
-        self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False, rounds: str = "f4",
-        form: str = "f", alpha: Any = 1,
-    ) -> None:  # fmt: skip
+        self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
+        form = "f", alpha = 1,
+    ):  # fmt: skip
         made = launch_graph._native()
         if made is None:
             pytest.skip("gemm._cuda was not built")
@@ -358,13 +350,13 @@ class Lesson:
             SPANS,
         )
 
-    def addresses(self) -> list[int]:
+    def addresses(self):
         """Those of the last launch."""
         given = self.fake.said[-1][-1][0]
         return [int.from_bytes(given[at : at + 8], "little") for at in (0, 8, 16, 24)]
 
 
-def test_memo_repeats_what_it_has_learned() -> None:
+def test_memo_repeats_what_it_has_learned():
     known = Lesson()
     a, b, out = (Tensor(at, 4, 6) for at in (0x11000, 0x12000, 0x14004))
     assert known.memo.run(a, b, None, out, 1.0, 0.0) is out
@@ -376,7 +368,7 @@ def test_memo_repeats_what_it_has_learned() -> None:
     Tensor.stream = STREAM
 
 
-def test_memo_makes_results_and_keeps_prepared_matrices() -> None:
+def test_memo_makes_results_and_keeps_prepared_matrices():
     known = Lesson(kept=0x7000, new=True)
     made = known.memo.run(known.a, None, None, None, 1.0, 0.0)
     assert made.address == 0x9000
@@ -385,7 +377,7 @@ def test_memo_makes_results_and_keeps_prepared_matrices() -> None:
 
 
 @pytest.mark.parametrize("reads_c", [False, True])
-def test_memo_tells_what_c_is(reads_c: bool) -> None:
+def test_memo_tells_what_c_is(reads_c):
     c = Tensor(0x6000, 4, 6)
     known = Lesson(reads_c=reads_c, with_c=c)
     beta = float(reads_c)
@@ -404,9 +396,9 @@ SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, mat
     [("f4", "f"), ("f2", "f"), ("bfloat16", "f"), ("f8", "d"), ("c8", "ff"), ("c16", "dd"), ("i4", "I"), ("i8", "Q")],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) -> None:
+def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype, form):
     kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    launcher: Any = SimpleNamespace(_scale=form)
+    launcher = SimpleNamespace(_scale=form)
     launcher._parts = lambda x: launch.Launcher._parts(launcher, x)
     known = {zero: Lesson(rounds=f"{kind.kind}{kind.itemsize}", form=form, alpha=1 - zero) for zero in (0, 1)}
     repeated = 0
@@ -430,7 +422,7 @@ def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype: str, form: str) 
     assert repeated >= 4
 
 
-def test_memo_leaves_the_rest_to_the_long_way() -> None:
+def test_memo_leaves_the_rest_to_the_long_way():
     known = Lesson()
     a, b, out = known.a, known.b, known.out
     negated, unlike = Tensor(0x1000, 4, 6), SimpleNamespace(address=1)
@@ -451,7 +443,7 @@ def test_memo_leaves_the_rest_to_the_long_way() -> None:
     )
 
 
-def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
+def test_memo_is_made_for_an_exchange_that_it_knows():
     memo = importlib.import_module("gemm._cuda").Memo
     with pytest.raises(ValueError, match="another version"):
         memo(Tensor, capsule(Exchange(2, 0)), 4)
@@ -464,10 +456,10 @@ def test_memo_is_made_for_an_exchange_that_it_knows() -> None:
 
 
 @pytest.mark.parametrize(("goal", "repeats"), [(0x1080, True), (0x0FC0, True), (0x107C, False), (0x1000, False)])
-def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: bool) -> None:
+def test_neighbours_repeat_and_overlapping_operands_do_not(goal, repeats):
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
-    launched: list[tuple[int, ...]] = []
-    launches: Any = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
+    launched = []
+    launches = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
     reader = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
@@ -476,19 +468,19 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal: int, repeats: b
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])
 
 
-def test_one_that_the_memo_cannot_read_empties_nothing() -> None:
+def test_one_that_the_memo_cannot_read_empties_nothing():
     """Of more kinds than a small table has, too: all are repeated."""
     known = Lesson()
-    kind: Any = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
+    kind = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
     reader = array_metadata.Reader(
         lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list
     )  # fmt: skip
 
-    def taught(memo: Any, a: Any, b: Any, out: Any, n: int) -> Any:
+    def taught(memo, a, b, out, n):
         layout = Layout((4, n), 6, ((24, 4), (4 * n, 4), (4 * n, 4), (4 * n, 4)), (16,) * 4)
         for x in (a, b, out):
             x.dtype = np.dtype(np.float32)
-        launches: Any = SimpleNamespace(run=None, native=known.sequence)
+        launches = SimpleNamespace(run=None, native=known.sequence)
         replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
         return replay.taught(memo, a, b, None, out, 1.0, 0.0, 1.0, "f4", 4096)
 

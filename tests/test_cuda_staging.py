@@ -1,12 +1,8 @@
 """Products of host operands on a GPU, without one: geometry against NumPy, and streams that run as late as they may."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +13,11 @@ from gemm.backends.cuda import pinned, staging, transfer
 from gemm.backends.cuda.host_blocks import block, pieces
 from gemm.backends.cuda.panels import Shape, panels, rectangles, seconds, steps
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import Cut, parts
+from gemm.core.operands import parts
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(monkeypatch):
     """Everything in the small, so that products of 40 rows go every way."""
     for module, name, value in (
         (transfer, "SLOT", 1000), (pinned, "SLOT", 1000), (staging, "TOGETHER", 2048),
@@ -32,16 +28,16 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
     panels.cache_clear()
     pinned.lanes.cache_clear()
-    yield  # type: ignore[misc]
+    yield
     panels.cache_clear()
     pinned.lanes.cache_clear()
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+def machine(monkeypatch):
     """Makes a LazyGpu of a driver with such options, which all of staging then uses."""
 
-    def make(**options: Any) -> LazyGpu:
+    def make(**options):
         driver = LazyCuda(**options)
         for module in (pinned, transfer, staging):
             monkeypatch.setattr(module, "cuda", lambda: driver)
@@ -50,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def strided(values: np.ndarray, chance: random.Random) -> np.ndarray:
+def strided(values, chance):
     """The values in another layout."""
     kind = chance.randrange(6)
     if kind == 1:
@@ -67,20 +63,20 @@ def strided(values: np.ndarray, chance: random.Random) -> np.ndarray:
 class Case:
     """Operands of a random product, with what it must give."""
 
-    def __init__(self, seed: int, with_c: str = "", shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, seed, with_c="", shape=()):
         chance = random.Random(seed)
         batch = [chance.choice([1, 2, 5, 9]) for _ in range(chance.choice([0, 0, 1, 2]))]
         *batch, m, n, k = shape or [*batch, *(chance.choice([1, 2, 7, 16, 33, 40]) for _ in range(3))]
         dtype = chance.choice(["float32", "float64", "int32", "int16"])
         rng = np.random.default_rng(seed)
 
-        def values(*size: int) -> np.ndarray:
+        def values(*size):
             return rng.integers(-4, 5, size).astype(dtype)
 
         self.a, self.b = strided(values(*batch, m, k), chance), strided(values(*batch, k, n), chance)
         turned = chance.random() < 0.3
         self.out = values(*batch, n, m).swapaxes(-1, -2) if turned else values(*batch, m, n)
-        self.c: np.ndarray | None = None
+        self.c = None
         if with_c == "matrix":
             self.c = strided(values(*batch, m, n), chance)
         elif with_c == "row":
@@ -94,16 +90,16 @@ class Case:
         self.result += 0 if self.bias is None else self.bias
         self.cuts_k = self.bias is None and chance.random() < 0.7
 
-    def run(self, gpu: LazyGpu) -> None:
+    def run(self, gpu):
         given = self.a, self.b, self.c, self.out, 2, self.beta
         staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
 
-    def unharmed(self, *, but_c: bool = False) -> bool:
+    def unharmed(self, *, but_c=False):
         now = (self.a, self.b, None if but_c else self.c)
         return all(x is None or np.array_equal(x, y) for x, y in zip(now, self.before, strict=True))
 
 
-def clean(gpu: LazyGpu) -> None:
+def clean(gpu):
     """Nothing is left on the device or on its streams."""
     gpu.driver.drain()
     assert gpu.driver.blocks.keys() == gpu.driver.pinned
@@ -111,7 +107,7 @@ def clean(gpu: LazyGpu) -> None:
 
 @pytest.mark.parametrize("with_c", ["", "matrix", "row", "out"])
 @pytest.mark.parametrize("room", [1 << 40, 6000])
-def test_any_order_of_the_streams_gives_the_product(machine: Any, with_c: str, room: int) -> None:
+def test_any_order_of_the_streams_gives_the_product(machine, with_c, room):
     launches = 0
     for seed in range(60):
         gpu, case = machine(seed=seed, memory=room), Case(seed, with_c)
@@ -127,7 +123,7 @@ def test_any_order_of_the_streams_gives_the_product(machine: Any, with_c: str, r
                                   "cuStreamSynchronize", "cuMemAlloc", "cuMemHostAlloc"])  # fmt: skip
 @pytest.mark.parametrize("with_c", ["matrix", "out"])
 @pytest.mark.parametrize("shape", [(40, 40, 40), (7, 7, 7), (9, 16, 16, 16)])
-def test_nothing_is_lost_when_a_call_fails(machine: Any, name: str, with_c: str, shape: tuple[int, ...]) -> None:
+def test_nothing_is_lost_when_a_call_fails(machine, name, with_c, shape):
     failed = 0
     for number in (1, 2, 3, 5, 8):
         gpu, case = machine(seed=number, **{name: number}), Case(number, with_c, shape)
@@ -149,21 +145,18 @@ def test_nothing_is_lost_when_a_call_fails(machine: Any, name: str, with_c: str,
     assert failed or name not in ("cuLaunchKernel", "cuMemcpyHtoDAsync")
 
 
-def porters() -> list[threading.Thread]:
+def porters():
     return [thread for thread in threading.enumerate() if thread.name == "gemm-porter"]
 
 
-Copy = Callable[[np.ndarray, np.ndarray], None]
-
-
 @pytest.fixture
-def copying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Copy], None]:
+def copying(monkeypatch):
     """Puts something before each copy between arrays and slots."""
 
-    def install(before: Copy) -> None:
+    def install(before):
         plain = pinned.copy
 
-        def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
+        def copy(to, source, *, stream=False):
             before(to, source)
             plain(to, source, stream=stream)
 
@@ -173,7 +166,7 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> Callable[[Copy], None]:
 
 
 @pytest.mark.parametrize("with_c", ["", "matrix", "out"])
-def test_slow_copies_are_waited_for(machine: Any, copying: Any, with_c: str) -> None:
+def test_slow_copies_are_waited_for(machine, copying, with_c):
     """Both ways: a slot leaves when it is full, and comes back when it is empty; nothing is at work afterwards."""
     for seed in range(8):
         chance, gpu, case = random.Random(seed), machine(seed=seed), Case(seed, with_c, (40, 33, 40))
@@ -184,13 +177,13 @@ def test_slow_copies_are_waited_for(machine: Any, copying: Any, with_c: str) -> 
         clean(gpu)
 
 
-def test_results_are_copied_while_operands_are(machine: Any, copying: Any) -> None:
+def test_results_are_copied_while_operands_are(machine, copying):
     """By one thread, which is not the caller's; where out is c, only when all has been computed."""
     for with_c in ("matrix", "out"):
         gpu, case = machine(seed=1), Case(1, with_c, (40, 40, 40))
-        ways: list[bool] = []
+        ways = []
 
-        def before(to: np.ndarray, source: np.ndarray, gpu: Any = gpu, case: Case = case, ways: Any = ways) -> None:
+        def before(to, source, gpu=gpu, case=case, ways=ways):
             assert threading.current_thread() in porters()
             ways.append(np.may_share_memory(to, case.out))
             if case.c is case.out and ways[-1]:
@@ -203,10 +196,10 @@ def test_results_are_copied_while_operands_are(machine: Any, copying: Any) -> No
         assert all(ways[first:]) == (with_c == "out")
 
 
-def test_no_copy_goes_on_after_a_failure(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[bool] = []
+def test_no_copy_goes_on_after_a_failure(machine, monkeypatch):
+    ended = []
 
-    def slow(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
+    def slow(to, source, *, stream=False):
         ended.append(False)
         time.sleep(0.003)
         ended[-1] = True
@@ -222,11 +215,11 @@ def test_no_copy_goes_on_after_a_failure(machine: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("with_c", ["matrix", "out"])
 @pytest.mark.parametrize("back", [False, True])
-def test_a_copy_that_fails_is_told_of(machine: Any, copying: Any, with_c: str, back: bool) -> None:
+def test_a_copy_that_fails_is_told_of(machine, copying, with_c, back):
     for number in (1, 2, 3, 4):
         gpu, case, left = machine(seed=number), Case(number, with_c, (40, 40, 40)), [number]
 
-        def before(to: np.ndarray, source: np.ndarray, left: list[int] = left, case: Case = case) -> None:
+        def before(to, source, left=left, case=case):
             left[0] -= np.may_share_memory(to, case.out) == back
             if not left[0]:
                 left[0] = -1
@@ -242,7 +235,7 @@ def test_a_copy_that_fails_is_told_of(machine: Any, copying: Any, with_c: str, b
         np.testing.assert_array_equal(case.out, case.result)
 
 
-def test_porters_end_with_their_lanes_and_can_be_done_without(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_porters_end_with_their_lanes_and_can_be_done_without(machine, monkeypatch):
     before = porters()
     gpu, case = machine(), Case(3, "matrix", (40, 40, 40))
     case.run(gpu)
@@ -252,7 +245,7 @@ def test_porters_end_with_their_lanes_and_can_be_done_without(machine: Any, monk
     mine[0].join(10)
     assert not mine[0].is_alive()
 
-    def refused(thread: threading.Thread) -> None:
+    def refused(thread):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
@@ -261,7 +254,7 @@ def test_porters_end_with_their_lanes_and_can_be_done_without(machine: Any, monk
     np.testing.assert_array_equal(case.out, case.result)
 
 
-def test_what_repeats_is_sent_once(machine: Any) -> None:
+def test_what_repeats_is_sent_once(machine):
     gpu = machine()
     row, matrix = np.ones(64, np.float32), np.ones((40, 64), np.float32)
     a, b = np.ones((20, 16, 40), np.float32), np.broadcast_to(matrix, (20, 40, 64))
@@ -272,7 +265,7 @@ def test_what_repeats_is_sent_once(machine: Any) -> None:
     assert gpu.driver.fetched == out.nbytes
 
 
-def test_small_operands_travel_together(machine: Any) -> None:
+def test_small_operands_travel_together(machine):
     gpu = machine()
     a, b, out = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32), np.empty((4, 6), np.float32)
     gpu.driver.faults = {"cuMemcpyHtoDAsync": 0, "cuMemcpyDtoHAsync": 0, "cuLaunchKernel": 0}
@@ -282,19 +275,19 @@ def test_small_operands_travel_together(machine: Any) -> None:
     assert (out == 5).all()
 
 
-def test_no_terms(machine: Any) -> None:
+def test_no_terms(machine):
     gpu = machine()
     a, b, c, out = np.ones((3, 0)), np.ones((0, 4)), np.ones((3, 4)), np.empty((3, 4))
     staging.stage(gpu, gpu.enqueue, a, b, c, out, -1.0, 2.0, cuts_k=True)
     assert (out == 2).all()
 
 
-def test_lanes_are_few_and_come_back(machine: Any) -> None:
+def test_lanes_are_few_and_come_back(machine):
     """Many threads at a time; the driver here is no thread's alone, so products take turns but lanes do not."""
     gpu, lock, wrong = machine(), threading.Lock(), []
-    seen: set[int] = set()
+    seen = set()
 
-    def work(seed: int) -> None:
+    def work(seed):
         with pinned.lanes(gpu).one() as lane:
             seen.add(id(lane))
         with lock:
@@ -316,7 +309,7 @@ def test_lanes_are_few_and_come_back(machine: Any) -> None:
     assert not gpu.driver.recorded
 
 
-def test_pieces_cover_a_part_once() -> None:
+def test_pieces_cover_a_part_once():
     chance = random.Random(0)
     for _ in range(1500):
         shape = [chance.choice([1, 1, 2, 3, 5, 17, 33, 70]) for _ in range(chance.randint(1, 4))]
@@ -328,7 +321,7 @@ def test_pieces_cover_a_part_once() -> None:
             first = array[(*[slice(None)] * axis, slice(0, 1))]
             array = np.broadcast_to(first, [7 if x == axis else n for x, n in enumerate(shape)])
         of = block(array)
-        cut: Cut = {}
+        cut = {}
         for axis in chance.sample(range(array.ndim), chance.randint(0, min(2, array.ndim))):
             start = chance.randrange(array.shape[axis]) if of.whole[axis] else 0
             cut[axis] = (start, chance.randint(start + 1, array.shape[axis]) if of.whole[axis] else array.shape[axis])
@@ -342,11 +335,11 @@ def test_pieces_cover_a_part_once() -> None:
                 at = piece.offset + row * piece.pitch
                 device[at : at + piece.width] = staged[row * piece.width : (row + 1) * piece.width]
         index = tuple(slice(*cut.get(axis, (0, n))) for axis, n in enumerate(array.shape))
-        found: np.ndarray = np.ndarray(array.shape, array.dtype, device, 0, of.whole)
+        found = np.ndarray(array.shape, array.dtype, device, 0, of.whole)
         np.testing.assert_array_equal(found[index], array[index])
 
 
-def test_steps_cover_out_once_and_after_their_operands() -> None:
+def test_steps_cover_out_once_and_after_their_operands():
     for batch in ((), (3,), (40,), (2, 30)):
         for m, n, k in ((40, 40, 40), (64, 8, 100), (5, 90, 3), (33, 65, 20)):
             shape = Shape(m, n, k, 4, 4, 4, False, 1e6, 4)
@@ -364,9 +357,9 @@ def test_steps_cover_out_once_and_after_their_operands() -> None:
             assert (done == 1).all()
 
 
-def test_cuts_across_memory_leave_long_lines(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuts_across_memory_leave_long_lines(machine, monkeypatch):
     """Rows of a transposed a, columns of a plain b; panels along memory may be as narrow as they like."""
-    seen: list[Shape] = []
+    seen = []
     monkeypatch.setattr(staging, "LINE", 64)
     monkeypatch.setattr(staging, "steps", lambda shape, batch: seen.append(shape) or steps(shape, batch))
     for turned in (False, True):
@@ -380,7 +373,7 @@ def test_cuts_across_memory_leave_long_lines(machine: Any, monkeypatch: pytest.M
                 assert all(cut % grain == 0 or cut == 40 for cut in along)
 
 
-def test_panels_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panels_pay(monkeypatch):
     """By the model: copies of large products hide behind their arithmetic, or it behind them."""
     monkeypatch.undo()
     panels.cache_clear()
@@ -399,7 +392,7 @@ def test_panels_pay(monkeypatch: pytest.MonkeyPatch) -> None:
                    for (r0, r1), (c0, c1) in rectangles(rows, columns, step)) == size * size  # fmt: skip
 
 
-def test_copy_of_any_strides() -> None:
+def test_copy_of_any_strides():
     rng = np.random.default_rng(0)
     for dtype in ("int8", "int16", "float32", "complex64", "complex128", "V3"):
         for shape in ((70, 90), (3, 1, 5000), (6000,), (17, 33, 5)):

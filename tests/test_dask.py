@@ -3,12 +3,9 @@
 Entries are small integers where equality is due whatever the order of sums.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,16 +27,16 @@ WAYS = [{}, {"chunks": None, "contraction": "sum"}, {"chunks": None, "contractio
 ways = pytest.mark.parametrize("way", WAYS, ids=["auto", "sum", "fused"])
 
 
-def numbers(seed: int, *shape: int, dtype: Any = "float64") -> Array:
+def numbers(seed, *shape, dtype="float64"):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
-def lazy(x: Array, *sides: int) -> Any:
+def lazy(x, *sides):
     """`x` in chunks of these lengths along its last axes, of one element along the others."""
     return da.from_array(x, chunks=(1,) * (x.ndim - len(sides)) + sides)
 
 
-def same(result: Any, expected: Any) -> None:
+def same(result, expected):
     """Equal, of one dtype and shape, before and after it is computed."""
     assert isinstance(result, da.Array)
     assert (result.shape, result.dtype) == (np.shape(expected), np.asarray(expected).dtype)
@@ -58,7 +55,7 @@ def same(result: Any, expected: Any) -> None:
     [((7, 5), (5, 6)), ((5,), (5, 6)), ((7, 5), (5,)), ((5,), (5,)), ((3, 7, 5), (5, 6)), ((7, 5), (2, 5, 6)),
      ((3, 1, 7, 5), (2, 5, 6)), ((2, 3, 7, 5), (1, 3, 5, 6)), ((2, 7, 5), (5,)), ((5,), (2, 5, 6))],
 )  # fmt: skip
-def test_shapes_are_those_of_matmul(left: tuple[int, ...], right: tuple[int, ...], way: dict[str, Any]) -> None:
+def test_shapes_are_those_of_matmul(left, right, way):
     a, b = numbers(1, *left), numbers(2, *right)
     x, y = (lazy(z, *(3, 2)[-z.ndim :]) for z in (a, b))
     same(gemm.dask.matmul(x, y, **way), np.matmul(a, b))
@@ -66,7 +63,7 @@ def test_shapes_are_those_of_matmul(left: tuple[int, ...], right: tuple[int, ...
 
 @ways
 @pytest.mark.parametrize("shape", [(0, 5, 6), (7, 0, 6), (7, 5, 0), (0, 0, 0)])
-def test_axes_may_be_empty(shape: tuple[int, int, int], way: dict[str, Any]) -> None:
+def test_axes_may_be_empty(shape, way):
     m, k, n = shape
     a, b, c = numbers(1, m, k), numbers(2, k, n), numbers(3, m, n)
     x, y, z = (da.from_array(array, chunks=2) for array in (a, b, c))
@@ -76,7 +73,7 @@ def test_axes_may_be_empty(shape: tuple[int, int, int], way: dict[str, Any]) -> 
 
 @ways
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(True, False), ("T", "T"), ("N", "C"), ("C", True)])
-def test_transposes(trans_a: Any, trans_b: Any, way: dict[str, Any]) -> None:
+def test_transposes(trans_a, trans_b, way):
     a, b = (numbers(seed, 2, 7, 5) + 1j * numbers(seed + 2, 2, 7, 5) for seed in (1, 2))
     a = a if trans_a in (True, "T", "C") else a.swapaxes(1, 2)
     b = b if trans_b not in (True, "T", "C") else b.swapaxes(1, 2)
@@ -84,7 +81,7 @@ def test_transposes(trans_a: Any, trans_b: Any, way: dict[str, Any]) -> None:
     same(gemm.dask.gemm(lazy(a, 3, 2), lazy(b, 2, 4), **options, **way), gemm.gemm(a, b, **options))
 
 
-def test_chunks_may_be_unequal_and_disagree() -> None:
+def test_chunks_may_be_unequal_and_disagree():
     a, b = numbers(1, 10, 12), numbers(2, 12, 9)
     x, y = da.from_array(a, chunks=((1, 4, 5), (7, 5))), da.from_array(b, chunks=((3, 3, 6), (8, 1)))
     for way in WAYS:
@@ -92,7 +89,7 @@ def test_chunks_may_be_unequal_and_disagree() -> None:
     assert gemm.dask.matmul(x, y, chunks=None).chunks == ((1, 4, 5), (8, 1))
 
 
-def test_unknown_chunks_are_refused() -> None:
+def test_unknown_chunks_are_refused():
     x = lazy(numbers(1, 8, 8), 4, 4)
     unknown = x[x[:, 0] > 0]
     with pytest.raises(ValueError, match=r"b has chunks of unknown sizes.*b\.compute_chunk_sizes\(\)"):
@@ -106,7 +103,7 @@ def test_unknown_chunks_are_refused() -> None:
 
 @ways
 @pytest.mark.parametrize("shape", [(2, 7, 6), (7, 6), (6,), (7, 1), (1, 1, 6), ()])
-def test_c_broadcasts(shape: tuple[int, ...], way: dict[str, Any]) -> None:
+def test_c_broadcasts(shape, way):
     a, b, c = numbers(1, 2, 7, 5), numbers(2, 5, 6), numbers(3, *shape)
     z = da.from_array(c, chunks=3)
     same(gemm.dask.gemm(lazy(a, 3, 2), lazy(b, 2, 4), z, alpha=-2, beta=3, **way), -2 * (a @ b) + 3 * c)
@@ -121,7 +118,7 @@ def test_c_broadcasts(shape: tuple[int, ...], way: dict[str, Any]) -> None:
      ((7, 5), (5,), (1, 1)), ((7, 5), (5,), (7, 1)), ((5,), (5, 6), (6,)), ((5,), (5, 6), (1, 1)), ((5,), (5,), (1,)),
      ((2, 7, 5), (5, 6), (7, 1))],
 )  # fmt: skip
-def test_bias_and_activation(left: Any, right: Any, bias: Any, way: dict[str, Any]) -> None:
+def test_bias_and_activation(left, right, bias, way):
     a, b, added = numbers(1, *left), numbers(2, *right), numbers(3, *bias)
     x, y = (lazy(z, *(3, 2)[-z.ndim :]) for z in (a, b))
     for activation in (None, "relu"):
@@ -133,8 +130,8 @@ def test_bias_and_activation(left: Any, right: Any, bias: Any, way: dict[str, An
 
 
 @ways
-def test_alpha_zero_reads_neither_a_nor_b(way: dict[str, Any]) -> None:
-    def fails(block: Array) -> Array:
+def test_alpha_zero_reads_neither_a_nor_b(way):
+    def fails(block):
         raise AssertionError("it was read")
 
     unread = da.map_blocks(fails, da.zeros((6, 6), chunks=3), dtype="float64", meta=np.empty((0, 0)))
@@ -148,7 +145,7 @@ DTYPES = ["bool", "uint8", "int8", "int16", "int64", "float16", "bfloat16", "flo
 
 @ways
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes_are_those_of_gemm(dtype: str, way: dict[str, Any]) -> None:
+def test_dtypes_are_those_of_gemm(dtype, way):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 by ml_dtypes")
     kind = gemm.core.operands.named(dtype, "it") if dtype == "bfloat16" else np.dtype(dtype)
@@ -157,7 +154,7 @@ def test_dtypes_are_those_of_gemm(dtype: str, way: dict[str, Any]) -> None:
 
 
 @ways
-def test_dtypes_mix_and_may_be_asked_for(way: dict[str, Any]) -> None:
+def test_dtypes_mix_and_may_be_asked_for(way):
     a, b = numbers(1, 7, 9, dtype="float32"), numbers(2, 9, 5, dtype="int64")
     x, y = lazy(a, 3, 2), lazy(b, 2, 4)
     same(gemm.dask.matmul(x, y, **way), gemm.gemm(a, b))
@@ -169,7 +166,7 @@ def test_dtypes_mix_and_may_be_asked_for(way: dict[str, Any]) -> None:
 
 @ways
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_errors_are_within_the_bound(dtype: str, way: dict[str, Any]) -> None:
+def test_errors_are_within_the_bound(dtype, way):
     rng = np.random.default_rng(5)
     a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((40, 300), (300, 30), (40, 30)))
     found = gemm.dask.gemm(lazy(a, 16, 32), lazy(b, 32, 16), c, alpha=0.7, beta=-1.3, **way).compute()
@@ -184,7 +181,7 @@ def test_errors_are_within_the_bound(dtype: str, way: dict[str, Any]) -> None:
      {"a": np.ones((2, 7, 5)), "b": np.ones((3, 5, 6))}],
     ids=lambda wrong: "-".join(wrong),
 )  # fmt: skip
-def test_mistakes_are_refused_as_by_gemm_before_anything_runs(wrong: dict[str, Any]) -> None:
+def test_mistakes_are_refused_as_by_gemm_before_anything_runs(wrong):
     given = {"a": np.ones((7, 5)), "b": np.ones((5, 6)), **wrong}
     with pytest.raises((ValueError, TypeError)) as expected:
         gemm.gemm(**given)
@@ -194,7 +191,7 @@ def test_mistakes_are_refused_as_by_gemm_before_anything_runs(wrong: dict[str, A
     assert str(found.value) == str(expected.value)
 
 
-def test_mistakes_of_its_own() -> None:
+def test_mistakes_of_its_own():
     x = da.ones((4, 4), chunks=2)
     with pytest.raises(ValueError, match="contraction must be one of auto, sum, fused, chain, not 'tree'"):
         gemm.dask.matmul(x, x, contraction="tree")
@@ -213,7 +210,7 @@ def test_mistakes_of_its_own() -> None:
 # gemm's own functions.
 
 
-def test_gemm_goes_there_by_itself() -> None:
+def test_gemm_goes_there_by_itself():
     a, b, c = numbers(1, 7, 5), numbers(2, 5, 6), numbers(3, 7, 6)
     x, y, z = lazy(a, 3, 2), lazy(b, 2, 4), lazy(c, 3, 4)
     same(gemm.gemm(x, b, c, alpha=2, beta=3, reproducible=True), 2 * (a @ b) + 3 * c)
@@ -225,7 +222,7 @@ def test_gemm_goes_there_by_itself() -> None:
         same(gemm.gemm(x, y), a @ b)
 
 
-def test_dask_is_loaded_only_for_its_arrays() -> None:
+def test_dask_is_loaded_only_for_its_arrays():
     script = "import sys, numpy as np, gemm; a = np.ones((3, 3)); gemm.gemm(a, a); gemm.tensordot(a, a, 1); " \
              "assert 'dask' not in sys.modules"  # fmt: skip
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -233,7 +230,7 @@ def test_dask_is_loaded_only_for_its_arrays() -> None:
 
 @pytest.mark.parametrize("contraction", ["auto", "sum", "fused"])
 @pytest.mark.parametrize("axes", [0, 1, 2, ([0, 2], [1, 0]), ([-1], [0]), (1, 1)])
-def test_tensordot(axes: Any, contraction: str) -> None:
+def test_tensordot(axes, contraction):
     a, b = numbers(1, 5, 4, 3), numbers(2, 3, 5, 4)
     b = b.transpose(2, 0, 1) if axes == 2 else b
     b = numbers(2, 4, 3, 2) if axes == 2 else numbers(3, 5, 4) if axes == (1, 1) else b
@@ -241,7 +238,7 @@ def test_tensordot(axes: Any, contraction: str) -> None:
     same(gemm.dask.tensordot(x, y, axes, contraction=contraction), np.tensordot(a, b, axes))
 
 
-def test_tensordot_keeps_bits_and_halves_are_rounded_once() -> None:
+def test_tensordot_keeps_bits_and_halves_are_rounded_once():
     rng = np.random.default_rng(7)
     a, b = rng.standard_normal((6, 20, 30)).astype("float32"), rng.standard_normal((30, 20, 5)).astype("float32")
     x, y, axes = da.from_array(a, chunks=(4, 7, 8)), da.from_array(b, chunks=(9, 7, 3)), ([2, 1], [0, 1])
@@ -258,7 +255,7 @@ def test_tensordot_keeps_bits_and_halves_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous", "processes"])
-def test_reproducible_bits_are_those_of_one_machine(scheduler: str) -> None:
+def test_reproducible_bits_are_those_of_one_machine(scheduler):
     rng = np.random.default_rng(3)
     a, b, c = (rng.standard_normal(shape).astype("float32") for shape in ((65, 700), (700, 70), (65, 70)))
     x, y = da.from_array(a, chunks=(20, 130)), da.from_array(b, chunks=(90, 33))
@@ -280,7 +277,7 @@ def test_reproducible_bits_are_those_of_one_machine(scheduler: str) -> None:
     [((30, 200), (200, 25)), ((2, 30, 200), (200, 25)), ((200,), (200, 25)), ((30, 200), (200,)), ((200,), (200,)),
      ((3, 1, 10, 200), (2, 200, 20))],
 )  # fmt: skip
-def test_a_chain_over_blocks_of_k_keeps_the_bits(left: Any, right: Any, dtype: str) -> None:
+def test_a_chain_over_blocks_of_k_keeps_the_bits(left, right, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 by ml_dtypes")
     kind = gemm.core.operands.named(dtype, "it")
@@ -297,7 +294,7 @@ def test_a_chain_over_blocks_of_k_keeps_the_bits(left: Any, right: Any, dtype: s
         check_same_bits(np.atleast_1d(computed), np.atleast_1d(expected))
 
 
-def test_reproducible_takes_a_chain_where_panels_do_not_fit() -> None:
+def test_reproducible_takes_a_chain_where_panels_do_not_fit():
     a, b = (np.random.default_rng(5).standard_normal(shape) for shape in ((70, 3000), (3000, 50)))
     x, y = da.from_array(a, chunks=(35, 100)), da.from_array(b, chunks=(100, 25))
     found = gemm.dask.gemm(x.T, y.T, trans_a=True, trans_b=True, reproducible=True, chunks="100 kB")
@@ -307,7 +304,7 @@ def test_reproducible_takes_a_chain_where_panels_do_not_fit() -> None:
     check_same_bits(found.compute(), ordered(a, b))
 
 
-def test_reproducible_integers_may_be_summed() -> None:
+def test_reproducible_integers_may_be_summed():
     a = numbers(1, 64, 64, dtype="int32")
     x = da.from_array(a, chunks=16)
     found = gemm.dask.matmul(x, x, reproducible=True, chunks=None, contraction="sum")
@@ -318,7 +315,7 @@ def test_reproducible_integers_may_be_summed() -> None:
 # Graphs.
 
 
-def prefixes(x: Any) -> set[str]:
+def prefixes(x):
     """The names of tasks, as the dashboard shows them, after dask's optimization."""
     from dask.utils import key_split
 
@@ -326,7 +323,7 @@ def prefixes(x: Any) -> set[str]:
     return {key_split(key) for key in optimized.__dask_graph__()}
 
 
-def test_tasks_have_our_names() -> None:
+def test_tasks_have_our_names():
     x, c = da.ones((8, 8), chunks=2), da.ones((8, 8), chunks=2)
     assert "gemm-matmul" in prefixes(gemm.dask.matmul(x, x, chunks=None, contraction="fused"))
     summed = prefixes(gemm.dask.gemm(x, x, c, beta=1, chunks=None, contraction="sum"))
@@ -335,12 +332,12 @@ def test_tasks_have_our_names() -> None:
     assert not {name for name in summed if name.startswith(("product", "total", "part", "sum", "finish"))}
 
 
-def tasks_of(x: Any) -> int:
+def tasks_of(x):
     (optimized,) = dask.optimize(x)
     return sum(str(key[0]).startswith("gemm-matmul-") for key in optimized.__dask_graph__())
 
 
-def test_fused_has_fewer_tasks_and_auto_follows_its_rule() -> None:
+def test_fused_has_fewer_tasks_and_auto_follows_its_rule():
     x = da.zeros((32, 64), chunks=8)
     y = da.zeros((64, 32), chunks=8)
     summed, fused, auto = (
@@ -353,13 +350,13 @@ def test_fused_has_fewer_tasks_and_auto_follows_its_rule() -> None:
     assert tasks_of(skinny) > 8  # 64·(8 + 8) of panels, 8·8·8 of partial sums
 
 
-def test_the_graph_is_lazy_and_deterministic() -> None:
+def test_the_graph_is_lazy_and_deterministic():
     x = da.ones((20, 20), chunks=7)
     assert gemm.gemm(x, x).name == gemm.gemm(x, x).name
     assert gemm.gemm(x, x).name != gemm.gemm(x, x, alpha=2).name
 
 
-def test_other_kinds_of_arrays_keep_theirs() -> None:
+def test_other_kinds_of_arrays_keep_theirs():
     x = da.ones((6, 6), chunks=3).map_blocks(
         gemm.array, backend="cpu", meta=gemm.array(np.empty((0, 0)), backend="cpu")
     )
@@ -369,7 +366,7 @@ def test_other_kinds_of_arrays_keep_theirs() -> None:
 # Chunks.
 
 
-def test_tiles_are_whole() -> None:
+def test_tiles_are_whole():
     sides = {
         row.params[name]
         for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")
@@ -388,7 +385,7 @@ LIMIT = 1 << 18
     [(100, 100, 100, 1), (5000, 5000, 5000, 1), (10**5, 10**5, 16, 1), (16, 10**6, 16, 1), (10**6, 64, 10**6, 1),
      (32, 32, 32, 10**5), (1000, 1000, 1000, 100), (1, 10**5, 10**5, 1), (2305, 2305, 2305, 1)],
 )  # fmt: skip
-def test_blocks_fit_the_memory_and_are_worth_a_task(size: tuple[int, int, int, int], fused: bool) -> None:
+def test_blocks_fit_the_memory_and_are_worth_a_task(size, fused):
     m, k, n, batch = size
     for threads in (1, 2, 64):
         least = chunks.least_side(m * k * n * batch, threads, "distributed")
@@ -402,7 +399,7 @@ def test_blocks_fit_the_memory_and_are_worth_a_task(size: tuple[int, int, int, i
             assert min(found) >= side // 3  # no slivers
 
 
-def test_few_threads_have_large_blocks_and_many_have_enough() -> None:
+def test_few_threads_have_large_blocks_and_many_have_enough():
     n = 10**4
     sides = [chunks.least_side(n**3, threads, "distributed") for threads in (2, 16, 1024, 10**6)]
     assert sides[0] < sides[1] > sides[2] > sides[3]
@@ -413,7 +410,7 @@ def test_few_threads_have_large_blocks_and_many_have_enough() -> None:
     assert (n // spread.m) * (n // spread.n) >= chunks.BLOCKS * 16
 
 
-def test_own_chunks_stay_where_they_suit() -> None:
+def test_own_chunks_stay_where_they_suit():
     big = da.zeros((4000, 4000), chunks=(1000, 2000), dtype="float32")
     right = da.zeros((4000, 4000), chunks=(2000, 500), dtype="float32")
     with dask.config.set(num_workers=2):
@@ -426,7 +423,7 @@ def test_own_chunks_stay_where_they_suit() -> None:
         assert gemm.dask.matmul(small, small, chunks=None).numblocks == (80, 80)
 
 
-def test_stacks_of_small_products_are_tasks_of_many() -> None:
+def test_stacks_of_small_products_are_tasks_of_many():
     a = numbers(1, 50, 3, 8, 8)
     found = gemm.dask.matmul(da.from_array(a, chunks=(1, 1, 8, 8)), a)
     assert found.numblocks == (1, 1, 1, 1)
@@ -439,13 +436,13 @@ def test_stacks_of_small_products_are_tasks_of_many() -> None:
 # Threads.
 
 
-def caps(scheduler: str, count: int, **options: Any) -> list[int]:
+def caps(scheduler, count, **options):
     """What gemm may use in each of `count` tasks of a product while it multiplies."""
     found = []
     lock = threading.Lock()
     own = tasks.gemm
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+    def recorded(*args, **kwargs):
         with lock:
             found.append(gemm.get_num_threads())
         return own(*args, **kwargs)
@@ -459,7 +456,7 @@ def caps(scheduler: str, count: int, **options: Any) -> list[int]:
 
 
 @pytest.fixture
-def eight_threads() -> Any:
+def eight_threads():
     before = gemm.get_num_threads()
     gemm.set_num_threads(8)
     yield
@@ -468,7 +465,7 @@ def eight_threads() -> Any:
 
 
 @pytest.mark.usefixtures("eight_threads")
-def test_tasks_share_the_threads() -> None:
+def test_tasks_share_the_threads():
     assert caps("synchronous", 4) == [8] * 4
     with dask.config.set(num_workers=4):
         assert set(caps("threads", 16)) == {2}
@@ -480,11 +477,11 @@ def test_tasks_share_the_threads() -> None:
 
 
 @pytest.mark.usefixtures("eight_threads")
-def test_what_others_have_is_not_given_twice() -> None:
+def test_what_others_have_is_not_given_twice():
     with dask.config.set(num_workers=4):
         inside = []
 
-        def second() -> None:
+        def second():
             with tasks.sharing(1) as share:
                 inside.append((share, gemm.get_num_threads()))
 
@@ -497,7 +494,7 @@ def test_what_others_have_is_not_given_twice() -> None:
 
 
 @pytest.mark.usefixtures("eight_threads")
-def test_limits_of_a_thread_nest() -> None:
+def test_limits_of_a_thread_nest():
     with engine.leaving(2):
         with engine.leaving(3):
             assert gemm.get_num_threads() == 3
@@ -505,7 +502,7 @@ def test_limits_of_a_thread_nest() -> None:
     assert gemm.get_num_threads() == 8
 
 
-def test_a_worker_names_its_backend() -> None:
+def test_a_worker_names_its_backend():
     x = da.ones((8, 8), chunks=4)
     with dask.config.set({"gemm.backend": "abacus"}), pytest.raises(ValueError, match="abacus"):
         gemm.gemm(x, x).compute(scheduler="synchronous")

@@ -1,13 +1,9 @@
 """gemm.dask on dask.distributed: names, threads, unlike workers, a worker that is killed, arrays larger than memory."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +18,10 @@ da = pytest.importorskip("dask.array")
 import gemm.dask  # noqa: E402
 from gemm.dask import blocks, tasks  # noqa: E402
 
-Array = np.ndarray
 MIB = 1 << 20
 
 
-def workers(*environments: dict[str, str], **options: Any) -> Any:
+def workers(*environments, **options):
     """A cluster of processes, one with each of these environments and one thread unless `options` have more."""
     options = {"nthreads": 1, "memory_limit": "1 GiB", **options}
     return distributed.SpecCluster(
@@ -40,18 +35,18 @@ def workers(*environments: dict[str, str], **options: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Any]:
+def pair():
     """A client of two workers of one thread each."""
     with workers({}, {}) as cluster, distributed.Client(cluster) as client:
         client.wait_for_workers(2, timeout=60)
         yield client
 
 
-def random(*shape: int, dtype: Any = "float32") -> Array:
+def random(*shape, dtype="float32"):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
-def test_bits_and_names(pair: Any) -> None:
+def test_bits_and_names(pair):
     a, b, c = random(90, 400), random(400, 80), random(90, 80)
     x, y = da.from_array(a, chunks=(30, 70)), da.from_array(b, chunks=(50, 40))
     assert blocks._threads() == (2, "distributed")
@@ -68,13 +63,13 @@ def test_bits_and_names(pair: Any) -> None:
     assert [name for name in names if name.startswith(("gemm-tensordot", "gemm-matmul-finish"))]
 
 
-def cap(tasks_of_it: int) -> tuple[int, int]:
+def cap(tasks_of_it):
     """(the share of a task, what gemm.get_num_threads says meanwhile) on the worker that computes this."""
     with tasks.sharing(tasks_of_it) as share:
         return share, gemm.get_num_threads()
 
 
-def threads_started() -> int:
+def threads_started():
     """How many threads a large product starts in the process."""
     import psutil
 
@@ -85,7 +80,7 @@ def threads_started() -> int:
     return int(psutil.Process().num_threads() - before)
 
 
-def test_a_worker_of_one_thread_uses_one(pair: Any) -> None:
+def test_a_worker_of_one_thread_uses_one(pair):
     pair.run(gemm.set_num_threads, 8)  # of a machine with as many cores
     try:
         assert pair.submit(cap, 1, pure=False).result() == (1, 1)
@@ -95,7 +90,7 @@ def test_a_worker_of_one_thread_uses_one(pair: Any) -> None:
         pair.run(gemm.set_num_threads, None)
 
 
-def test_a_worker_of_several_threads_shares_them() -> None:
+def test_a_worker_of_several_threads_shares_them():
     with workers({}, nthreads=4) as cluster, distributed.Client(cluster) as client:
         client.run(gemm.set_num_threads, 8)
         assert client.submit(cap, 1, pure=False).result() == (4, 4)
@@ -106,7 +101,7 @@ def test_a_worker_of_several_threads_shares_them() -> None:
         assert client.run(lambda: sum(tasks._used.values())).popitem()[1] == 0
 
 
-def test_unlike_workers_give_one_result() -> None:
+def test_unlike_workers_give_one_result():
     unlike = [{"DASK_GEMM__BACKEND": "scalar"}, {"DASK_GEMM__BACKEND": "cpu"}]
     if not gemm.backends()["opencl"]:
         unlike.append({"DASK_GEMM__BACKEND": "opencl"})
@@ -123,10 +118,10 @@ def test_unlike_workers_give_one_result() -> None:
         check_same_bits(product.compute(), gemm.gemm(a, b, reproducible=True))
 
 
-def finished(client: Any) -> int:
+def finished(client):
     """How many products are done and held."""
 
-    def count(dask_scheduler: Any) -> int:
+    def count(dask_scheduler):
         return sum(
             task.state == "memory" and task.prefix.name == "gemm-matmul" for task in dask_scheduler.tasks.values()
         )
@@ -135,11 +130,11 @@ def finished(client: Any) -> int:
 
 
 @pytest.mark.parametrize("options", [{"reproducible": True}, {"contraction": "sum"}], ids=["ordered", "sum"])
-def test_a_killed_worker_changes_nothing(options: dict[str, Any]) -> None:
+def test_a_killed_worker_changes_nothing(options):
     a, b = random(720, 720), random(720, 720)
     x, y = (da.from_array(z, chunks=120) for z in (a, b))
 
-    def slow(block: Array) -> Array:
+    def slow(block):
         time.sleep(0.02)
         return block
 
@@ -161,13 +156,13 @@ def test_a_killed_worker_changes_nothing(options: dict[str, Any]) -> None:
         check_same_bits(future.result(timeout=120), expected)
 
 
-def peak() -> int:
+def peak():
     """The most memory that this process has had, in bytes (getrusage's counts that of the process that started it)."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def stored(folder: Path, kind: str, name: str, shape: tuple[int, int], chunks: tuple[int, int], axis: int) -> Any:
+def stored(folder, kind, name, shape, chunks, axis):
     """A random array on disk, as dask reads it; npy: a file for each block along `axis`."""
     if kind == "npy":
         chunks = (shape[0], chunks[1]) if axis else (chunks[0], shape[1])
@@ -183,7 +178,7 @@ def stored(folder: Path, kind: str, name: str, shape: tuple[int, int], chunks: t
 @pytest.mark.parametrize(
     ("kind", "options"), [("zarr", {"reproducible": True}), ("npy", {"contraction": "sum"})], ids=["zarr", "npy"]
 )
-def test_arrays_larger_than_the_workers_memory(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+def test_arrays_larger_than_the_workers_memory(tmp_path, kind, options):
     m, k, n, step, limit = 2048, 65536, 512, 2048, 400 * MIB
     a = stored(tmp_path, kind, "a", (m, k), (m // 2, step), 1)
     b = stored(tmp_path, kind, "b", (k, n), (step, n), 0)

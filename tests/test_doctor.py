@@ -1,7 +1,5 @@
 """gemm doctor: each fault that is planted is found, with its remedy; and errors name sections that are there."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -11,11 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -33,14 +29,14 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="drivers are told of 
 Usage = namedtuple("Usage", "total used free")
 
 
-def only(found: Iterator[Finding]) -> Finding:
+def only(found):
     """The one thing that a check has found."""
     (finding,) = found
     return finding
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """A cache folder of its own."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     disk_cache.cache_dir.cache_clear()
@@ -60,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("GEMM_CPU_ISA", "avx9", "GEMM_CPU_ISA=avx9 names no target", "Set it to one of"),
     ],
 )
-def test_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str, what: str, remedy: str) -> None:
+def test_variables(monkeypatch, name, value, what, remedy):
     for variable in [variable for variable in os.environ if variable.startswith("GEMM_")]:
         monkeypatch.delenv(variable)
     assert not list(environment.variables())
@@ -71,7 +67,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str, what:
     assert finding.about == "variables"
 
 
-def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions(monkeypatch):
     assert not list(environment.versions())
     monkeypatch.setattr(metadata, "requires", lambda _: ["numpy>=99", "nothing-like-it>=1", 'rich; extra == "bench"'])
     old, missing = environment.versions()
@@ -86,38 +82,38 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("versions", "older"), [(("1.25", "1.25.0"), False), (("1.9", "1.25"), True), (("2.0rc1", "2"), False)]
 )
-def test_versions_are_compared_by_numbers(versions: tuple[str, str], older: bool) -> None:
+def test_versions_are_compared_by_numbers(versions, older):
     assert (environment._numbers(versions[0]) < environment._numbers(versions[1])) is older
 
 
 class TestCache:
-    def test_a_good_one(self, folder: Path) -> None:
+    def test_a_good_one(self, folder):
         assert not list(storage.cache())
         assert not list(folder.iterdir())
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
-    def test_one_that_others_may_write_to(self, folder: Path) -> None:
+    def test_one_that_others_may_write_to(self, folder):
         folder.mkdir()
         folder.chmod(0o777)
         finding = only(storage.cache())
         assert "others may write" in finding.what
         assert finding.remedy == f"chmod 700 {folder}"
 
-    def test_a_link(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_link(self, folder, tmp_path):
         (tmp_path / "real").mkdir()
         folder.symlink_to(tmp_path / "real")
         assert "is a link" in only(storage.cache()).what
 
-    def test_one_that_cannot_be_made(self, folder: Path) -> None:
+    def test_one_that_cannot_be_made(self, folder):
         folder.write_text("a file")
         assert "GEMM_CACHE_DIR" in only(storage.cache()).remedy
 
-    def test_a_read_only_one(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_read_only_one(self, folder, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to anything
         assert "is read-only" in only(storage.cache()).what
 
-    def test_a_full_disk(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*_: object) -> None:
+    def test_a_full_disk(self, folder, monkeypatch):
+        def full(*_):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
@@ -126,7 +122,7 @@ class TestCache:
         assert "0 MiB left" in few.what
         assert "nothing can be kept" in none.what
 
-    def test_damaged_entries(self, folder: Path) -> None:
+    def test_damaged_entries(self, folder):
         assert not list(storage.cache())
         (folder / "torn.bin").write_bytes(b"gemm1\n...")
         disk_cache.store("whole", b"data")
@@ -134,7 +130,7 @@ class TestCache:
         assert (finding.severity, finding.remedy) == ("warning", f"rm {folder / 'torn.bin'}")
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
-    def test_pyopencls(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pyopencls(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         (tmp_path / "pyopencl").mkdir(mode=0o700)
         assert not list(storage.caches_of_others())
@@ -143,17 +139,17 @@ class TestCache:
 
 
 class TestProcessors:
-    def test_a_whole_engine(self) -> None:
+    def test_a_whole_engine(self):
         assert not [finding for finding in processors.engine() if finding.severity != "note"]
 
-    def test_no_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_engine(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "gemm._cpu", None)
         finding = only(processors.engine())
         assert "gemm._cpu" in finding.what
         assert "pip install" in finding.remedy
 
-    def test_without_a_gil_some_extensions_are_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing(name: str) -> Any:
+    def test_without_a_gil_some_extensions_are_not_there(self, monkeypatch):
+        def missing(name):
             raise ImportError(name)
 
         monkeypatch.setattr(processors.importlib, "import_module", missing)
@@ -163,14 +159,14 @@ class TestProcessors:
             monkeypatch.setattr(processors.sysconfig, "get_config_var", {"Py_GIL_DISABLED": free_threaded}.get)
             assert len([x for x in processors.engine() if "C extension" in x.what]) == count
 
-    def test_an_old_engine_on_a_plain_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_old_engine_on_a_plain_cpu(self, monkeypatch):
         monkeypatch.setattr(processors, "features", frozenset)
         monkeypatch.setattr(processors, "load", lambda: SimpleNamespace(lib=SimpleNamespace(sgemm_scalar_4x4=1)))
         old, plain = processors.engine()
         assert "lacks dgemm_scalar_4x4" in old.what
         assert plain.severity == "note"
 
-    def test_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_threads(self, monkeypatch):
         monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
         monkeypatch.setattr(processors.granting, "affinity", lambda: 8)
@@ -192,7 +188,7 @@ class TestProcessors:
 
 class TestDrivers:
     @linux
-    def test_permissions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_permissions(self, tmp_path, monkeypatch):
         (tmp_path / "renderD128").touch()
         monkeypatch.setattr(drivers, "GPUS", (str(tmp_path / "renderD*"),))
         assert not list(drivers.permissions())
@@ -202,7 +198,7 @@ class TestDrivers:
         assert "renderD128" in finding.what
         assert finding.remedy.startswith("usermod -aG render")
 
-    def test_android(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_android(self, tmp_path, monkeypatch):
         assert not list(drivers.android())
         monkeypatch.setenv("PREFIX", "/data/data/com.termux/files/usr")
         monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
@@ -215,7 +211,7 @@ class TestDrivers:
         assert not list(drivers.android())
 
     @linux
-    def test_files_of_drivers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_files_of_drivers(self, tmp_path, monkeypatch):
         monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path / "nowhere"))
         assert "OCL_ICD_VENDORS names" in only(drivers.installed()).what
         monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
@@ -230,9 +226,7 @@ class TestDrivers:
     @linux
     @pytest.mark.skipif(not shutil.which("gcc"), reason="builds a shared library")
     @pytest.mark.parametrize(("fault", "words"), [("abort();", "status -6"), ("for (;;) sleep(1);", "hung")])
-    def test_a_driver_that_ends_its_process(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, words: str
-    ) -> None:
+    def test_a_driver_that_ends_its_process(self, tmp_path, monkeypatch, fault, words):
         code, library = tmp_path / "bad.c", tmp_path / "bad.so"
         code.write_text(
             f"#include <stdlib.h>\n#include <unistd.h>\n"
@@ -261,9 +255,9 @@ class TestDrivers:
         ],
     )
     def test_devices(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: worker.Line, files: list[str], severity: str,
-        about: str,
-    ) -> None:  # fmt: skip
+        self, tmp_path, monkeypatch, line, files, severity,
+        about,
+    ):  # fmt: skip
         for name in files:
             (tmp_path / name).touch()
         monkeypatch.setattr(drivers, "GPUS", (str(tmp_path / "*"),))
@@ -272,7 +266,7 @@ class TestDrivers:
         finding = only(drivers.devices())
         assert (finding.severity, finding.about, finding.remedy) == (severity, about, "do that")
 
-    def test_kernels_that_failed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kernels_that_failed(self, monkeypatch):
         lines = [
             {"step": "kernel", "kernel": name, "device": "opencl:0", "ok": name == "good", "error": "off\nby one"}
             for name in ("good", "wrong", "worse")
@@ -284,22 +278,22 @@ class TestDrivers:
 
 
 class TestCommand:
-    def planted(self, monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    def planted(self, monkeypatch, *findings):
         monkeypatch.setattr("gemm.cli.checks.CHECKS", {"planted": lambda: iter(findings), "engine": processors.engine})
 
-    def test_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_nothing_is_wrong(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
         assert main(["doctor"]) == 0
         assert capsys.readouterr().out.endswith("Nothing is wrong\n")
 
-    def test_something_is(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_something_is(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("warning", "what", "why", "do that", "cache"))
         assert main(["doctor"]) == 1
         shown = capsys.readouterr().out
         assert "! what\n      why\n      remedy: do that\n      docs/doctor.md#cache\n" in shown
         assert shown.endswith("One thing is wrong\n")
 
-    def test_json(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_json(self, monkeypatch, capsys, tmp_path):
         self.planted(monkeypatch, Finding("error", "what", "why", "do that", "cache"))
         assert main(["doctor", "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
@@ -310,33 +304,31 @@ class TestCommand:
         assert main(["doctor", "--json", str(tmp_path / "told.json")]) == 1
         assert json.loads((tmp_path / "told.json").read_text()) == told
 
-    def test_a_wrong_environment_is_a_finding(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_wrong_environment_is_a_finding(self, monkeypatch, capsys):
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
         monkeypatch.setattr("gemm.cli.checks.CHECKS", {"variables": environment.variables})
         assert main(["doctor"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
 
-    def test_every_check_here(self, folder: Path) -> None:
+    def test_every_check_here(self, folder):
         report = examine()
         assert list(report.found) == list(CHECKS)
         assert json.loads(json.dumps(report.document()))["wrong"] == report.wrong
 
 
-def anchors(page: str) -> set[str]:
+def anchors(page):
     """The sections of a page of docs/, as links name them."""
     heads = re.findall(r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("about", errors.PAGES)
-def test_sections_that_errors_name_are_there(about: str) -> None:
+def test_sections_that_errors_name_are_there(about):
     page, _, anchor = errors.PAGES[about].partition("#")
     assert anchor in anchors(page)
 
 
-def test_what_errors_and_findings_are_about_has_a_section() -> None:
+def test_what_errors_and_findings_are_about_has_a_section():
     asked = set()
     for path in Path(gemm.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -346,18 +338,18 @@ def test_what_errors_and_findings_are_about_has_a_section() -> None:
 
 
 class TestLinks:
-    def test_an_error_names_its_section_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_names_its_section_once(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "gemm._cpu", None)
         with pytest.raises(gemm.BackendUnavailable, match=r"\(docs/doctor\.md#engine\)$") as raised:
             engine()
         assert str(raised.value).count("docs/") == 1
         assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
-    def test_a_kernel_has_the_page_of_devices(self) -> None:
+    def test_a_kernel_has_the_page_of_devices(self):
         error = gemm.BackendUnavailable("sgemm_some_8x8", "no device")
         assert str(error) == "sgemm_some_8x8: no device (docs/devices.md#getting-a-device-to-work)"
 
-    def test_the_projects_address_is_used_if_it_has_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_projects_address_is_used_if_it_has_one(self, monkeypatch):
         urls = ["Homepage, https://example.org", "Documentation, https://example.org/docs/"]
         monkeypatch.setattr(metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: urls))
         errors._documentation.cache_clear()
@@ -366,7 +358,7 @@ class TestLinks:
         finally:
             errors._documentation.cache_clear()
 
-    def test_pocl_that_is_too_old(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pocl_that_is_too_old(self, monkeypatch):
         cl = pytest.importorskip("pyopencl")
         device = SimpleNamespace(name="cpu", version="OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-generic")
         platform = SimpleNamespace(version="PoCL 3.1", get_devices=lambda: [device])

@@ -1,7 +1,5 @@
 """What the documents show is what happens: sessions, the worked kernel, the notebook; what is generated is current."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib
@@ -12,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import sessions
@@ -29,11 +26,11 @@ WITH_SESSIONS = [page for page in PAGES if sessions.session(page) and page.name 
 
 
 @pytest.mark.parametrize("page", WITH_SESSIONS, ids=lambda page: page.name)
-def test_session(page: Path) -> None:
+def test_session(page):
     assert sessions.run(sessions.session(page), page.name) >= 2
 
 
-def modules() -> list[ModuleType]:
+def modules():
     """All of the package, but those of libraries that are not installed."""
     found = [gemm]
     for module in pkgutil.walk_packages(gemm.__path__, "gemm."):
@@ -46,7 +43,7 @@ def modules() -> list[ModuleType]:
     return found
 
 
-def test_docstrings() -> None:
+def test_docstrings():
     finder = doctest.DocTestFinder(exclude_empty=True)
     tests = [test for module in modules() for test in finder.find(module, module.__name__) if test.examples]
     assert "gemm" in {test.name for test in tests}
@@ -54,7 +51,7 @@ def test_docstrings() -> None:
         assert not doctest.DocTestRunner().run(test).failed, test.name
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: gemm\.([\w.]+)$", page, re.MULTILINE)
     assert set(gemm.__all__) <= set(shown)
@@ -62,26 +59,26 @@ def test_the_reference_has_every_public_name() -> None:
         assert pkgutil.resolve_name(f"gemm.{name}").__doc__, name
 
 
-def test_readme_has_one_command_for_each_purpose() -> None:
+def test_readme_has_one_command_for_each_purpose():
     for tag in ("run", "test"):
         (command,) = re.findall(rf"^```sh {tag}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
         assert len(command.splitlines()) == 1
 
 
-def test_settings_name_every_environment_variable() -> None:
+def test_settings_name_every_environment_variable():
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in report.VARIABLES)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     """In the repository; that they do so on the site, anchors included, is what ci/docs.sh checks."""
     text = re.sub(r"^(```+).*?^\1$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
         assert (page.parent / target).exists(), target
 
 
-def test_the_page_of_kernels_has_each() -> None:
+def test_the_page_of_kernels_has_each():
     """With a link to its source; that the site has the page is what ci/docs.sh checks."""
     pytest.importorskip("mkdocs", reason="the extra docs has it")
     code = "import kernels; print(kernels.document())"
@@ -90,13 +87,13 @@ def test_the_page_of_kernels_has_each() -> None:
     assert found == {row.name: f"../{row.source}" for row in KERNELS}
 
 
-def test_the_page_of_peers_is_current() -> None:
+def test_the_page_of_peers_is_current():
     command = [sys.executable, str(ROOT / "docs" / "make_peers_page.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_gallery_is_drawn(tmp_path: Path) -> None:
+def test_the_gallery_is_drawn(tmp_path):
     """That the site has it is what ci/docs.sh checks."""
     pytest.importorskip("matplotlib", reason="it draws the charts")
     pytest.importorskip("mkdocs", reason="the extra docs has it")
@@ -108,12 +105,12 @@ def test_the_gallery_is_drawn(tmp_path: Path) -> None:
         assert words in (tmp_path / name).read_text(encoding="utf-8")
 
 
-def test_version_of_the_citation() -> None:
+def test_version_of_the_citation():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {gemm.__version__}\n" in citation
 
 
-def test_notebook() -> None:
+def test_notebook():
     nbformat = pytest.importorskip("nbformat", reason="the extra docs has it")
     nbclient = pytest.importorskip("nbclient", reason="the extra docs has it")
     pytest.importorskip("ipykernel", reason="the extra docs has it")
@@ -131,13 +128,13 @@ def test_notebook() -> None:
 KERNEL = "sgemm_generic_strip_4x1"
 
 
-def titled(page: str) -> dict[str, str]:
+def titled(page):
     """{file: block} of the page's blocks that name one."""
     return dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(tmp_path_factory):
     """A copy of the package and its tests, with the page's file and row."""
     if why_not := gemm.backends()["opencl"]:
         pytest.skip(why_not)
@@ -156,12 +153,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def commands() -> list[str]:
+def commands():
     page = (ROOT / "docs" / "write-a-kernel.md").read_text(encoding="utf-8")
     return re.findall(r"^python (-m .*)$", page, re.MULTILINE)
 
 
-def run(command: str, folder: Path) -> str:
+def run(command, folder):
     """What Python prints, run with these words in the copy."""
     settings = {**os.environ, "PYTHONPATH": str(folder), "GEMM_CACHE_DIR": str(folder / "cache"), "PYTEST_ADDOPTS": ""}
     words = [sys.executable, *command.split()]
@@ -171,11 +168,11 @@ def run(command: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_worked_kernel(command: str, copy: Path) -> None:
+def test_the_worked_kernel(command, copy):
     assert ("passed" if "pytest" in command else KERNEL) in run(command, copy)
 
 
-def test_the_worked_kernel_keeps_the_rules_of_the_house(copy: Path) -> None:
+def test_the_worked_kernel_keeps_the_rules_of_the_house(copy):
     """Its name, and its defaults, which are its row's."""
     done = run("-m pytest -q tests/test_sources.py -k strip", copy)
     assert "3 passed" in done

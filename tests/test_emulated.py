@@ -1,51 +1,45 @@
 """float32 products by bfloat16 and float16 ones on a model of Hopper's tensor cores: as accurate as a chain of fma."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from oracle.planes import PLANES, bound, product, split
 
-Array = np.ndarray
 
-
-def normal(random: np.random.Generator, *shape: int) -> Array:
+def normal(random, *shape):
     return random.standard_normal(shape)
 
 
-def uniform(random: np.random.Generator, *shape: int) -> Array:
+def uniform(random, *shape):
     return random.uniform(0, 1, shape)
 
 
-def wide(random: np.random.Generator, *shape: int) -> Array:
+def wide(random, *shape):
     return random.standard_normal(shape) * 2.0 ** random.integers(-20, 21, shape)
 
 
-def conditioned(random: np.random.Generator, *shape: int) -> Array:
+def conditioned(random, *shape):
     """Singular values from 1 to 10⁻⁸."""
     least = min(shape)
     left, right = (np.linalg.qr(random.standard_normal((n, least)))[0] for n in shape)
     return (left * np.logspace(0, -8, least)) @ right.T
 
 
-def graded(random: np.random.Generator, *shape: int) -> Array:
+def graded(random, *shape):
     """Rows and columns of sizes from 2⁻³⁰ to 2³⁰, so that few products make a sum."""
     rows, columns = (2.0 ** random.integers(-30, 31, n) for n in shape)
     return random.standard_normal(shape) * rows[:, None] * columns
 
 
-FAMILIES: list[Callable[..., Array]] = [normal, uniform, wide, conditioned, graded]
+FAMILIES = [normal, uniform, wide, conditioned, graded]
 FORMS = sorted(PLANES)
 
 
-def operands(family: Callable[..., Array], k: int) -> tuple[Array, Array]:
+def operands(family, k):
     random = np.random.default_rng(k)
     return family(random, 9, k).astype(np.float32), family(random, k, 11).astype(np.float32)
 
 
-def chain(a: Array, b: Array) -> Array:
+def chain(a, b):
     """The product by one fma after the other, rounded to float32 each."""
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for p in range(a.shape[1]):
@@ -53,7 +47,7 @@ def chain(a: Array, b: Array) -> Array:
     return total
 
 
-def errors(a: Array, b: Array, result: Array) -> Array:
+def errors(a, b, result):
     """In units of the componentwise bound's, 2⁻²⁴ · |a| · |b|."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     return np.abs(result - a @ b) / (2.0**-24 * (np.abs(a) @ np.abs(b)))
@@ -62,7 +56,7 @@ def errors(a: Array, b: Array, result: Array) -> Array:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("k", [1, 17, 33, 300])
-def test_within_its_bound(form: str, family: Callable[..., Array], k: int) -> None:
+def test_within_its_bound(form, family, k):
     a, b = operands(family, k)
     error = np.abs(product(a, b, form) - a.astype(np.float64) @ b.astype(np.float64))
     assert (error <= bound(a, b, form)).all()
@@ -70,7 +64,7 @@ def test_within_its_bound(form: str, family: Callable[..., Array], k: int) -> No
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("form", FORMS)
-def test_no_worse_than_a_chain_of_fma(form: str, family: Callable[..., Array]) -> None:
+def test_no_worse_than_a_chain_of_fma(form, family):
     a, b = operands(family, 2048)
     ours, chains = errors(a, b, product(a, b, form)), errors(a, b, chain(a, b))
     few = 8 if form == "fp16x3" and family is graded else 0  # what planes of float16 lose of a product is not averaged
@@ -78,7 +72,7 @@ def test_no_worse_than_a_chain_of_fma(form: str, family: Callable[..., Array]) -
     assert np.median(ours) <= np.median(chains)
 
 
-def test_why_stages_are_short() -> None:
+def test_why_stages_are_short():
     """Summed by the tensor cores alone, errors of positive addends all have one sign, and grow with k."""
     a, b = operands(uniform, 2048)
     alone, promoted = (errors(a, b, product(a, b, "bf16x6", stage)).max() for stage in (2048, 32))
@@ -86,7 +80,7 @@ def test_why_stages_are_short() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_planes_hold_the_number(form: str) -> None:
+def test_planes_hold_the_number(form):
     x = np.random.default_rng(3).standard_normal((5, 200)).astype(np.float32)
     x[1] *= np.float32(2.0**120)
     x[2] *= np.float32(2.0**-120)

@@ -1,7 +1,5 @@
 """The example scripts run."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -14,7 +12,7 @@ import gemm
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(folder: Path, script: str, *arguments: str) -> str:
+def run(folder, script, *arguments):
     """What the script prints, run in `folder`."""
     command = [sys.executable, str(ROOT / script), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
@@ -22,11 +20,11 @@ def run(folder: Path, script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def backends() -> list[str]:
+def backends():
     return [name for name, why_not in gemm.backends().items() if not why_not]
 
 
-def test_digits(tmp_path: Path) -> None:
+def test_digits(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     printed = run(tmp_path, "examples/digits.py", "--backend", *(set(backends()) - {"opencl"}))
     assert "cpu" in printed
@@ -34,14 +32,14 @@ def test_digits(tmp_path: Path) -> None:
     assert len(hashes) >= 2
 
 
-def test_digits_has_the_same_weights_on_opencl(tmp_path: Path) -> None:
+def test_digits_has_the_same_weights_on_opencl(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     if "opencl" not in backends():
         pytest.skip(gemm.backends()["opencl"])
     assert "have the same bits" in run(tmp_path, "examples/digits.py", "--backend", "cpu", "opencl", "--epochs", "10")
 
 
-def test_convolution(tmp_path: Path) -> None:
+def test_convolution(tmp_path):
     for library in ("skimage", "scipy", "matplotlib"):
         pytest.importorskip(library, reason=f"{library} is what the example compares with")
     printed = run(tmp_path, "examples/convolution.py", "--output", "picture.png")

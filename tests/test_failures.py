@@ -1,10 +1,6 @@
 """What drivers raise, KernelFailed, is the package's own: by whatever way it comes, a user meets a public error."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,25 +15,25 @@ from gemm.extras import zero_copy
 from gemm.frontend import interop, plan_cache
 
 A = np.ones((4, 4), np.float32)
-FAILURES: dict[str, tuple[dict[str, bool], type[Exception]]] = {
+FAILURES = {
     "fails": ({}, gemm.BackendUnavailable), "lost": ({"lost": True}, gemm.BackendUnavailable),
     "no room": ({"memory": True}, MemoryError), "spoilt": ({"spoilt": True}, RuntimeError),
 }  # fmt: skip
 
 
 @pytest.fixture(params=FAILURES)
-def failing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+def failing(request):
     """A function that raises a KernelFailed; the test must end in what becomes of it."""
     how, expected = FAILURES[request.param]
 
-    def fail(*_: Any, **__: Any) -> Any:
+    def fail(*_, **__):
         raise KernelFailed("the driver says no", **how)
 
-    fail.expected = expected  # type: ignore[attr-defined]
+    fail.expected = expected
     return fail
 
 
-def meets(failing: Any, call: Callable[[], Any]) -> None:
+def meets(failing, call):
     with pytest.raises(failing.expected, match="the driver says no") as caught:
         call()
     assert not isinstance(caught.value, KernelFailed)
@@ -49,7 +45,7 @@ class There:
     shape, ndim, dtype = (4, 4), 2, np.dtype(np.float32)
 
 
-WAYS: dict[str, Callable[[Any], Any]] = {
+WAYS = {
     "gemm": lambda x: gemm.gemm(x, x), "out": lambda x: gemm.gemm(A, A, out=x), "c": lambda x: gemm.gemm(A, A, x),
     "bias": lambda x: gemm.gemm(A, A, bias=x), "matmul": lambda x: gemm.matmul(A, x), "plan": lambda x: gemm.plan(x, A),
     "prepare": gemm.prepare, "by a prepared one": lambda x: gemm.gemm(x, gemm.prepare(A)),
@@ -60,19 +56,19 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def batched(x: Any) -> None:
+def batched(x):
     with gemm.batching():
         gemm.gemm(x, A)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_an_operand_that_cannot_be_looked_at(failing: Any, monkeypatch: pytest.MonkeyPatch, way: Any) -> None:
+def test_an_operand_that_cannot_be_looked_at(failing, monkeypatch, way):
     backend = SimpleNamespace(name="cuda", view=failing)
     monkeypatch.setattr(interop, "_with_memory", lambda x: [backend] if isinstance(x, There) else [])
     meets(failing, lambda: way(There()))
 
 
-def stand() -> DeviceView:
+def stand():
     device = Device("cuda", "cuda:0", "a device")
     return DeviceView(None, 0, 0, (4, 4), (16, 4), np.dtype(np.float32), device)
 
@@ -82,13 +78,13 @@ def stand() -> DeviceView:
     [("returned", lambda: interop.like(stand(), None)), ("conjugated", lambda: interop.conjugated(stand()))],
     ids=["returned", "conjugated"],
 )  # fmt: skip
-def test_what_is_done_with_a_device_array(failing: Any, monkeypatch: pytest.MonkeyPatch, name: str, call: Any) -> None:
+def test_what_is_done_with_a_device_array(failing, monkeypatch, name, call):
     backend = SimpleNamespace(**{name: failing})
     monkeypatch.setattr(registry, "backend", lambda _: backend)
     meets(failing, call)
 
 
-def test_copies_of_our_own_arrays(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_our_own_arrays(failing, monkeypatch):
     array = object.__new__(arrays.DeviceArray)
     array.device = Device("cuda", "cuda:0", "a device")
     monkeypatch.setattr(arrays, "to_host", failing)
@@ -98,18 +94,18 @@ def test_copies_of_our_own_arrays(failing: Any, monkeypatch: pytest.MonkeyPatch)
     meets(failing, lambda: array.copy_from_host(A))
 
 
-def test_memory_that_devices_share(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_devices_share(failing, monkeypatch):
     monkeypatch.setattr(zero_copy, "registry", SimpleNamespace(backend=lambda _: SimpleNamespace(shared=failing)))
     meets(failing, lambda: zero_copy.empty((3, 3), np.float32))
 
 
-def test_a_chain_in_pieces(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_in_pieces(failing, monkeypatch):
     """As products of dask's arrays are."""
     monkeypatch.setattr(ordered_sum.CpuLaunch, "__call__", failing)
     meets(failing, lambda: ordered_sum.go_on(np.zeros((4, 4), np.float32), A, A))
 
 
-def test_a_repeated_product_goes_the_long_way(failing: Any) -> None:
+def test_a_repeated_product_goes_the_long_way(failing):
     """Where the failure is met again, demotes its kernel, and another one delivers; not if an operand is spoilt."""
     replays = plan_cache.Replays()
     known = plan_cache.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device, DeviceView, Problem
+from gemm.core.problem import Device, DeviceView
 from gemm.execute import delivery
 from gemm.select import background, candidates, cost, probe, verification, worker
 
@@ -78,24 +78,24 @@ class Faulty(Backend):
 
     name = "faulty"
 
-    def __init__(self, fault: Fault, when: int) -> None:
+    def __init__(self, fault, when):
         self.fault, self.when = fault, when
-        self.launches: Counter[str] = Counter()
+        self.launches = Counter()
         self.spoils = False
-        self.together: threading.Barrier | None = None
+        self.together = None
 
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self):
         return (DEVICE,)
 
-    def keep(self, kernel: Kernel, device: Device, b: Any, *, reproducible: bool) -> DeviceView:
+    def keep(self, kernel, device, b, *, reproducible):
         self._fail("keep", kernel)
         owner = Kept(b.copy())
         return DeviceView(owner, owner.memory, 0, b.shape, b.strides, b.dtype, device, readonly=True)
 
-    def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Any:
+    def launcher(self, kernel, device, problem):
         self._fail("build", kernel)
 
-        def launch(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        def launch(a, b, c, out, alpha, beta):
             self.launches[kernel.name] += 1
             in_place = c is not None and np.may_share_memory(c, out)
             if not in_place or self.spoils:
@@ -107,18 +107,15 @@ class Faulty(Backend):
 
         return launch
 
-    def _fail(self, at: str, kernel: Kernel) -> None:
+    def _fail(self, at, kernel):
         if at == self.fault.at and kernel.name == FAULTY:
             if self.together is not None:
                 self.together.wait(10)
             raise self.fault.error()
 
 
-Plant = Callable[..., Faulty]
-
-
 @pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+def plant(monkeypatch):
     """Puts a Faulty where it is the soonest of all: plant(fault, when=1)."""
     monkeypatch.setattr(verification, "_failed", {})
     monkeypatch.setattr(verification, "_lost", {})
@@ -126,7 +123,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     monkeypatch.setattr(disk_cache, "update", lambda *_: None)
     real = registry.backend
 
-    def planted(fault: Fault, when: int = 1) -> Faulty:
+    def planted(fault, when=1):
         backend = Faulty(fault, when)
         source, is_late = BY_NAME[NAIVE].source, fault.at == "verify"  # text that wheels carry, too
         rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, late=is_late),
@@ -149,7 +146,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     delivery.forget()
 
 
-def facts(device: Device, *kernels: str) -> probe.Facts:
+def facts(device, *kernels):
     """As if a probe had found the device to be without equal, and these kernels to be right, the first the soonest."""
     about = {"step": "device", "device": device.key, "backend": device.backend, "name": device.name,
              "driver": device.driver, "kind": device.kind}  # fmt: skip
@@ -161,46 +158,46 @@ def facts(device: Device, *kernels: str) -> probe.Facts:
 class Verifier:
     """A gemm.select.worker.Child that answers at once."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault):
         self._fault = fault
 
-    def __enter__(self) -> Verifier:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass
 
-    def ask(self, request: dict[str, str], limit: float) -> Iterator[dict[str, Any]]:
+    def ask(self, request, limit):
         assert (request["kernel"], request["device"]) == (FAULTY, DEVICE.key)
         yield self._fault.error()
 
 
-def random_of(*shape: int) -> np.ndarray:
+def random_of(*shape):
     """Small whole numbers: every kernel's product of them is exact."""
     return np.random.default_rng(shape).integers(-9, 10, shape).astype(np.float32)
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 A, B, C = random_of(6, 8), random_of(8, 10), random_of(6, 10)
 
 
-def by_plan(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
+def by_plan(a, b):
     made = gemm.plan(a, b)
     return lambda: made(a, b)
 
 
-def by_use(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:
-    def call() -> Any:
+def by_use(a, b):
+    def call():
         with gemm.use():
             return np.matmul(a, b)
 
     return call
 
 
-CALLS: dict[str, Callable[[np.ndarray, np.ndarray], Callable[[], Any]]] = {
+CALLS = {
     "gemm": lambda a, b: lambda: gemm.gemm(a, b),
     "matmul": lambda a, b: lambda: gemm.matmul(a, b, out=np.empty((6, 10), np.float32)),
     "plan": by_plan,
@@ -218,9 +215,9 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray], Callable[[], Any]]] = {
     ids=[f"{name}-{when}" for name, x in FAULTS.items() for when in ((1, 2, 3) if x.at == "launch" else (1,))],
 )
 def test_whoever_calls_the_next_one_delivers(
-    plant: Plant, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], fault: Fault, when: int,
-    call: Callable[[np.ndarray, np.ndarray], Callable[[], Any]],
-) -> None:  # fmt: skip
+    plant, caplog, capsys, fault, when,
+    call,
+):  # fmt: skip
     """Also where it fails at the second or third product of a kind only."""
     backend = plant(fault, when)
     multiply = call(A, B)
@@ -242,7 +239,7 @@ def test_whoever_calls_the_next_one_delivers(
         assert backend.launches[SPARE] == 5 - (when - 1 if fault.at == "launch" else 0)
 
 
-def product(name: str) -> tuple[Callable[[], Any], np.ndarray]:
+def product(name):
     """A product by gemm.gemm, and what it should be."""
     batch, many = random_of(3, 6, 8), random_of(3, 8, 10)
     wide, tall, bias = random_of(12, 24), random_of(8, 6), random_of(10)
@@ -269,9 +266,7 @@ PRODUCTS = ("batched", "one b for a batch", "strided", "transposed", "a vector",
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_whatever_is_multiplied_the_next_one_delivers(
-    plant: Plant, caplog: pytest.LogCaptureFixture, fault: Fault, name: str
-) -> None:
+def test_whatever_is_multiplied_the_next_one_delivers(plant, caplog, fault, name):
     plant(fault)
     multiply, expected = product(name)
     np.testing.assert_array_equal(multiply(), expected)
@@ -279,7 +274,7 @@ def test_whatever_is_multiplied_the_next_one_delivers(
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_a_spoilt_c_is_an_error_that_says_so(plant: Plant, caplog: pytest.LogCaptureFixture, memory: bool) -> None:
+def test_a_spoilt_c_is_an_error_that_says_so(plant, caplog, memory):
     """Nobody else could compute with what is left of it."""
     words = "out, which is c, is partly written"
     backend = plant(Fault("launch", lambda: KernelFailed(words, spoilt=True, memory=memory)))
@@ -296,7 +291,7 @@ def test_a_spoilt_c_is_an_error_that_says_so(plant: Plant, caplog: pytest.LogCap
     np.testing.assert_array_equal(gemm.gemm(A, B, C, beta=2.0, out=C.copy(), kernel=SPARE), A @ B + 2 * C)
 
 
-def test_threads_that_fail_at_once_are_one_line(plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_that_fail_at_once_are_one_line(plant, caplog):
     backend = plant(FAULTS["raises"])
     backend.together = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
@@ -306,12 +301,12 @@ def test_threads_that_fail_at_once_are_one_line(plant: Plant, caplog: pytest.Log
     assert len(warnings_of(caplog)) == 1
 
 
-def everyone_fails(backend: Faulty, monkeypatch: pytest.MonkeyPatch, memory: tuple[str, ...]) -> None:
+def everyone_fails(backend, monkeypatch, memory):
     """Let each backend's launches raise an error of its own; of those in `memory`, a want of it."""
 
-    def failing(name: str) -> Callable[..., Any]:
-        def launcher(self: Any, kernel: Kernel, device: Device, problem: Problem) -> Any:
-            def launch(*_: Any) -> None:
+    def failing(name):
+        def launcher(self, kernel, device, problem):
+            def launch(*_):
                 raise KernelFailed(f"{name} is out of order", memory=name in memory)
 
             return launch
@@ -323,9 +318,7 @@ def everyone_fails(backend: Faulty, monkeypatch: pytest.MonkeyPatch, memory: tup
 
 
 @pytest.mark.parametrize("memory", [(), ("numpy",), ("faulty",), ("cpu", "numpy", "faulty")])
-def test_when_nobody_is_left_the_error_names_every_cause(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch, memory: tuple[str, ...]
-) -> None:
+def test_when_nobody_is_left_the_error_names_every_cause(plant, monkeypatch, memory):
     """It is a MemoryError where somebody would have room for a smaller product."""
     everyone_fails(plant(FAULTS["raises"]), monkeypatch, memory)
     c = C.copy()
@@ -336,7 +329,7 @@ def test_when_nobody_is_left_the_error_names_every_cause(
     np.testing.assert_array_equal(c, C)
 
 
-def test_an_exception_of_a_signal_handler_is_no_failure(plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_of_a_signal_handler_is_no_failure(plant, caplog):
     """It reaches the caller, and the kernel goes on being used."""
     backend = plant(Fault("launch", lambda: TimeoutError("the caller's alarm")), when=2)
     gemm.gemm(A, B)
@@ -348,16 +341,14 @@ def test_an_exception_of_a_signal_handler_is_no_failure(plant: Plant, caplog: py
     assert not warnings_of(caplog)
 
 
-def test_a_plan_that_cannot_tell_how_operands_lie_is_for_the_next_kernel(
-    plant: Plant, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_cannot_tell_how_operands_lie_is_for_the_next_kernel(plant, caplog, monkeypatch):
     backend = plant(FAULTS["raises"], when=9)
     build = Faulty.launcher
 
-    def launcher(self: Faulty, kernel: Kernel, device: Device, problem: Problem) -> Any:
+    def launcher(self, kernel, device, problem):
         launch = build(self, kernel, device, problem)
 
-        def lies(*_: Any) -> dict[str, str]:
+        def lies(*_):
             if kernel.name == FAULTY:
                 raise KernelFailed("it does not map its memory")
             return {"a": "copied"}
@@ -383,9 +374,7 @@ def test_a_plan_that_cannot_tell_how_operands_lie_is_for_the_next_kernel(
      (KernelFailed("no room", memory=True), MemoryError), (MemoryError("no room"), MemoryError)],
     ids=["raises", "lost", "memory", "host memory"],
 )  # fmt: skip
-def test_a_prepared_matrix(
-    plant: Plant, caplog: pytest.LogCaptureFixture, at: str, fault: Exception, error: type[Exception]
-) -> None:
+def test_a_prepared_matrix(plant, caplog, at, fault, error):
     """It is packed for the next kernel, if one can be; once it is packed, a failure is the caller's, and c is whole."""
     backend = plant(Fault(at, lambda: fault))
     lost, memory = str(fault) == "gone", error is MemoryError
@@ -409,8 +398,8 @@ def test_a_prepared_matrix(
     assert len(warnings_of(caplog)) == (not memory)
 
 
-def test_a_matrix_prepared_for_the_cpu_that_has_no_room_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(*_: Any) -> None:
+def test_a_matrix_prepared_for_the_cpu_that_has_no_room_left(monkeypatch):
+    def launch(*_):
         raise KernelFailed("no memory for packing", memory=True)
 
     made = gemm.prepare(B)
@@ -431,12 +420,12 @@ BIG_A, BIG_B, BIG_C = random_of(60, 50), random_of(50, 70), random_of(60, 70)
 
 
 @pytest.fixture
-def pocl(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Device:
+def pocl(plant, monkeypatch):
     """A device, with nothing built yet, of which two kernels are known to be right and sooner than any other."""
     if WHY:
         pytest.skip(WHY)
     plant(FAULTS["raises"])
-    device: Device = registry.backend("opencl").devices()[0]
+    device = registry.backend("opencl").devices()[0]
     host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
     monkeypatch.setattr(candidates, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
     monkeypatch.setattr(probe, "_memory", {probe.entry(): facts(device, NAIVE, LOCAL)})
@@ -450,14 +439,13 @@ def pocl(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Device:
     return device
 
 
-def opencl_error(kind: str, code: int) -> Exception:
+def opencl_error(kind, code):
     import pyopencl as cl
 
-    error: Exception = getattr(cl, kind)(cl._cl._ErrorRecord(msg="injected", code=code, routine="clInjected"))
-    return error
+    return getattr(cl, kind)(cl._cl._ErrorRecord(msg="injected", code=code, routine="clInjected"))
 
 
-def injected(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, times: int = 1) -> None:
+def injected(monkeypatch, name, error, times=1):
     """Let pyopencl's `name` raise `error` the next `times`."""
     import pyopencl as cl
 
@@ -465,7 +453,7 @@ def injected(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, times
     place = getattr(cl, owner) if owner else cl
     real, left = getattr(place, attribute), [times]
 
-    def faulty(*args: Any, **kwargs: Any) -> Any:
+    def faulty(*args, **kwargs):
         if left[0]:
             left[0] -= 1
             raise error
@@ -489,9 +477,9 @@ def injected(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, times
     ],
 )
 def test_errors_of_pyopencl(
-    pocl: Device, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, code: int,
-    words: str, call: str,
-) -> None:  # fmt: skip
+    pocl, caplog, monkeypatch, name, kind, code,
+    words, call,
+):  # fmt: skip
     """A build log may be in an encoding that pyopencl cannot read."""
     error = opencl_error(kind, code) if kind else UnicodeDecodeError("utf-8", b"\xe9", 0, 1, words)
     multiply = None if call == "out is c" else CALLS[call](BIG_A, BIG_B)  # plans are made before
@@ -512,13 +500,11 @@ def test_errors_of_pyopencl(
     assert gemm.plan(BIG_A, BIG_B).kernel == (LOCAL if words else NAIVE)
 
 
-def test_a_product_that_cannot_be_kept_for_repetition_is_delivered(
-    pocl: Device, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_product_that_cannot_be_kept_for_repetition_is_delivered(pocl, caplog, monkeypatch):
     backend = registry.backend("opencl")
     a, b = (backend.to_device(x, pocl).owner for x in (BIG_A, BIG_B))
 
-    def full(*_: Any) -> None:
+    def full(*_):
         raise opencl_error("MemoryError", -4)
 
     monkeypatch.setattr(Replay, "of", full)
@@ -563,7 +549,7 @@ print(kernel, why)
 
 
 @pytest.mark.parametrize(("fault", "words"), [("faults", "ILLEGAL_ADDRESS"), ("is killed", "ended with status -9")])
-def test_a_cuda_kernel_that_fails_verification_in_mid_run(tmp_path: Path, fault: str, words: str) -> None:
+def test_a_cuda_kernel_that_fails_verification_in_mid_run(tmp_path, fault, words):
     try:
         machine = cuda_machine.environment()
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,7 +1,5 @@
 """Locks: the child of a fork finds each free, an interrupt leaves none held. All of the package's are found here."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -130,7 +128,7 @@ def child(work):
 """
 
 
-def python(code: str) -> str:
+def python(code):
     """Runs BEGIN and `code` in a new interpreter, which must end well; returns its output."""
     paths = os.pathsep.join(filter(None, [str(ROOT.parent), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

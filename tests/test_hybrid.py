@@ -1,32 +1,26 @@
 """backend="hybrid": one product on the CPU and a device at once, here an OpenCL CPU and the emulated GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import cuda_machine
 import numpy as np
 import pytest
-from test_dispatch import run_python
+from helpers import at_once, emulate, forget_drivers, python, rand
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.cuda import api, compiler
 from gemm.core import engine
-from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.plan import Plan, Split
-from gemm.core.problem import Device, Problem
+from gemm.core.plan import Split
+from gemm.core.problem import Problem
 from gemm.execute import delivery, split, split_launch
 from gemm.select import late_verification, probe, verification
 
@@ -35,24 +29,17 @@ KERNELS = {"opencl": ("sgemm_generic_naive", "dgemm_generic_naive"), "cuda": ("s
 
 
 @pytest.fixture(params=["opencl", "cuda"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(request, monkeypatch):
     """A device that the probe is said to have found to be right and about as fast as the CPU, with cores of its own."""
-    backend: Backend
     if request.param == "cuda":
-        try:
-            settings = cuda_machine.environment(streams="late")
-        except OSError as error:
-            pytest.skip(f"the emulated machine is not built here: {error}")
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-        _forget_cuda()
+        emulate(monkeypatch, streams="late")
         monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))  # others keep theirs
     backend = registry.backend(request.param)
     try:
         found = backend.devices()[0]
     except BackendUnavailable as error:
         pytest.skip(str(error))
-    lines: list[dict[str, Any]] = [{"step": "device", "device": found.key, "backend": found.backend,
+    lines = [{"step": "device", "device": found.key, "backend": found.backend,
                                     "name": found.name, "driver": found.driver, "kind": "gpu"}]  # fmt: skip
     lines += ({"step": "kernel", "kernel": name, "device": found.key, "ok": True, "error": "", "launch": 1e-6,
                "flops": 1e11, "upload": 1e12, "download": 1e12} for name in KERNELS[found.backend])  # fmt: skip
@@ -67,19 +54,15 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     delivery.forget()
     yield found
     delivery.forget()
-    _forget_cuda()
+    forget_drivers()
 
 
-def _forget_cuda() -> None:
-    for cached in (api.cuda, compiler.compilers, compiler.compiler):
-        cached.cache_clear()
+def abc():
+    """Operands of a product that is cut."""
+    return rand(M, K), rand(K, N), rand(M, N)
 
 
-def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
-    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
-
-
-def sides(*operands: np.ndarray, **options: Any) -> list[Plan]:
+def sides(*operands, **options):
     """Those of a product, which must be cut; the device's is the first."""
     plan = gemm.plan(*operands, backend="hybrid", **options)
     chosen = delivery.choose(plan._problem, "hybrid")
@@ -90,8 +73,9 @@ def sides(*operands: np.ndarray, **options: Any) -> list[Plan]:
     return list(chosen.sides)
 
 
-def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
+def the_same(*operands, out=None, **options):
     """The bits of the CPU, cut as the plan says, with and without an out."""
+    options["reproducible"] = True
     there, here = sides(*operands, out=out, **options)
     assert there.problem.m + here.problem.m == M or there.problem.batch + here.problem.batch > 2
     right = gemm.gemm(*operands, backend="cpu", **options)
@@ -102,33 +86,31 @@ def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
         np.testing.assert_array_equal(out, right)
 
 
-CALLS: dict[str, Callable[[], None]] = {
-    "plain": lambda: the_same(rand(M, K), rand(K, N), out=np.full((M, N), np.nan, "f"), reproducible=True),
-    "float64": lambda: the_same(rand(M, K, dtype="d"), rand(K, N, dtype="d"), reproducible=True, alpha=1.5),
-    "transposed": lambda: the_same(rand(K, M), rand(N, K), trans_a=True, trans_b=True, reproducible=True),
-    "columns": lambda: the_same(rand(M, K), rand(K, N), out=np.empty((N, M), "f").T, reproducible=True),
-    "strided": lambda: the_same(rand(2 * M, K)[::-2], rand(K, 2 * N)[:, ::2], reproducible=True),
-    "beta": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), beta=-0.5, reproducible=True),
-    "broadcast c": lambda: the_same(rand(M, K), rand(K, N), rand(N), beta=2.0, reproducible=True),
-    "batch": lambda: the_same(rand(90, 40, 50), rand(90, 50, 60), out=np.empty((90, 40, 60), "f"), reproducible=True),
-    "two batch axes": lambda: the_same(
-        rand(3, 30, 40, 50), rand(50, 60), rand(30, 40, 60), beta=1.0, bias=rand(40, 1), reproducible=True
-    ),
-    "a stack of large ones": lambda: the_same(rand(2, M, K), rand(K, N), reproducible=True),
-    "row bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(N), activation="relu", reproducible=True),
-    "column bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(M, 1), reproducible=True),
+CALLS = {
+    "plain": lambda: the_same(rand(M, K), rand(K, N), out=np.full((M, N), np.nan, "f")),
+    "float64": lambda: the_same(rand(M, K, dtype="d"), rand(K, N, dtype="d"), alpha=1.5),
+    "transposed": lambda: the_same(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
+    "columns": lambda: the_same(rand(M, K), rand(K, N), out=np.empty((N, M), "f").T),
+    "strided": lambda: the_same(rand(2 * M, K)[::-2], rand(K, 2 * N)[:, ::2]),
+    "beta": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), beta=-0.5),
+    "broadcast c": lambda: the_same(rand(M, K), rand(K, N), rand(N), beta=2.0),
+    "batch": lambda: the_same(rand(90, 40, 50), rand(90, 50, 60), out=np.empty((90, 40, 60), "f")),
+    "two batch axes": lambda: the_same(rand(3, 30, 40, 50), rand(50, 60), rand(30, 40, 60), beta=1.0, bias=rand(40, 1)),
+    "a stack of large ones": lambda: the_same(rand(2, M, K), rand(K, N)),
+    "row bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(N), activation="relu"),
+    "column bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(M, 1)),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_bits_are_those_of_the_cpu(device: Device, name: str) -> None:
+def test_bits_are_those_of_the_cpu(device, name):
     if name == "float64" and "fp64" not in device.features:
         pytest.skip("the device has no float64")
     CALLS[name]()
 
 
-def test_out_may_be_c_and_may_overlap(device: Device) -> None:
-    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+def test_out_may_be_c_and_may_overlap(device):
+    a, b, c = abc()
     right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
     assert gemm.gemm(a, b, c, beta=0.5, backend="hybrid", reproducible=True, out=c) is c
     np.testing.assert_array_equal(c, right)
@@ -137,15 +119,15 @@ def test_out_may_be_c_and_may_overlap(device: Device) -> None:
     np.testing.assert_array_equal(gemm.gemm(square, square.T, backend="hybrid", reproducible=True, out=square), right)
 
 
-def test_without_reproducible_it_is_as_accurate(device: Device) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_without_reproducible_it_is_as_accurate(device):
+    a, b, _ = abc()
     sides(a, b)
     for _ in range(3):
         np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), a.astype("d") @ b, rtol=1e-4, atol=1e-4)
 
 
-def test_a_plan_runs_both_sides_and_explains_them(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_a_plan_runs_both_sides_and_explains_them(device, capsys):
+    a, b, _ = abc()
     there, _ = sides(a, b)
     plan = gemm.plan(a, b, backend="hybrid", reproducible=True)
     for _ in range(2):
@@ -161,13 +143,13 @@ def test_a_plan_runs_both_sides_and_explains_them(device: Device, capsys: pytest
 class Failing:
     """Replaces launches of one backend by ones that fail, `times` times, after they have written nonsense to out."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, backend: str, times: int = 99, **how: bool) -> None:
+    def __init__(self, monkeypatch, backend, times=99, **how):
         self.times, real = times, type(registry.backend(backend)).launcher
 
-        def launcher(own: Any, kernel: Any, device: Any, problem: Any) -> Any:
+        def launcher(own, kernel, device, problem):
             launch = real(own, kernel, device, problem)
 
-            def failing(*operands: Any) -> None:
+            def failing(*operands):
                 if not self.times:
                     return launch(*operands)
                 self.times -= 1
@@ -183,10 +165,8 @@ class Failing:
 
 @pytest.mark.parametrize("side", ["cpu", "device"])
 @pytest.mark.parametrize("memory", [False, True])
-def test_a_side_that_fails_is_made_up_for(
-    device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, side: str, memory: bool
-) -> None:
-    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+def test_a_side_that_fails_is_made_up_for(device, monkeypatch, caplog, side, memory):
+    a, b, c = abc()
     right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
     plain = gemm.gemm(a, b, backend="cpu", reproducible=True)
     sides(a, b, c, beta=0.5, reproducible=True)
@@ -203,8 +183,8 @@ def test_a_side_that_fails_is_made_up_for(
         np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid", reproducible=True), plain)
 
 
-def test_both_sides_fail_and_numpy_delivers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_both_sides_fail_and_numpy_delivers(device, monkeypatch):
+    a, b, _ = abc()
     for name in ("cpu", device.backend):
         Failing(monkeypatch, name)
     np.testing.assert_allclose(gemm.gemm(a, b, backend="hybrid"), a @ b, rtol=1e-4, atol=1e-4)
@@ -212,8 +192,8 @@ def test_both_sides_fail_and_numpy_delivers(device: Device, monkeypatch: pytest.
     assert chosen.kernel.name == "gemm_numpy_reference"
 
 
-def test_what_nobody_can_make_up_for_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+def test_what_nobody_can_make_up_for_is_an_error(device, monkeypatch):
+    a, b, c = abc()
     sides(a, b, c, beta=0.5, reproducible=True)
     Failing(monkeypatch, device.backend)
     Failing(monkeypatch, "cpu")
@@ -223,17 +203,17 @@ def test_what_nobody_can_make_up_for_is_an_error(device: Device, monkeypatch: py
     np.testing.assert_array_equal(c, before)
 
 
-def parts_by(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Plan | None]) -> None:
+def parts_by(monkeypatch, run):
     """Have `run` compute the parts of products."""
     monkeypatch.setattr(delivery, "run", run)
     delivery.launcher.cache_clear()  # which made launches that have the real one
 
 
-def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device, monkeypatch):
+    a, b, c = abc()
     real, rows = delivery.run, sides(a, b, c, beta=0.5, out=c)[0].problem.m
 
-    def run(problem: Problem, backend: str, *rest: Any) -> Plan | None:
+    def run(problem, backend, *rest):
         if problem.m == rows:
             raise BackendUnavailable(backend, "fails for the test")
         return real(problem, backend, *rest)
@@ -243,8 +223,8 @@ def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device: Device, m
         gemm.gemm(a, b, c, beta=0.5, backend="hybrid", out=c)
 
 
-def test_a_device_that_is_lost_leaves_all_to_the_cpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_a_device_that_is_lost_leaves_all_to_the_cpu(device, monkeypatch):
+    a, b, _ = abc()
     Failing(monkeypatch, device.backend, lost=True)
     right = gemm.gemm(a, b, backend="cpu")
     np.testing.assert_array_equal(gemm.gemm(a, b, backend="hybrid"), right)
@@ -253,44 +233,41 @@ def test_a_device_that_is_lost_leaves_all_to_the_cpu(device: Device, monkeypatch
     np.testing.assert_array_equal(plan(a, b), right)
 
 
-def test_threads_cut_products_side_by_side(device: Device) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    a, b = rand(M, K), rand(K, N)
+def test_threads_cut_products_side_by_side(device):
+    a, b, _ = abc()
     right = gemm.gemm(a, b, backend="cpu", reproducible=True)
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: gemm.gemm(a, b, backend="hybrid", reproducible=True), range(6)))
-    assert all(np.array_equal(x, right) for x in found)
+    for found in at_once(lambda _: gemm.gemm(a, b, backend="hybrid", reproducible=True), range(3)):
+        np.testing.assert_array_equal(found, right)
 
 
 class Slow(split_launch.Side):
     """A side that writes to out until it is let go."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         super().__init__(name, self._write)
         self.begun, self.go, self.ended = threading.Event(), threading.Event(), False
 
-    def _write(self, backend: str) -> None:
+    def _write(self, backend):
         self.begun.set()
         assert self.go.wait(60)
         time.sleep(0.1)
         self.ended = True
 
 
-def own(what: Callable[[], None]) -> split_launch.Side:
+def own(what):
     """The CPU's side, in the calling thread, which does `what` there."""
     return split_launch.Side("cpu", lambda _: what())
 
 
-def begun(slow: Sequence[Slow]) -> None:
+def begun(slow):
     for side in slow:
         assert side.begun.wait(60)
 
 
-def _signals(slow: Sequence[Slow], times: int) -> threading.Thread:
+def _signals(slow, times):
     """Ctrl-C, so many times, while the others are at work; then they may end."""
 
-    def send() -> None:
+    def send():
         begun(slow)
         for _ in range(times):
             time.sleep(0.05)
@@ -308,12 +285,12 @@ def _signals(slow: Sequence[Slow], times: int) -> threading.Thread:
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("busy", [True, False])
-def test_ctrl_c_waits_for_the_other_side(busy: bool, count: int, times: int) -> None:
+def test_ctrl_c_waits_for_the_other_side(busy, count, times):
     """While the own side computes, and while it waits for the others, however often: out is nobody's when it raises."""
     slow = [Slow(f"side {i}") for i in range(count)]
     sender = _signals(slow, times)
 
-    def work() -> None:
+    def work():
         begun(slow)
         time.sleep(0.12 * busy)
 
@@ -326,11 +303,11 @@ def test_ctrl_c_waits_for_the_other_side(busy: bool, count: int, times: int) -> 
     assert all(ended)
 
 
-def test_an_exception_of_a_debugger_or_timeout_waits_too() -> None:
+def test_an_exception_of_a_debugger_or_timeout_waits_too():
     """Raised in a thread by PyThreadState_SetAsyncExc."""
     slow, ended, found = Slow("side"), [], []
 
-    def work() -> None:
+    def work():
         try:
             split_launch.at_once([slow, own(lambda: begun([slow]))])
         except BaseException as error:
@@ -349,12 +326,12 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, which: int) -> None:
+def test_an_interrupt_while_sides_are_started(monkeypatch, which):
     """What was begun is waited for; what was not is not begun later."""
     slow = [Slow(f"side {i}") for i in range(3)]
     real, started = split_launch.start_new_thread, list[Any]()
 
-    def start(work: Any, given: Any) -> None:
+    def start(work, given):
         if len(started) == which:
             begun(slow[:which])
             for each in slow[:which]:
@@ -373,14 +350,19 @@ def test_an_interrupt_while_sides_are_started(monkeypatch: pytest.MonkeyPatch, w
     assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
-    """Ctrl-C, or a mistake, between its start and the moment that the other thread takes it."""
-    given: list[Any] = []
+def not_started(monkeypatch):
+    """What threads would do that are never started."""
+    given = []
     monkeypatch.setattr(split_launch, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
-    slow = Slow("side")
+    return given
 
-    def fail() -> None:
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_part_that_was_given_up_is_not_begun(monkeypatch, error):
+    """Ctrl-C, or a mistake, between its start and the moment that the other thread takes it."""
+    given, slow = not_started(monkeypatch), Slow("side")
+
+    def fail():
         raise error
 
     with pytest.raises(error):
@@ -390,36 +372,32 @@ def test_a_part_that_was_given_up_is_not_begun(monkeypatch: pytest.MonkeyPatch, 
     assert not slow.begun.is_set()
 
 
-def test_a_part_that_no_thread_has_begun_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_no_thread_has_begun_is_computed_here(monkeypatch):
     """It is computed once: the thread finds that nothing is left."""
-    given: list[Any] = []
-    monkeypatch.setattr(split_launch, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
-    done: list[str] = []
+    given, done = not_started(monkeypatch), []
     split_launch.at_once([own(lambda: done.append("other")), own(lambda: done.append("own"))])
     given[0]()
     assert done == ["own", "other"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-def test_no_thread_can_be_had(device: Device, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
-    def refused(*_: Any) -> None:
+def test_no_thread_can_be_had(device, monkeypatch, error):
+    def refused(*_):
         raise error("can't start new thread")
 
     monkeypatch.setattr(split_launch, "start_new_thread", refused)
     CALLS["plain"]()
 
 
-def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(device, monkeypatch):
     """c is out, and one side has written its part when the other cannot begin."""
-    a, b, c = rand(M, K), rand(K, N), rand(M, N)
+    a, b, c = abc()
     gemm.gemm(a, b, c, beta=0.5, out=c.copy(), backend="hybrid")
 
-    def refused(*_: Any) -> Any:
+    def refused(*_):
         raise MemoryError("of the split")
 
-    def at_once(sides: Any) -> None:
+    def at_once(sides):
         sides[0].work("there")
         refused()
 
@@ -433,11 +411,11 @@ def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(
     np.testing.assert_allclose(out, a @ b + 0.5 * c, rtol=1e-3, atol=1e-3)
 
 
-def test_a_wait_that_is_interrupted_goes_on() -> None:
+def test_a_wait_that_is_interrupted_goes_on():
     """The wait is one step in C, which takes no lock that an interrupt could leave held: an Event's is Python's."""
-    ended: list[bool] = []
+    ended = []
 
-    def work() -> None:
+    def work():
         time.sleep(0.2)
         ended.append(True)
 
@@ -447,12 +425,12 @@ def test_a_wait_that_is_interrupted_goes_on() -> None:
     class Interrupted:
         put = real.put
 
-        def get(self) -> None:
+        def get(self):
             if (error := next(interrupts, None)) is not None:
                 raise error
             real.get()
 
-    side._told = Interrupted()  # type: ignore[assignment]
+    side._told = Interrupted()
     with pytest.raises(KeyboardInterrupt):
         split_launch.at_once([side, own(lambda: time.sleep(0.05))])
     assert ended == [True]
@@ -460,8 +438,8 @@ def test_a_wait_that_is_interrupted_goes_on() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["nope", "sgemm_scalar_4x4"])
-def test_a_wrong_name_is_refused_before_devices_are_looked_for(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    def looked(**_: Any) -> None:
+def test_a_wrong_name_is_refused_before_devices_are_looked_for(monkeypatch, kernel):
+    def looked(**_):
         raise AssertionError("looked for devices")
 
     monkeypatch.setattr(split.probe, "facts", looked)
@@ -469,13 +447,13 @@ def test_a_wrong_name_is_refused_before_devices_are_looked_for(monkeypatch: pyte
         gemm.gemm(rand(3, 4), rand(4, 5), backend="hybrid", kernel=kernel)
 
 
-def test_both_sides_compute_at_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_compute_at_once(device, monkeypatch):
     """Each waits until the other is at it."""
-    a, b = rand(M, K), rand(K, N)
+    a, b, _ = abc()
     sides(a, b, reproducible=True)
     right, real, both = gemm.gemm(a, b, backend="cpu", reproducible=True), delivery.run, threading.Barrier(2)
 
-    def run(*given: Any) -> Plan | None:
+    def run(*given):
         both.wait(60)
         return real(*given)
 
@@ -485,8 +463,8 @@ def test_both_sides_compute_at_once(device: Device, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 @pytest.mark.parametrize("device", ["opencl"], indirect=True)
-def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_the_child_of_a_fork_has_threads_of_its_own(device, monkeypatch):
+    a, b, _ = abc()
     right = gemm.gemm(a, b, backend="hybrid", reproducible=True)
     real = delivery.run
     parts_by(monkeypatch, lambda x, _, *rest: real(x, "cpu", *rest))  # drivers do not outlive a fork
@@ -499,15 +477,15 @@ def test_the_child_of_a_fork_has_threads_of_its_own(device: Device, monkeypatch:
 
 
 @pytest.mark.parametrize("reproducible", [False, True])
-def test_nothing_is_learned_from_what_was_computed(device: Device, reproducible: bool) -> None:
-    a, b = rand(M, K), rand(K, N)
+def test_nothing_is_learned_from_what_was_computed(device, reproducible):
+    a, b, _ = abc()
     plan = delivery.choose(gemm.plan(a, b, backend="hybrid", reproducible=reproducible)._problem, "hybrid")
     for _ in range(5):
         gemm.gemm(a, b, backend="hybrid", reproducible=reproducible)
     assert delivery.choose(plan.problem, "hybrid") == plan
 
 
-def rated(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def rated(monkeypatch, seed):
     """The probe is said to have found other rates, by chance."""
     dice = np.random.default_rng(seed)
     facts = probe._memory[probe.entry()]
@@ -522,9 +500,7 @@ def rated(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_sides_end_nearly_as_soon_as_any_cut_lets_them(
-    device: Device, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_sides_end_nearly_as_soon_as_any_cut_lets_them(device, monkeypatch, seed):
     """By predicted times. A side that is too slow for a share is left out."""
     rated(monkeypatch, seed)
     monkeypatch.setattr(split, "GAIN", 0.95)
@@ -532,7 +508,7 @@ def test_sides_end_nearly_as_soon_as_any_cut_lets_them(
     square = Problem("float32", 8192, 4096, 4096)
     found = delivery.choose(square, "hybrid")
 
-    def end(rows: int) -> float:
+    def end(rows):
         shares = ((rows, device.key), (8192 - rows, "cpu"))
         return max(delivery.choose(replace(square, m=m), name).seconds for m, name in shares if m)
 
@@ -541,9 +517,7 @@ def test_sides_end_nearly_as_soon_as_any_cut_lets_them(
     assert found.seconds <= 1.06 * best  # a second side that gains less is left out: GAIN
 
 
-def test_small_products_and_devices_of_shared_cores_are_not_cut(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_products_and_devices_of_shared_cores_are_not_cut(device, monkeypatch):
     monkeypatch.setattr(split, "GAIN", 0.95)
     delivery.forget()
     tiny, a, b = rand(8, 8), rand(M, K), rand(K, N)
@@ -558,7 +532,7 @@ def test_small_products_and_devices_of_shared_cores_are_not_cut(
 
 
 @pytest.mark.parametrize("device", ["opencl"], indirect=True)
-def test_memory_of_gemm_empty_is_one_sides_at_a_time(device: Device) -> None:
+def test_memory_of_gemm_empty_is_one_sides_at_a_time(device):
     a, b, out = rand(M, K), gemm.empty((K, N), np.float32, device.key), gemm.empty((M, N), np.float32, device.key)
     b[...] = rand(K, N)
     plan = gemm.plan(a, b, out=out, backend="hybrid")
@@ -568,11 +542,11 @@ def test_memory_of_gemm_empty_is_one_sides_at_a_time(device: Device) -> None:
     np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
 
 
-def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, int] = {}
+def test_cpus_are_left_to_the_device_and_the_limit_stays(device, monkeypatch):
+    found = {}
     real = delivery.run
 
-    def run(problem: Problem, backend: str, *rest: Any) -> Plan | None:
+    def run(problem, backend, *rest):
         found[backend] = gemm.get_num_threads()
         return real(problem, backend, *rest)
 
@@ -591,9 +565,9 @@ def test_cpus_are_left_to_the_device_and_the_limit_stays(device: Device, monkeyp
     assert gemm.get_num_threads() == before
 
 
-def test_operands_on_a_device_are_multiplied_there(device: Device) -> None:
+def test_operands_on_a_device_are_multiplied_there(device):
     backend = registry.backend(device.backend)
-    a, b = rand(M, K), rand(K, N)
+    a, b, _ = abc()
     x, y = (backend.to_device(array, device).owner for array in (a, b))
     chosen = gemm.plan(x, y, backend="hybrid")
     assert chosen.device == device.key
@@ -602,7 +576,7 @@ def test_operands_on_a_device_are_multiplied_there(device: Device) -> None:
     np.testing.assert_allclose(backend.to_host(found), a @ b, rtol=1e-4, atol=1e-4)
 
 
-def test_names_that_do_not_go_together(device: Device) -> None:
+def test_names_that_do_not_go_together(device):
     a, b = rand(8, 8), rand(8, 8)
     with pytest.raises(ValueError, match="does not belong to backend='hybrid'"):
         gemm.gemm(a, b, backend="hybrid", kernel="sgemm_scalar_4x4")
@@ -612,8 +586,8 @@ def test_names_that_do_not_go_together(device: Device) -> None:
         gemm.gemm(a, b, backend="hybrids")
 
 
-def test_without_a_device_it_says_so() -> None:
-    done = run_python(
+def test_without_a_device_it_says_so():
+    python(
         """
         import numpy as np, gemm
         a = np.ones((64, 64), np.float32)
@@ -629,4 +603,3 @@ def test_without_a_device_it_says_so() -> None:
         OCL_ICD_VENDORS=os.devnull, OCL_ICD_FILENAMES="", GEMM_LIBCUDA=os.devnull, GEMM_CACHE_DIR=os.devnull,
         CUDA_VISIBLE_DEVICES="",
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr

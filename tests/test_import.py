@@ -1,7 +1,5 @@
 """What `import gemm` brings along, beyond NumPy: nothing that takes long to load, and nothing that touches a driver."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -35,31 +33,31 @@ print(sorted(set(sys.modules) - before))
 
 
 @pytest.fixture(scope="module")
-def brought() -> tuple[set[str], int]:
+def brought():
     """The modules that the import adds to NumPy's, and how many threads there are then."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     modules, threads = done.stdout.splitlines()
     return set(json.loads(modules.replace("'", '"'))), int(threads)
 
 
-def test_others_modules(brought: tuple[set[str], int]) -> None:
+def test_others_modules(brought):
     names = {name.partition(".")[0] for name in brought[0]}
     accelerators = {name for name in names if name.startswith("_")} - OTHERS  # the C halves of STANDARD
     assert names - accelerators - {"gemm"} <= STANDARD | OTHERS
     assert not accelerators & {"_posixsubprocess", "_socket", "_ssl", "_queue"}
 
 
-def test_its_own_modules(brought: tuple[set[str], int]) -> None:
+def test_its_own_modules(brought):
     assert "gemm.select.choice" in brought[0]
     assert not [name for name in brought[0] if name.startswith(LATER)]
 
 
-def test_no_thread_starts(brought: tuple[set[str], int]) -> None:
+def test_no_thread_starts(brought):
     assert brought[1] == 1
 
 
 @pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
-def test_the_first_small_product_loads_nothing_for_children_or_drivers() -> None:
+def test_the_first_small_product_loads_nothing_for_children_or_drivers():
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout.replace("'", '"')))
     late = {

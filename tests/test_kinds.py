@@ -1,7 +1,5 @@
 """The arguments of a product: the options, spelt out once, and the table of what an operand's class says of it."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ from gemm.frontend.arguments import DEFAULTS, Given, Options, named
 
 
 @pytest.mark.parametrize("function", [gemm.gemm, gemm.plan])
-def test_the_options_are_those_of_the_public_functions(function: Any) -> None:
+def test_the_options_are_those_of_the_public_functions(function):
     """The C front fills in DEFAULTS where nothing is given."""
     parameters = inspect.signature(function).parameters
     assert {*parameters} == {*Given._fields, *DEFAULTS}
@@ -27,12 +25,12 @@ def test_the_options_are_those_of_the_public_functions(function: Any) -> None:
     assert given == Given._field_defaults
 
 
-def test_named_options_are_arguments_again() -> None:
+def test_named_options_are_arguments_again():
     options = Options(trans_b="T", precision="high", class_b=str)
     assert named(options, 2, 3) == {**DEFAULTS, "alpha": 2, "beta": 3, "trans_b": "T", "precision": "high"}
 
 
-def test_the_first_row_that_has_a_class_reads_it() -> None:
+def test_the_first_row_that_has_a_class_reads_it():
     readers = {row.name: row.read for row in interop.KINDS}
     assert interop._reader(np.ndarray) is readers["ndarray"] is interop._reader(DeviceView)
     assert interop._reader(np.ma.MaskedArray) is readers["MaskedArray"]
@@ -41,28 +39,26 @@ def test_the_first_row_that_has_a_class_reads_it() -> None:
 
 
 @pytest.mark.parametrize(("name", "bits"), [("bfloat16", 0x3F80), ("float32", None)])
-def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(
-    monkeypatch: pytest.MonkeyPatch, name: str, bits: int | None
-) -> None:
+def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(monkeypatch, name, bits):
     if bits is not None:
         pytest.importorskip("ml_dtypes")
 
     class Tensor:
         dtype = f"torch.{name}"
 
-        def view(self, kind: Any) -> np.ndarray:
+        def view(self, kind):
             return np.array([bits], kind)
 
-        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        def __array__(self, *_, **__):
             return np.ones(1, np.float32)
 
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, int16=np.int16))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, int16=np.int16))
     operand = interop.wrap(Tensor(), "a")
     assert operand.dtype.name == name
     assert float(operand[0]) == 1
 
 
-def test_products_of_a_prepared_b_are_made_elsewhere() -> None:
+def test_products_of_a_prepared_b_are_made_elsewhere():
     made_by = interop.maker("product", np.ndarray, gemm.Prepared, type(None), type(None))
     assert made_by is sys.modules["gemm.extras.prepack"].product
     assert interop.maker("product", gemm.Prepared, np.ndarray) is None, "a is an operand like others"
@@ -70,7 +66,7 @@ def test_products_of_a_prepared_b_are_made_elsewhere() -> None:
     assert interop.maker("product", np.ndarray, np.ndarray) is None
 
 
-def test_a_library_that_is_none_has_no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_none_has_no_kinds(monkeypatch):
     """Tests of other programs put a mock in its place."""
 
     class Rows(list[Any]):

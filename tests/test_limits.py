@@ -1,10 +1,7 @@
 """What holds at the edges: sums that overflow before alpha scales them, memory that touches or overlaps by one."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ ROWS = [status for status in gemm.kernels() if status.available and status.backe
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda status: status.name)
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-def test_alpha_does_not_save_sums_that_overflow(row: Any, beta: float) -> None:
+def test_alpha_does_not_save_sums_that_overflow(row, beta):
     """The contract, 7: such an element is no number, or within the bound; all other elements are as ever."""
     big, alpha = (1e20, 1e-30) if row.dtype == "float32" else (1e160, 1e-300)
     m, n, k = 9, 21, 7
@@ -44,12 +41,12 @@ def test_alpha_does_not_save_sums_that_overflow(row: Any, beta: float) -> None:
 GPU = Device("cuda", "cuda:0", "a device")
 
 
-def view(start: int, shape: tuple[int, ...], steps: tuple[int, ...], size: int = 4) -> DeviceView:
+def view(start, shape, steps, size=4):
     """Elements of a device's memory, in elements."""
     return DeviceView(None, 1 << 20, start * size, shape, tuple(size * s for s in steps), np.dtype(f"f{size}"), GPU)
 
 
-def touched(x: DeviceView) -> list[int]:
+def touched(x):
     """The number of the element at each index."""
     steps = [step // x.dtype.itemsize for step in x.strides]
     start = x.offset // x.dtype.itemsize
@@ -62,7 +59,7 @@ LAYOUTS = [((3, 4), (4, 1)), ((3, 4), (1, 3)), ((3, 4), (-4, 1)), ((3, 4), (4, -
 
 @pytest.mark.parametrize("size", [4, 8])
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(LAYOUTS, repeat=2)))
-def test_device_arrays_overlap_from_the_first_shared_element_on(first: Any, second: Any, size: int) -> None:
+def test_device_arrays_overlap_from_the_first_shared_element_on(first, second, size):
     """Each is shifted past the other by one element at a time: from its lowest element to its highest."""
     x = view(100, *first, size)
     for start in range(60, 140):
@@ -74,7 +71,7 @@ def test_device_arrays_overlap_from_the_first_shared_element_on(first: Any, seco
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 2), (1, 4), (4, 1), (2,), (0, 3)])
-def test_strided_arrays_are_distinct_up_to_the_element_where_they_touch(shape: tuple[int, ...]) -> None:
+def test_strided_arrays_are_distinct_up_to_the_element_where_they_touch(shape):
     for steps in itertools.product((-7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 12), repeat=len(shape)):
         x = view(500, shape, steps)
         places = touched(x)
@@ -88,7 +85,7 @@ def test_strided_arrays_are_distinct_up_to_the_element_where_they_touch(shape: t
 class Place:
     """A matrix in a part of the memory of a GPU's array."""
 
-    def __init__(self, memory: Any, start: int, shape: tuple[int, int], steps: tuple[int, int]) -> None:
+    def __init__(self, memory, start, shape, steps):
         self.memory, (address, _) = memory, memory.__cuda_array_interface__["data"]
         self.__cuda_array_interface__ = {
             "shape": shape, "typestr": "<f4", "data": (address + 4 * start, False),
@@ -98,9 +95,7 @@ class Place:
 
 @pytest.mark.parametrize("which", ["a", "b", "c"])
 @pytest.mark.parametrize("turned", [False, True])
-def test_products_on_a_gpu_whose_out_is_shifted_over_an_operand(
-    emulated_gpu: Any, monkeypatch: pytest.MonkeyPatch, which: str, turned: bool
-) -> None:
+def test_products_on_a_gpu_whose_out_is_shifted_over_an_operand(emulated_gpu, monkeypatch, which, turned):
     monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))  # others keep theirs
     delivery.forget()
     rng = np.random.default_rng(4)

@@ -1,28 +1,20 @@
 """backend="cuda:all" on several emulated GPUs."""
 
-from __future__ import annotations
-
 import gc
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import cuda_machine
+import helpers
 import numpy as np
 import pytest
+from helpers import ROOT, forget_drivers, machine, rand, run
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.cuda import api, compiler
 from gemm.core import operands
 from gemm.core.errors import BackendUnavailable
 from gemm.core.plan import Split
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Problem
 from gemm.execute import delivery, split
 from gemm.select import late_verification, probe, verification
 
@@ -30,24 +22,15 @@ M, N, K = 97, 74, 41
 ALL = "cuda:all"
 
 
-Emulate = Callable[..., tuple[Device, ...]]
-
-
 @pytest.fixture
-def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
+def emulate(monkeypatch):
     """emulate(count, ...) is so many emulated GPUs, of which the probe is said to have found that `tile` is right."""
 
-    def machine(count: int, **settings: object) -> tuple[Device, ...]:
-        try:
-            found = cuda_machine.environment("5.3", devices=count, pools=1, sms=2, **{"streams": "late", **settings})
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"the emulated machine is not built here: {error}")
-        for name, value in found.items():
-            monkeypatch.setenv(name, value)
-        _forget()
+    def machine(count, **settings):
+        helpers.emulate(monkeypatch, "5.3", devices=count, pools=1, sms=2, **{"streams": "late", **settings})
         monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))
         devices = registry.backend("cuda").devices()
-        lines: list[dict[str, Any]] = [
+        lines = [
             {"step": "device", "device": x.key, "backend": "cuda", "name": x.name, "driver": x.driver, "kind": "gpu"}
             for x in devices
         ]
@@ -66,31 +49,22 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulate]:
     yield machine
     delivery.forget()
     gc.collect()  # arrays give their memory back to this machine
-    _forget()
-
-
-def _forget() -> None:
-    for cached in (api.cuda, compiler.compilers, compiler.compiler):
-        cached.cache_clear()
+    forget_drivers()
 
 
 @pytest.fixture(params=[2, 3, 4])
-def gpus(request: pytest.FixtureRequest, emulate: Emulate) -> tuple[Device, ...]:
+def gpus(request, emulate):
     """What is enqueued happens when it is waited for with three of them, else at any time."""
     return emulate(request.param, streams="late" if request.param == 3 else "mixed")
 
 
 @pytest.fixture(params=["late", "mixed"])
-def two(request: pytest.FixtureRequest, emulate: Emulate) -> tuple[Device, ...]:
+def two(request, emulate):
     """What is enqueued happens when it is waited for, or at any time."""
     return emulate(2, streams=request.param)
 
 
-def rand(*shape: int, dtype: str = "float32") -> np.ndarray:
-    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
-
-
-def divided(*operands: Any, **options: Any) -> Split:
+def divided(*operands, **options):
     """The plan of a product, which must be split."""
     plan = delivery.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
     assert isinstance(plan, Split)
@@ -100,8 +74,9 @@ def divided(*operands: Any, **options: Any) -> Split:
 # Operands on the host.
 
 
-def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
+def the_same(*operands, out=None, **options):
     """The bits of the CPU, on several GPUs, with and without an out."""
+    options["reproducible"] = True
     assert len({side.device.key for side in divided(*operands, out=out, **options).sides}) > 1
     right = gemm.gemm(*operands, backend="cpu", **options)
     np.testing.assert_array_equal(gemm.gemm(*operands, backend=ALL, **options), right)
@@ -110,29 +85,29 @@ def the_same(*operands: Any, out: Any = None, **options: Any) -> None:
         np.testing.assert_array_equal(out, right)
 
 
-HOST: dict[str, Callable[[], None]] = {
-    "plain": lambda: the_same(rand(M, K), rand(K, N), out=np.full((M, N), np.nan, "f"), reproducible=True),
-    "transposed": lambda: the_same(rand(K, M), rand(N, K), trans_a=True, trans_b=True, reproducible=True),
-    "columns": lambda: the_same(rand(M, K), rand(K, N), out=np.empty((N, M), "f").T, reproducible=True),
-    "beta": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), beta=-0.5, alpha=2.0, reproducible=True),
-    "batch": lambda: the_same(rand(90, 4, 5), rand(90, 5, 6), out=np.empty((90, 4, 6), "f"), reproducible=True),
-    "row bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(N), activation="relu", reproducible=True),
-    "column bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(M, 1), reproducible=True),
-    "wide": lambda: the_same(rand(3, K), rand(K, 200), reproducible=True),
-    "float64": lambda: the_same(rand(M, K, dtype="d"), rand(K, N, dtype="d"), reproducible=True),
-    "reversed": lambda: the_same(rand(M, K)[::-1], rand(K, N)[:, ::-1], reproducible=True),
+HOST = {
+    "plain": lambda: the_same(rand(M, K), rand(K, N), out=np.full((M, N), np.nan, "f")),
+    "transposed": lambda: the_same(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
+    "columns": lambda: the_same(rand(M, K), rand(K, N), out=np.empty((N, M), "f").T),
+    "beta": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), beta=-0.5, alpha=2.0),
+    "batch": lambda: the_same(rand(90, 4, 5), rand(90, 5, 6), out=np.empty((90, 4, 6), "f")),
+    "row bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(N), activation="relu"),
+    "column bias": lambda: the_same(rand(M, K), rand(K, N), bias=rand(M, 1)),
+    "wide": lambda: the_same(rand(3, K), rand(K, 200)),
+    "float64": lambda: the_same(rand(M, K, dtype="d"), rand(K, N, dtype="d")),
+    "reversed": lambda: the_same(rand(M, K)[::-1], rand(K, N)[:, ::-1]),
     "no terms": lambda: the_same(rand(M, 0), rand(0, N), rand(M, N), beta=2.0),
     "no factor": lambda: the_same(rand(M, K), rand(K, N), rand(M, N), alpha=0, beta=2.0),
 }
 
 
 @pytest.mark.parametrize("name", HOST)
-def test_host_operands(gpus: tuple[Device, ...], name: str) -> None:
+def test_host_operands(gpus, name):
     HOST[name]()
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int32", "complex64"])
-def test_types(gpus: tuple[Device, ...], name: str) -> None:
+def test_types(gpus, name):
     dtype = operands.named(name, "test")
     a, b, c = (np.trunc(4 * rand(*shape)).astype(dtype) for shape in ((M, K), (K, N), (M, N)))
     wide = np.dtype("f4" if name.endswith("16") else dtype)
@@ -142,7 +117,7 @@ def test_types(gpus: tuple[Device, ...], name: str) -> None:
     np.testing.assert_array_equal(found.astype(wide), right.astype(wide))
 
 
-def test_out_may_be_an_operand(gpus: tuple[Device, ...]) -> None:
+def test_out_may_be_an_operand(gpus):
     a, b = rand(M, M), rand(M, M).T
     right = gemm.gemm(a, b, a, beta=0.5, backend="cpu", reproducible=True)
     assert gemm.gemm(a, b, a, beta=0.5, out=a, backend=ALL, reproducible=True) is a
@@ -152,14 +127,14 @@ def test_out_may_be_an_operand(gpus: tuple[Device, ...]) -> None:
 # Operands on one GPU, which multiplies them.
 
 
-def resident(*operands: np.ndarray | None, on: int = 0) -> list[Any]:
+def resident(*operands, on=0):
     """Copies on a GPU."""
     backend = registry.backend("cuda")
     device = backend.devices()[on]
     return [None if x is None else backend.to_device(x, device).owner for x in operands]
 
 
-def multiplied_there(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+def multiplied_there(a, b, c=None, **options):
     """The bits of the CPU, of operands on the second GPU, which computes them."""
     right = gemm.gemm(a, b, c, backend="cpu", reproducible=True, **options)
     x, y, z = resident(a, b, c, on=1)
@@ -169,7 +144,7 @@ def multiplied_there(a: Any, b: Any, c: Any = None, **options: Any) -> None:
     assert found.device.key == "cuda:1"
 
 
-RESIDENT: dict[str, Callable[[], None]] = {
+RESIDENT = {
     "plain": lambda: multiplied_there(rand(M, K), rand(K, N)),
     "transposed": lambda: multiplied_there(rand(K, M), rand(N, K), trans_a=True, trans_b=True),
     "beta": lambda: multiplied_there(rand(M, K), rand(K, N), rand(M, N), alpha=-1.5, beta=0.5),
@@ -178,7 +153,7 @@ RESIDENT: dict[str, Callable[[], None]] = {
 
 
 @pytest.mark.parametrize("name", RESIDENT)
-def test_operands_on_one_gpu(two: tuple[Device, ...], name: str) -> None:
+def test_operands_on_one_gpu(two, name):
     RESIDENT[name]()
 
 
@@ -186,9 +161,7 @@ def test_operands_on_one_gpu(two: tuple[Device, ...], name: str) -> None:
 
 
 @pytest.mark.parametrize(("function", "status"), [("cuMemAllocFromPoolAsync", 2), ("cuLaunchKernel", 1)])
-def test_a_gpu_that_fails_is_made_up_for(
-    gpus: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch, function: str, status: int
-) -> None:
+def test_a_gpu_that_fails_is_made_up_for(gpus, monkeypatch, function, status):
     a, b, c = rand(M, K), rand(K, N), rand(M, N)
     right = gemm.gemm(a, b, c, beta=0.5, backend="cpu", reproducible=True)
     monkeypatch.setenv("CUDA_MACHINE_FAIL", f"{function}@1:1:{status}:sticky")
@@ -199,7 +172,7 @@ def test_a_gpu_that_fails_is_made_up_for(
     assert gemm.gemm(a, b, backend=ALL).shape == (M, N)
 
 
-def test_where_every_gpu_fails_it_is_told(two: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_gpu_fails_it_is_told(two, monkeypatch):
     a, b = rand(M, K), rand(K, N)
     x, y = resident(a, b)
     out = gemm.gemm(x, y, backend=ALL)
@@ -211,7 +184,7 @@ def test_where_every_gpu_fails_it_is_told(two: tuple[Device, ...], monkeypatch: 
         gemm.gemm(x, y, backend=ALL, out=out)
 
 
-def test_one_gpu_is_told(emulate: Emulate) -> None:
+def test_one_gpu_is_told(emulate):
     emulate(1)
     (x,) = resident(rand(8, 8))
     for call in (lambda: gemm.gemm(rand(8, 8), rand(8, 8), backend=ALL), lambda: gemm.gemm(x, x, backend=ALL)):
@@ -219,7 +192,7 @@ def test_one_gpu_is_told(emulate: Emulate) -> None:
             call()
 
 
-def test_a_prepared_matrix_is_one_devices(two: tuple[Device, ...]) -> None:
+def test_a_prepared_matrix_is_one_devices(two):
     with pytest.raises(ValueError, match="one device"):
         gemm.prepare(rand(K, N), backend=ALL)
 
@@ -227,15 +200,13 @@ def test_a_prepared_matrix_is_one_devices(two: tuple[Device, ...]) -> None:
 # How products are cut.
 
 
-def test_bounds_follow_the_rates() -> None:
+def test_bounds_follow_the_rates():
     assert split.bounds(100, [1, 1, 2], 10) == (0, 20, 50, 100)  # 25 rounds to even tens
     assert split.bounds(3, [1] * 4) == (0, 1, 2, 2, 3)
     assert split.bounds(0, [1, 1]) == (0, 0, 0)
 
 
-def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
-    monkeypatch: pytest.MonkeyPatch, gpus: tuple[Device, ...]
-) -> None:
+def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(monkeypatch, gpus):
     square, tall = (delivery.choose(Problem("float32", m, 512, 512), ALL) for m in (512, 4096))
     assert isinstance(square, Split)
     assert isinstance(tall, Split)
@@ -244,7 +215,7 @@ def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(
     assert "alone would take" in square.reason
 
 
-def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_products_are_one_gpus(two, monkeypatch):
     monkeypatch.setattr(split, "GAIN", 0.95)
     monkeypatch.setattr(split, "START", 2e-4)
     delivery.forget()
@@ -255,21 +226,15 @@ def test_small_products_are_one_gpus(two: tuple[Device, ...], monkeypatch: pytes
     assert gemm.plan(x, y, backend=ALL).device == "cuda:1"
     np.testing.assert_array_equal(
         gemm.gemm(x, y, backend=ALL, reproducible=True).copy_to_host(),
-        gemm.gemm(rand(8, 8), rand(8, 8), backend="cpu", reproducible=True),
+        gemm.gemm(rand(8, 8), rand(8, 8), backend="cpu"),
     )  # fmt: skip
 
 
-def test_the_benchmark_tells_speed_ups(tmp_path: Path) -> None:
-    try:
-        settings = cuda_machine.environment("5.3", devices=2, sms=2)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    file, root = tmp_path / "multi.json", Path(__file__).resolve().parents[1]
-    command = [sys.executable, str(root / "benchmarks/multi_gpu.py"), "--size", "48"]
-    command += ["--rounds", "2", "--dtypes", "float32", "--json", str(file)]
-    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+def test_the_benchmark_tells_speed_ups(tmp_path):
+    file = tmp_path / "multi.json"
+    options = "--rounds", "2", "--dtypes", "float32", "--json", file
+    told = run("benchmarks/multi_gpu.py", "--size", "48", *options, cwd=ROOT, **machine("5.3", devices=2, sms=2))
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-multi-gpu/1"
     assert len(document["devices"]) == 2
     assert document["absent"].keys() <= {"torch"}
@@ -277,4 +242,4 @@ def test_the_benchmark_tells_speed_ups(tmp_path: Path) -> None:
     assert [row["gpus"] for row in rows] == [1, 2]
     for row in rows:
         assert row["speedup"] == pytest.approx(rows[0]["median"] / row["median"])
-    assert f"{48:>6} {'float32':>9} {2:>4}" in done.stdout
+    assert f"{48:>6} {'float32':>9} {2:>4}" in told

@@ -4,32 +4,27 @@ Each fault wraps the launches of a sound CPU kernel, so that everything above th
 sources themselves are data in mutants.py, which plants them, too; here it is seen that each still can be.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conformance import ALL_CHECKS
-from conformance.faults import FAULTS, OF_TYPES, Array, Fault, Launch
+from conformance.faults import FAULTS, OF_TYPES
 from conformance.narrowed import narrowed
 from conformance.subject import ONLY, THIN, Subject
 from conftest import sibling
-from mutants import MUTANTS, Mutant
+from mutants import MUTANTS
 from test_cuda_races import FAULTS as RACES
 
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.catalog import BY_NAME, Kernel
+from gemm.catalog import BY_NAME
 from gemm.core import operands
-from gemm.core.problem import Device, Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = ("driver", "kernels", "order", "call", "dispatch", "opencl", "cuda")
@@ -39,15 +34,15 @@ PLANTED_OF_TYPES = [(name, check) for name, (_, _, catches) in OF_TYPES.items() 
 
 
 @pytest.fixture
-def mutant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault], None]]:
+def mutant(monkeypatch):
     """Plants a fault beneath every launch of the CPU backend until the test ends."""
     cls = type(registry.backend("cpu"))
     sound = cls.launcher
 
-    def launcher_of(self: Any, fault: Fault, kernel: Kernel, device: Device, problem: Problem) -> Launch:
+    def launcher_of(self, fault, kernel, device, problem):
         bound = sound(self, kernel, device, problem)
 
-        def launch(a: Array, b: Array, c: Any, out: Array, alpha: float, beta: float) -> None:
+        def launch(a, b, c, out, alpha, beta):
             if a.shape[-1] == problem.k:
                 bound(a, b, c, out, alpha, beta)
             else:  # a launch is made for one k, and some faults use another
@@ -55,7 +50,7 @@ def mutant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault], None]]
 
         return fault(launch)
 
-    def plant(fault: Fault) -> None:
+    def plant(fault):
         monkeypatch.setattr(cls, "launcher", partialmethod(launcher_of, fault))
         execute.forget()
 
@@ -64,10 +59,10 @@ def mutant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault], None]]
     execute.forget()
 
 
-def examined(kernel: str) -> Subject:
+def examined(kernel):
     row = BY_NAME[kernel]
 
-    def call(*operands: Any, **options: Any) -> Any:
+    def call(*operands, **options):
         return gemm.gemm(*operands, kernel=kernel, **options)
 
     typed = narrowed(call, row.inputs, row.dtype) if row.inputs else call
@@ -76,21 +71,21 @@ def examined(kernel: str) -> Subject:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("check", [name for name in ALL_CHECKS if "f" in ONLY.get(name, "f")])
-def test_a_sound_kernel_passes(kernel: str, check: str, mutant: Callable[[Fault], None]) -> None:
+def test_a_sound_kernel_passes(kernel, check, mutant):
     mutant(lambda launch: lambda *operands: launch(*operands))
     ALL_CHECKS[check](examined(kernel))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("name", "check"), PLANTED)
-def test_caught(kernel: str, name: str, check: str, mutant: Callable[[Fault], None]) -> None:
+def test_caught(kernel, name, check, mutant):
     mutant(FAULTS[name][0])
     with pytest.raises(AssertionError):
         ALL_CHECKS[check](examined(kernel))
 
 
 @pytest.mark.parametrize(("name", "check"), PLANTED_OF_TYPES)
-def test_caught_in_other_types(name: str, check: str, mutant: Callable[[Fault], None]) -> None:
+def test_caught_in_other_types(name, check, mutant):
     kernel, fault, _ = OF_TYPES[name]
     ALL_CHECKS[check](examined(kernel))
     mutant(fault)
@@ -98,19 +93,19 @@ def test_caught_in_other_types(name: str, check: str, mutant: Callable[[Fault], 
         ALL_CHECKS[check](examined(kernel))
 
 
-def test_overlap_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_unnoticed_is_caught(monkeypatch):
     monkeypatch.setattr(operands, "overlap", lambda x, y: False)
     with pytest.raises(AssertionError, match="out is"):
         ALL_CHECKS["in_place"](examined("sgemm_scalar_4x4"))
 
 
-def test_every_check_catches_something() -> None:
+def test_every_check_catches_something():
     used = {check for *_, catches in (*FAULTS.values(), *OF_TYPES.values()) for check in catches} | {"in_place"}
     assert ALL_CHECKS.keys() - used == set(), "no planted fault shows what these checks are for"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.file}:{MUTANTS.index(m)}")
-def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant: Mutant) -> None:
+def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant):
     sound = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert mutant.planted(sound) != sound
     path, _, function = mutant.test.partition("::")
@@ -126,7 +121,7 @@ def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant: Mutant) ->
     assert "--every-row" in mutant.options or not sibling(BY_NAME[row]), "pytest collects no row that shares its source"
 
 
-def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed() -> None:
+def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed():
     assert len(MUTANTS) >= 100
     assert len({mutant[1:4] for mutant in MUTANTS}) == len(MUTANTS), "a fault is there twice"
     planted = Counter(mutant.area for mutant in MUTANTS)

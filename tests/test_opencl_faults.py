@@ -3,8 +3,6 @@
 tests/drivers/failing.c stands between the loader and a real driver and fails what it is told to.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,6 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,13 +66,13 @@ assert execute.choose(Problem("float32", 600, 700, 500)).kernel.name == NAIVE
 
 
 @pytest.fixture(scope="session")
-def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def layer(tmp_path_factory):
     library = tmp_path_factory.mktemp("layer") / "failing.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, HERE / "drivers" / "failing.c"], check=True)
     return library
 
 
-def python(code: str, **environment: str) -> str:
+def python(code, **environment):
     """What `code` prints in a new interpreter, which must end well: pyopencl may end it for a map that is dropped."""
     path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -86,7 +83,7 @@ def python(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def with_faults(layer: Path, code: str) -> str:
+def with_faults(layer, code):
     # With one thread, so that the products are long enough for devices to be looked for.
     environment = {"OPENCL_LAYERS": str(layer), "GEMM_CACHE_DIR": os.devnull, "GEMM_NUM_THREADS": "1"}
     return python(START + textwrap.dedent(code), **environment)
@@ -97,7 +94,7 @@ def with_faults(layer: Path, code: str) -> str:
 @pytest.mark.parametrize(("names", "count", "code"), [
     ("cl", 5, -5), ("clEnqueue clWait clFinish clFlush clCreate", 2, -36), ("clEnqueueMapBuffer", 2, -2),
 ])  # fmt: skip
-def test_a_device_that_is_lost_in_mid_run(layer: Path, names: str, count: int, code: int) -> None:
+def test_a_device_that_is_lost_in_mid_run(layer, names, count, code):
     """OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE from all calls, DEVICE_NOT_AVAILABLE from one kind."""
     told = with_faults(
         layer,
@@ -124,7 +121,7 @@ def test_a_device_that_is_lost_in_mid_run(layer: Path, names: str, count: int, c
 
 @builds
 @on_any_device
-def test_no_room_on_the_device(layer: Path) -> None:
+def test_no_room_on_the_device(layer):
     told = with_faults(
         layer,
         """
@@ -149,7 +146,7 @@ def test_no_room_on_the_device(layer: Path) -> None:
 
 @builds
 @on_any_device
-def test_a_kernel_that_does_not_build_or_start(layer: Path) -> None:
+def test_a_kernel_that_does_not_build_or_start(layer):
     """It is demoted, its device is not."""
     told = with_faults(
         layer,
@@ -171,7 +168,7 @@ def test_a_kernel_that_does_not_build_or_start(layer: Path) -> None:
 
 @builds
 @on_any_device
-def test_a_c_that_is_out_is_whole_or_said_to_be_lost(layer: Path) -> None:
+def test_a_c_that_is_out_is_whole_or_said_to_be_lost(layer):
     """The device is lost after some tiles of a result that takes the place of c."""
     with_faults(
         layer,
@@ -196,7 +193,7 @@ def test_a_c_that_is_out_is_whole_or_said_to_be_lost(layer: Path) -> None:
     )
 
 
-def vendors(folder: Path, *libraries: Path) -> Path:
+def vendors(folder, *libraries):
     """A folder of drivers, one a library."""
     folder.mkdir()
     for library in libraries:
@@ -208,7 +205,7 @@ INFO = "import sys; from gemm.cli import main; sys.argv[1:] = ['info']; sys.exit
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="drivers are told of by files")
-def test_info_tells_of_drivers_that_do_not_load(tmp_path: Path) -> None:
+def test_info_tells_of_drivers_that_do_not_load(tmp_path):
     pytest.importorskip("pyopencl")
     text = tmp_path / "text.so"
     text.write_text("no library")
@@ -219,7 +216,7 @@ def test_info_tells_of_drivers_that_do_not_load(tmp_path: Path) -> None:
 
 
 @builds
-def test_info_survives_a_driver_that_ends_the_process(tmp_path: Path) -> None:
+def test_info_survives_a_driver_that_ends_the_process(tmp_path):
     pytest.importorskip("pyopencl")
     source, library = tmp_path / "bad.c", tmp_path / "bad.so"
     source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void load(void) { abort(); }\n")
@@ -231,7 +228,7 @@ def test_info_survives_a_driver_that_ends_the_process(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").glob("drivers-*"))) == 1
 
 
-def test_info_says_how_to_get_a_platform(tmp_path: Path) -> None:
+def test_info_says_how_to_get_a_platform(tmp_path):
     pytest.importorskip("pyopencl")
     code = f"""
     import pyopencl as cl
@@ -267,7 +264,7 @@ print("made from", " ".join({2: "source", 3: "binary"}[n] for n in made))
 @on_any_device
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 @pytest.mark.parametrize(("mode", "words"), [(0o777, "others may write"), (0o500, "is read-only")])
-def test_a_cache_folder_that_cannot_be_used(tmp_path: Path, mode: int, words: str) -> None:
+def test_a_cache_folder_that_cannot_be_used(tmp_path, mode, words):
     """Kernels are built in each process, with a line in the log that says so; nothing is written."""
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
@@ -284,14 +281,14 @@ def test_a_cache_folder_that_cannot_be_used(tmp_path: Path, mode: int, words: st
 
 
 @on_any_device
-def test_a_disk_that_fills_up_costs_the_cache_alone(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_costs_the_cache_alone(tmp_path):
     full = "import os\ndef full(*_): raise OSError(28, 'No space left on device')\nos.fsync = full\n"
     assert "gemm could not write the cache entry" in python(full + PRODUCT, GEMM_CACHE_DIR=str(tmp_path / "cache"))
     assert not list((tmp_path / "cache").iterdir())
 
 
 @on_any_device
-def test_processes_that_build_at_once(tmp_path: Path) -> None:
+def test_processes_that_build_at_once(tmp_path):
     """All of them find a cache without the kernel; what they leave is whole."""
     wait = "import os, time\nopen(os.environ['HERE'] + f'/{os.getpid()}', 'w')\n"
     wait += "while len(os.listdir(os.environ['HERE'])) < 3: time.sleep(0.001)\n"
@@ -310,7 +307,7 @@ def test_processes_that_build_at_once(tmp_path: Path) -> None:
 
 
 @on_any_device
-def test_a_thread_has_kernel_objects_of_its_own() -> None:
+def test_a_thread_has_kernel_objects_of_its_own():
     handle = OpenCLBackend().devices()[0].handle
     row = BY_NAME["sgemm_generic_naive"]
     program = disk_cache.read(row), "-D PRECISION=32", row.entry
@@ -323,7 +320,7 @@ def test_a_thread_has_kernel_objects_of_its_own() -> None:
 
 
 @on_any_device
-def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkeypatch):
     """As where a driver lists an extension whose functions it lacks: what it lists is not believed, kernels are built.
 
     The probe's own step is run here, on a kernel whose source asks for what no driver has.
@@ -380,7 +377,7 @@ for call in (gemm.gemm, gemm.plan):
 @builds
 @on_any_device
 @pytest.mark.parametrize("code", [-6, -5, -2])
-def test_a_context_that_cannot_be_made_is_no_users_problem(layer: Path, code: int) -> None:
+def test_a_context_that_cannot_be_made_is_no_users_problem(layer, code):
     """OUT_OF_HOST_MEMORY, OUT_OF_RESOURCES, DEVICE_NOT_AVAILABLE: `auto` goes on, and who names the device is told."""
     python(NO_CONTEXT, OPENCL_LAYERS=str(layer), CODE=str(code), KNOWN="good", GEMM_CACHE_DIR=os.devnull,
            GEMM_NUM_THREADS="1")  # fmt: skip
@@ -388,20 +385,20 @@ def test_a_context_that_cannot_be_made_is_no_users_problem(layer: Path, code: in
 
 @on_any_device
 @pytest.mark.parametrize("fault", ["KernelFailed", "cl.Error"])
-def test_a_bad_platform_leaves_the_good_ones(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_bad_platform_leaves_the_good_ones(monkeypatch, fault):
     import pyopencl as cl
 
     from gemm.backends.opencl import devices
 
     (good, *_), real = devices.discover(), devices.describe
 
-    def described(cl_device: Any, key: str, handle: Any) -> Any:
+    def described(cl_device, key, handle):
         if key == "opencl:0":
             raise KernelFailed("no OpenCL context: out of memory") if fault == "KernelFailed" else cl.Error("gone")
         return real(cl_device, key, handle)
 
     monkeypatch.setattr(devices, "describe", described)
-    left_out: dict[str, str] = {}
+    left_out = {}
     assert [device.key for device in devices.usable([good, good], left_out)] == ["opencl:1"]
     assert left_out.keys() == {"opencl:0"}
     with pytest.raises(BackendUnavailable, match="opencl:0: it cannot be used"):
@@ -443,5 +440,5 @@ for device, why in (("opencl:0", "out of memory"), ("opencl:7", "no such device;
 
 
 @on_any_device
-def test_who_names_a_device_that_is_left_out_is_told_why() -> None:
+def test_who_names_a_device_that_is_left_out_is_told_why():
     python(LEFT_OUT)

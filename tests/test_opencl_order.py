@@ -4,11 +4,7 @@ A driver may run such commands in the order they came, whatever they wait for, s
 is what each was told to wait for. Planted faults show that this sees what is missing.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,12 +30,12 @@ PRODUCTS = ("xabc", "uef", "xabc", "uef", "xubc", "vgh", "xavc", "weh", "xabw", 
 class Recorder:
     """Commands of products, by number: what each waits for, itself or through others."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.before: list[set[int]] = []
-        self._events: list[Any] = []
+    def __init__(self, monkeypatch):
+        self.before = []
+        self._events = []
         enqueue = cl.enqueue_nd_range_kernel
 
-        def recorded(*given: Any, wait_for: Any = None, **options: Any) -> Any:
+        def recorded(*given, wait_for=None, **options):
             told = [number for event in wait_for or () for number, known in enumerate(self._events) if known == event]
             self.before.append({*told}.union(*(self.before[number] for number in told)))
             event = enqueue(*given, wait_for=wait_for, **options)
@@ -48,14 +44,14 @@ class Recorder:
 
         monkeypatch.setattr(cl, "enqueue_nd_range_kernel", recorded)
 
-    def product(self, a: Any, b: Any, c: Any, out: Any, kernel: str) -> range:
+    def product(self, a, b, c, out, kernel):
         """The numbers of the commands of out = a·b, or a·b + c."""
         first = len(self.before)
         gemm.gemm(a, b, c, beta=int(c is not None), out=out, kernel=kernel)
         return range(first, len(self.before))
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def looked_at(monkeypatch):
     """What is missing in a row of products by two kernels, in turns, whose replays know nothing of each other."""
     try:
         context = registry.backend("opencl").devices()[0].handle.queue.context
@@ -70,7 +66,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     arrays = {name: cla.to_device(queue, x) for name, x in values.items()}
     queue.finish()
     recorder, missing = Recorder(monkeypatch), []
-    wrote: dict[str, int] = {}  # the last command that wrote an array, or was SPLIT's
+    wrote = {}  # the last command that wrote an array, or was SPLIT's
     plan_cache.replays.clear()
     for turn, names in enumerate(PRODUCTS):
         out, left, right, c = (arrays.get(name) for name in names.ljust(4))
@@ -91,12 +87,12 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def replays() -> Iterator[None]:
+def replays():
     yield
     plan_cache.replays.clear()
 
 
-def test_commands_wait_for_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_wait_for_what_they_need(monkeypatch):
     assert looked_at(monkeypatch) == []
 
 
@@ -113,10 +109,10 @@ def test_commands_wait_for_what_they_need(monkeypatch: pytest.MonkeyPatch) -> No
         ("        pending[:] = after\n", "", "product 11 does not wait for x"),
     ],
 )
-def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch, old: str, new: str, told: str) -> None:
+def test_planted_faults_are_seen(monkeypatch, old, new, told):
     text = inspect.getsource(replay)
     assert text.count(old) == 1
-    planted: dict[str, Any] = {"__name__": replay.__name__}
+    planted = {"__name__": replay.__name__}
     exec(compile(text.replace(old, new), replay.__file__, "exec"), planted)
     monkeypatch.setattr(launch, "Replay", planted["Replay"])
     assert any(told in line for line in looked_at(monkeypatch))

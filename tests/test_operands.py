@@ -1,7 +1,5 @@
 """What gemm.core.operands says of memory, against every byte: overlap, identity, elements that share memory."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -16,11 +14,11 @@ F32 = np.dtype("float32")
 VIEWS = [((3,), (4,)), ((3,), (-4,)), ((2, 3), (12, 4)), ((2, 3), (-12, 4)), ((2, 2), (4, -20)), ((1,), (4,))]
 
 
-def view(shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> DeviceView:
+def view(shape, strides, start):
     return DeviceView(None, start, 0, shape, strides, F32, GPU)
 
 
-def touched(x: DeviceView) -> set[int]:
+def touched(x):
     """The bytes of its elements."""
     starts = [sum(i * s for i, s in zip(at, x.strides, strict=True)) for at in np.ndindex(x.shape)]
     return {x.data + start + byte for start in starts for byte in range(4)}

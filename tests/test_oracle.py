@@ -1,12 +1,9 @@
 """The oracle against rational arithmetic and the C library, before it judges any kernel."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import sys
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +15,14 @@ from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
 DTYPES = [np.float32, np.float64]
 
 
-def bits(rng: np.random.Generator, dtype: type, size: int) -> np.ndarray:
+def bits(rng, dtype, size):
     """Random bit patterns: every exponent, subnormals, zeros, infinities and NaNs."""
     raw = rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
     special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, np.finfo(dtype).smallest_subnormal], dtype)
     return np.where(rng.random(size) < 0.1, rng.choice(special, size), raw)
 
 
-def triples(rng: np.random.Generator, dtype: type, size: int) -> tuple[np.ndarray, ...]:
+def triples(rng, dtype, size):
     """Random bits, and sums that nearly cancel or sit a hair from a tie between two results."""
     a, b, c = (bits(rng, dtype, size) for _ in range(3))
     near = rng.standard_normal((3, size)).astype(dtype)
@@ -44,12 +41,12 @@ def triples(rng: np.random.Generator, dtype: type, size: int) -> tuple[np.ndarra
     return tuple(np.concatenate(x) for x in zip((a, b, c), near, tie, many, few, strict=True))
 
 
-def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def same(a, b):
     kind = f"u{a.dtype.itemsize}"
     return (a.view(kind) == b.view(kind)) | (np.isnan(a) & np.isnan(b))
 
 
-def libm_fma(dtype: type) -> Any:
+def libm_fma(dtype):
     name = ctypes.util.find_library("m")
     if name is None or sys.platform == "win32":
         pytest.skip("no libm to compare with")
@@ -60,7 +57,7 @@ def libm_fma(dtype: type) -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fma_is_libm(dtype: type) -> None:
+def test_fma_is_libm(dtype):
     a, b, c = triples(np.random.default_rng(1), dtype, 5000)
     function = libm_fma(dtype)
     expected = np.array([function(*x) for x in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)], dtype)
@@ -70,7 +67,7 @@ def test_fma_is_libm(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fma_is_the_rounded_rational(dtype: type) -> None:
+def test_fma_is_the_rounded_rational(dtype):
     a, b, c = triples(np.random.default_rng(2), dtype, 500)
     with np.errstate(all="ignore"):
         if dtype is np.float64:
@@ -80,7 +77,7 @@ def test_fma_is_the_rounded_rational(dtype: type) -> None:
     assert same(fma(a, b, c), expected).all()
 
 
-def _nearest32(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+def _nearest32(a, b, c):
     """The float32 nearest to a·b + c, ties to even, by comparing candidates as rationals."""
     guess = np.float32(np.float64(a) * np.float64(b) + np.float64(c))
     if not np.isfinite([a, b, c, guess]).all() or guess == 0 or abs(guess) == np.finfo(np.float32).max:
@@ -92,7 +89,7 @@ def _nearest32(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_against_rationals(dtype: type) -> None:
+def test_exact_against_rationals(dtype):
     rng = np.random.default_rng(3)
     m, n, k, alpha, beta = 3, 4, 29, 0.1, -1 / 3
     a, b, c = (
@@ -114,7 +111,7 @@ def test_exact_against_rationals(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_chain_of_scalars(dtype: type) -> None:
+def test_the_chain_of_scalars(dtype):
     """`ordered` against the definition, written out with one scalar fma after another."""
     rng = np.random.default_rng(4)
     a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((2, 17), (17, 3), (2, 3)))
@@ -129,7 +126,7 @@ def test_the_chain_of_scalars(dtype: type) -> None:
     check_close(result, exact(a, b, c, 1 / 3, 0.25))
 
 
-def test_underflow_to_minus_zero() -> None:
+def test_underflow_to_minus_zero():
     """fma(tiny, -tiny, +0) is -0 and stays -0 through further such steps; adding +0·+0 would hide it."""
     tiny = np.full((1, 3), 2.0**-100, np.float32)
     assert np.signbit(ordered(tiny, -tiny.T)[0, 0])
@@ -138,7 +135,7 @@ def test_underflow_to_minus_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_checks_refuse(dtype: type) -> None:
+def test_the_checks_refuse(dtype):
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((4, 9)).astype(dtype), rng.standard_normal((9, 5)).astype(dtype)
     good = ordered(a, b)
@@ -158,7 +155,7 @@ def test_the_checks_refuse(dtype: type) -> None:
         check_close(good[:3], reference)
 
 
-def test_non_finite_patterns() -> None:
+def test_non_finite_patterns():
     a = np.array([[np.inf, 0.0], [0.0, np.nan], [np.inf, -np.inf], [1.0, 2.0]], np.float32)
     b = np.array([[1.0, 0.0, -2.0], [1.0, 0.0, -3.0]], np.float32)
     for dtype in DTYPES:
@@ -169,7 +166,7 @@ def test_non_finite_patterns() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*ORDERED])
-def test_published_bits(dtype: str) -> None:
+def test_published_bits(dtype):
     """The hashes that the package verifies kernels by are this oracle's, not some kernel's."""
     result = ordered(*ordered_case(dtype), 0.75, -1.25)
     assert bits_hash(result) == ORDERED[dtype]

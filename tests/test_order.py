@@ -3,8 +3,6 @@
 Compiled by itself and asked directly, for a wrong answer shows in results only when threads happen to meet.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess
@@ -45,7 +43,7 @@ def in_turn(work, context, count, ns, more_ns):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> ctypes.CDLL:
+def library(tmp_path_factory):
     made = tmp_path_factory.mktemp("order") / "order.so"
     include = f"-I{sysconfig.get_path('include')}"
     source = ROOT / "csrc/python/order.c"
@@ -57,7 +55,7 @@ def library(tmp_path_factory) -> ctypes.CDLL:
 def independent(request, library):
     """Asks of rows of addresses (a, b, c, out); of the product at `odd` also that it is of another kind."""
 
-    def ask(places: np.ndarray, start: int = 0, odd: int | None = None) -> bool:
+    def ask(places, start=0, odd=None):
         reads_c = request.param == "c is read"
         kinds = np.zeros(len(places), np.int32)
         if odd is not None:
@@ -74,7 +72,7 @@ def independent(request, library):
     return ask
 
 
-def by_definition(places: np.ndarray, kinds: np.ndarray, reads_c: bool) -> bool:
+def by_definition(places, kinds, reads_c):
     """Whether no out meets another out, or what any product reads: of all pairs, by counting what lies below."""
     sizes = (SIZE * (kinds + 1)).astype(np.int64)
     spans = places.astype(np.int64)
@@ -91,7 +89,7 @@ def by_definition(places: np.ndarray, kinds: np.ndarray, reads_c: bool) -> bool:
     return True
 
 
-def apart(count: int, step: int = SIZE) -> np.ndarray:
+def apart(count, step=SIZE):
     """Products whose operands are four arrays cut to pieces."""
     places = np.empty((count, 4), np.uintp)
     for operand in range(4):

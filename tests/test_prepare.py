@@ -1,7 +1,5 @@
 """gemm.prepare: products by a packed b have the bits of the same products by b itself, whatever else is asked."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
@@ -14,7 +12,7 @@ import gemm
 from gemm.extras import prepack as module
 
 
-def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+def numbers(*shape, dtype="float32", seed=0):
     """Numbers of both signs and several magnitudes."""
     return np.random.default_rng([*shape, seed]).normal(size=shape).astype(dtype)
 
@@ -22,7 +20,7 @@ def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("m", [1, 2, 5, 16, 64, 200])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (7, 5), (64, 100), (1000, 333), (385, 17), (769, 2049)])
-def test_the_bits_are_those_of_the_plain_product(m: int, k: int, n: int, dtype: str) -> None:
+def test_the_bits_are_those_of_the_plain_product(m, k, n, dtype):
     a, b, c = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype), numbers(m, n, dtype=dtype)
     prepared = gemm.prepare(b, backend="cpu")
     for _ in range(2):  # the second one is repeated without checks
@@ -31,7 +29,7 @@ def test_the_bits_are_those_of_the_plain_product(m: int, k: int, n: int, dtype: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])
-def test_any_number_of_threads(count: int) -> None:
+def test_any_number_of_threads(count):
     a, b = numbers(300, 900), numbers(900, 700)
     prepared = gemm.prepare(b)
     expected = gemm.gemm(a, b, backend="cpu")
@@ -43,7 +41,7 @@ def test_any_number_of_threads(count: int) -> None:
         gemm.set_num_threads(before)
 
 
-def test_strides_transposes_stacks_and_outputs() -> None:
+def test_strides_transposes_stacks_and_outputs():
     a, b = numbers(4, 9, 40), numbers(50, 80)[:, ::2]
     prepared = gemm.prepare(b, trans_b=True)
     assert prepared.shape == (40, 50)
@@ -56,7 +54,7 @@ def test_strides_transposes_stacks_and_outputs() -> None:
         assert np.array_equal(out, expected)
 
 
-def test_it_is_a_copy_and_alpha_zero_reads_nothing() -> None:
+def test_it_is_a_copy_and_alpha_zero_reads_nothing():
     a, b = numbers(3, 8), numbers(8, 6)
     prepared, expected = gemm.prepare(b), gemm.gemm(a, b, backend="cpu")
     b[:] = np.nan
@@ -65,14 +63,14 @@ def test_it_is_a_copy_and_alpha_zero_reads_nothing() -> None:
     assert gemm.gemm(np.empty((0, 8), np.float32), prepared).shape == (0, 6)
 
 
-def test_other_dtypes_of_a_are_converted_as_asked() -> None:
+def test_other_dtypes_of_a_are_converted_as_asked():
     a, b = np.arange(24).reshape(3, 8), numbers(8, 6, dtype="float64")
     assert np.array_equal(gemm.gemm(a, gemm.prepare(b)), gemm.gemm(a.astype(float), b, backend="cpu"))
     single = gemm.gemm(a.astype("float32"), gemm.prepare(b, dtype="float32"))
     assert single.dtype == np.float32
 
 
-def test_errors_name_the_argument() -> None:
+def test_errors_name_the_argument():
     prepared = gemm.prepare(numbers(8, 6))
     with pytest.raises(ValueError, match="columns of a"):
         gemm.gemm(numbers(3, 7), prepared)
@@ -95,7 +93,7 @@ def test_errors_name_the_argument() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_reproducible_of_each_or_of_all(first: bool) -> None:
+def test_reproducible_of_each_or_of_all(first):
     a, b = numbers(5, 300), numbers(300, 40)
     prepared = gemm.prepare(b, reproducible=first)
     expected = gemm.gemm(a, b, reproducible=True)
@@ -104,13 +102,13 @@ def test_reproducible_of_each_or_of_all(first: bool) -> None:
             assert np.array_equal(gemm.gemm(a, prepared, reproducible=asked), expected)
 
 
-def test_reproducible_is_refused_where_no_kernel_offers_it() -> None:
+def test_reproducible_is_refused_where_no_kernel_offers_it():
     prepared = gemm.prepare(numbers(8, 6).astype("complex64"))
     with pytest.raises(ValueError, match="reproducible"):
         gemm.gemm(numbers(3, 8).astype("complex64"), prepared, reproducible=True)
 
 
-def test_strides_of_parts_of_elements() -> None:
+def test_strides_of_parts_of_elements():
     """Which the engine does not take: a copy is multiplied by what is packed."""
     a, b = numbers(3, 40), numbers(40, 9)
     record = np.zeros((3, 40), [("gap", "u1"), ("x", "f4")])
@@ -121,7 +119,7 @@ def test_strides_of_parts_of_elements() -> None:
     assert np.array_equal(out, gemm.gemm(a, b, reproducible=True))
 
 
-def test_narrow_integers_are_summed_in_the_type_asked_for() -> None:
+def test_narrow_integers_are_summed_in_the_type_asked_for():
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (20, 300), np.int8), rng.integers(-128, 128, (300, 40), np.int8)
     expected = a.astype(np.int64) @ b
@@ -137,7 +135,7 @@ KINDS = ["float32", "float64", "float16", "complex64", "int8", "int64"]
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("uses", [0, 1, 3])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_copies_multiply_as_the_original(copied, uses: int, dtype: str) -> None:
+def test_copies_multiply_as_the_original(copied, uses, dtype):
     a, b = ((4 * numbers(*shape)).astype(dtype) for shape in ((5, 40), (40, 70)))
     if b.dtype.kind in "fc":
         b[3, 5], b[4, 6], b[0, 0] = np.inf, np.nan, -0.0
@@ -154,7 +152,7 @@ def test_copies_multiply_as_the_original(copied, uses: int, dtype: str) -> None:
         original.shape, original.dtype, original.kernel, original.nbytes)  # fmt: skip
 
 
-def test_a_pickle_is_read_by_another_process(tmp_path) -> None:
+def test_a_pickle_is_read_by_another_process(tmp_path):
     """Whose memory is its own: nothing of a pickle is an address."""
     a, b = numbers(6, 300), numbers(300, 50)
     prepared = gemm.prepare(b, reproducible=True)
@@ -170,7 +168,7 @@ def test_a_pickle_is_read_by_another_process(tmp_path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "pickle")], check=True, timeout=120)
 
 
-def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch) -> None:
+def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):
     packed = pickle.dumps(gemm.prepare(numbers(8, 6)))
     with monkeypatch.context() as patch:
         patch.setattr(module, "VERSION", "99.0")
@@ -185,7 +183,7 @@ def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch) -> None:
         pickle.loads(packed)
 
 
-def test_what_lies_on_a_device_is_not_pickled() -> None:
+def test_what_lies_on_a_device_is_not_pickled():
     prepared = gemm.prepare(numbers(8, 6))
     prepared._repeated = None  # as where the memory is no array of the host
     with pytest.raises(TypeError, match=r"prepared matrix in the memory of cpu:0 cannot be pickled; pickle the matrix"):

@@ -3,12 +3,9 @@
 How many clusters a launch has, and into how many parts it cuts k, is read off the recipe that the host makes of it.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ pytest.importorskip("ml_dtypes")
 
 from gemm.backends import registry
 from gemm.backends.cuda.launch_plan import Chip, Layout, recipe
-from gemm.catalog import BY_NAME, KERNELS, Kernel, launch_arithmetic
+from gemm.catalog import BY_NAME, KERNELS, launch_arithmetic
 from gemm.core.problem import Device, Problem
 from gemm.select.verify.launches import unable
 from gemm.select.verify.regimes import launched, name_of, regimes
@@ -32,19 +29,19 @@ DEEP = (*range(1, 41), *(base << shift for base in (5, 6, 7, 8, 9) for shift in 
 
 
 @cache
-def gpu(units: int, capability: int = 90) -> Device:
+def gpu(units, capability=90):
     features = {f"sm_{x}" for x in (75, 80, 90) if x <= capability} | ({"sm_90a"} if capability >= 90 else set())
     return Device("cuda", "cuda:0", f"{units} of {capability}", kind="gpu", features=frozenset(features),
                   limits={"sm_count": units, "compute_capability": capability})  # fmt: skip
 
 
 @cache
-def opencl(units: int) -> Device:
+def opencl(units):
     return Device("opencl", "opencl:0", f"{units}", kind="gpu", features=frozenset({"denorms"}),
                   limits={"compute_units": units})  # fmt: skip
 
 
-def arithmetic(kernel: Kernel) -> tuple[object, ...]:
+def arithmetic(kernel):
     """What a row's launch arithmetic depends on."""
     names = (
         "BM",
@@ -63,7 +60,7 @@ def arithmetic(kernel: Kernel) -> tuple[object, ...]:
     return (*(kernel.params.get(name) for name in names), kernel.gflops, kernel.startup, kernel.swap)
 
 
-def strides_of(problem: Problem, sizes: list[int]) -> tuple[tuple[int, ...], ...]:
+def strides_of(problem, sizes):
     """Of operands as the problem's layout says, in bytes; c lies as out."""
     m, n, k = problem.m, problem.n, problem.k
     found = []
@@ -74,7 +71,7 @@ def strides_of(problem: Problem, sizes: list[int]) -> tuple[tuple[int, ...], ...
     return (*found, found[-1])
 
 
-def made(kernel: Kernel, device: Device, problem: Problem) -> list[tuple[int, int, int]]:
+def made(kernel, device, problem):
     """(clusters or groups of blocks, blocks of each, parts) of each launch of the kernel, off the host's recipe."""
     dtype, (a, b) = types_of(kernel)
     shape = (problem.batch, problem.m, problem.n) if problem.batch > 1 else (problem.m, problem.n)
@@ -93,7 +90,7 @@ def made(kernel: Kernel, device: Device, problem: Problem) -> list[tuple[int, in
 
 
 @pytest.mark.parametrize(("units", "capability"), [(132, 90), (2, 90), (6, 90), (108, 80), (16, 75)])
-def test_launches_go_as_the_regimes_say(units: int, capability: int) -> None:
+def test_launches_go_as_the_regimes_say(units, capability):
     """Parts, and how many clusters walk the tiles of a persistent grid, are those of the recipe."""
     device, seen = gpu(units, capability), set()
     for kernel in ROWS:
@@ -114,7 +111,7 @@ def test_launches_go_as_the_regimes_say(units: int, capability: int) -> None:
 
 
 @pytest.mark.parametrize(("units", "capability"), [(2, 90), (7, 90), (132, 90), (6, 80)])
-def test_every_regime_that_can_be_reached_is(units: int, capability: int) -> None:
+def test_every_regime_that_can_be_reached_is(units, capability):
     """By trying numbers of tiles up to three rounds of the most clusters, of every depth: there is no other regime."""
     device, seen, some = gpu(units, capability), set(), 0
     for kernel in ROWS:
@@ -143,7 +140,7 @@ def test_every_regime_that_can_be_reached_is(units: int, capability: int) -> Non
 
 
 @pytest.mark.parametrize("units", [2, 8, 24, 96])
-def test_every_regime_of_opencl_is_found(units: int) -> None:
+def test_every_regime_of_opencl_is_found(units):
     device = opencl(units)
     for kernel in OPENCL:
         known, (high, wide), depth = set(regimes(kernel, device)), kernel.group, kernel.params.get("BK", 16)
@@ -156,7 +153,7 @@ def test_every_regime_of_opencl_is_found(units: int) -> None:
 
 
 @pytest.mark.parametrize("units", [2, 6, 114, 132])
-def test_pairs_that_share_b_walk_several_tiles_with_k_cut(units: int) -> None:
+def test_pairs_that_share_b_walk_several_tiles_with_k_cut(units):
     """The regime in which one block may load what the other still reads; where a row has none, no product is of it."""
     device = gpu(units)
     pairs = [row for row in ROWS if row.params.get("MULTICAST", 1) > 1 and row.params.get("parts", 0) > 1]
@@ -173,13 +170,13 @@ def test_pairs_that_share_b_walk_several_tiles_with_k_cut(units: int) -> None:
                 assert not walks(row, device, problem), (row.name, count, steps)
 
 
-def walks(kernel: Kernel, device: Device, problem: Problem) -> bool:
+def walks(kernel, device, problem):
     """Whether k is cut and tiles are more than clusters."""
     way = launched(kernel, device, problem)
     return way.parts > 1 and way.tiles > way.at_once
 
 
-def test_a_device_that_tells_nothing_has_no_regimes() -> None:
+def test_a_device_that_tells_nothing_has_no_regimes():
     nothing = Device("late", "late:0", "a device")
     assert not any(regimes(row, nothing) for row in KERNELS)
     assert BY_NAME["sgemm_scalar_4x4"].backend == "cpu"
@@ -192,7 +189,7 @@ LARGE = replace(opencl(8), limits={"compute_units": 8, "global_memory": 1 << 38}
 
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("device", [gpu(132), gpu(16, 75), SMALL, LARGE, NOTHING], ids=lambda device: device.name)
-def test_what_is_not_verified_is_told(device: Device, full: bool) -> None:
+def test_what_is_not_verified_is_told(device, full):
     """Of regimes, chains and large index ranges, each is among the checks of a row, or left out for a reason."""
     for row in ROWS + OPENCL:
         if row.backend != device.backend or unable(row, device):
@@ -209,7 +206,7 @@ def test_what_is_not_verified_is_told(device: Device, full: bool) -> None:
             assert BEYOND not in told
 
 
-def test_results_that_no_kernel_multiplies_are_told() -> None:
+def test_results_that_no_kernel_multiplies_are_told():
     row = BY_NAME["s8s32gemm_generic_packed_64x64"]
     device = replace(LARGE, features=LARGE.features | set(row.needs))
     assert left_out(row, device) == {
@@ -225,7 +222,7 @@ def test_results_that_no_kernel_multiplies_are_told() -> None:
 
 @pytest.mark.parametrize("fault", ["", "a", "b", "out"])
 @pytest.mark.parametrize("row", ["sgemm_scalar_4x4", "u8s32gemm_scalar_4x4", "gemm_numpy_reference"])
-def test_distances_beyond_32_bits_are_verified_in_host_memory(row: str, fault: str) -> None:
+def test_distances_beyond_32_bits_are_verified_in_host_memory(row, fault):
     """An element that is not reached is found."""
     if row not in BY_NAME:
         pytest.skip(f"there is no {row}")
@@ -244,10 +241,10 @@ def test_distances_beyond_32_bits_are_verified_in_host_memory(row: str, fault: s
         """It does not reach the last row and column of an operand that lies far apart."""
 
         @staticmethod
-        def launcher(kernel: Kernel, device: Device, problem: Problem) -> Any:
+        def launcher(kernel, device, problem):
             launch = backend.launcher(kernel, device, problem)
 
-            def cut(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
+            def cut(a, b, c, out, alpha, beta):
                 given = {"a": a, "b": b, "out": out}
                 far = max(given[fault].strides) > 1 << 20
                 given[fault] = x = np.array(given[fault])
@@ -264,4 +261,4 @@ def test_distances_beyond_32_bits_are_verified_in_host_memory(row: str, fault: s
             return cut
 
     with pytest.raises(Mismatch, match=f"of {fault} beyond"):
-        dict(planned(Near, BY_NAME[row], device))[BEYOND]()  # type: ignore[arg-type]
+        dict(planned(Near, BY_NAME[row], device))[BEYOND]()

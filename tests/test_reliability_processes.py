@@ -1,7 +1,5 @@
 """Through the public face: forks and pools of processes and threads, interrupts, and memory that is not to be had."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Sizes and offsets beyond 2**31, and no leak over many calls."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import sys

@@ -1,7 +1,5 @@
 """The limit of threads: one for the process, in force at once, set by hand, environment, affinity or threadpoolctl."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """cubed and xarray multiply by gemm, as docs/scale.md shows; its tables are the model's; the benchmark runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,14 +14,14 @@ DOCUMENT = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 RECORDED = ROOT / "benchmarks" / "results" / "2026-11-24-epyc-scale" / "scale.json"
 
 
-def example(library: str) -> str:
+def example(library):
     """The code of the document's section about `library`."""
     section = DOCUMENT.partition(f"\n## {library}\n")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return str(code)
 
 
-def run(code: str, folder: Path, **environment: str) -> str:
+def run(code, folder, **environment):
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True,
         timeout=300, check=False,
@@ -42,7 +40,7 @@ gemm.numpy_api.products.gemm = gemm.numpy_api.matrix_pairs.gemm = counted
 """
 
 
-def test_cubed_multiplies_by_gemm(tmp_path: Path) -> None:
+def test_cubed_multiplies_by_gemm(tmp_path):
     pytest.importorskip("cubed", reason="cubed is not installed (the extra `scale`)")
     check = """
 import numpy as np, gemm
@@ -57,7 +55,7 @@ print(len(calls))
     assert int(printed.splitlines()[-1]) >= 4
 
 
-def test_xarray_multiplies_by_gemm(tmp_path: Path) -> None:
+def test_xarray_multiplies_by_gemm(tmp_path):
     pytest.importorskip("xarray", reason="xarray is not installed (the extra `scale`)")
     pytest.importorskip("dask", reason="dask is not installed (the extra `scale`)")
     check = """
@@ -73,7 +71,7 @@ print("same bits")
     assert run(COUNTED + example("xarray") + check, tmp_path).endswith("same bits\n")
 
 
-def test_the_models_tables_are_what_it_prints() -> None:
+def test_the_models_tables_are_what_it_prints():
     pytest.importorskip("dask", reason="dask is not installed (the extra `scale`)")
     command = [sys.executable, str(ROOT / "benchmarks" / "scale_model.py"), str(RECORDED)]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -81,7 +79,7 @@ def test_the_models_tables_are_what_it_prints() -> None:
     assert printed in DOCUMENT
 
 
-def test_the_benchmark_of_scaling(tmp_path: Path) -> None:
+def test_the_benchmark_of_scaling(tmp_path):
     pytest.importorskip("distributed", reason="dask.distributed is not installed (the extra `scale`)")
     file = tmp_path / "scale.json"
     options = ["--workers", "1,2", "--size", "300", "--rounds", "2", "--dtype", "float64", "--json", str(file)]

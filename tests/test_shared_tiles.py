@@ -1,18 +1,16 @@
 """Tiles that all blocks of a persistent grid share by k, on the emulated GPU of 6 multiprocessors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME, launch_arithmetic
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Problem
 
 ROWS = [name for name, row in BY_NAME.items() if row.params.get("shares")]
 
 
-def product(gpu: Device, name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
+def product(gpu, name, a, b, c=None):
     """a·b + c on the row of that name, of which some tiles are shared."""
     row = BY_NAME[name]
     *batch, m, k = a.shape
@@ -27,9 +25,7 @@ def product(gpu: Device, name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray 
 @pytest.mark.parametrize("batch", [(), (5,)], ids=["one", "stack"])
 @pytest.mark.parametrize("k", [2048, 2047, 1030])
 @pytest.mark.parametrize("name", ROWS)
-def test_every_part_of_a_shared_tile_is_added_once(
-    emulated_gpu: Device, name: str, k: int, batch: tuple[int, ...]
-) -> None:
+def test_every_part_of_a_shared_tile_is_added_once(emulated_gpu, name, k, batch):
     random = np.random.default_rng(k)
     m, n = (130, 100) if batch else (300, 260)  # 2 tiles a product, or 9
     a, b, c = (random.integers(-8, 9, (*batch, *shape)).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
@@ -38,9 +34,7 @@ def test_every_part_of_a_shared_tile_is_added_once(
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_bits_do_not_depend_on_which_block_starts_first(
-    emulated_gpu: Device, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_which_block_starts_first(emulated_gpu, name, monkeypatch):
     random = np.random.default_rng(1)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((300, 2000), (2000, 260)))
     results = []

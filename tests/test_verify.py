@@ -3,8 +3,6 @@
 Each runs on an emulated GPU of few multiprocessors, whose waves are cheap, in a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -58,7 +56,7 @@ print("clusters", sorted({way[1:] for way in ways if way[0] == name}))
 """
 
 
-def planted(fault: str, only: str = "", *, name: str = ROW, seed: int = 1) -> str:
+def planted(fault, only="", *, name=ROW, seed=1):
     """What the quick verification says of a row with a fault; `only`: of its checks whose names have that."""
     try:
         gpu = cuda_machine.environment("9.0", sms=2, seed=seed)
@@ -74,7 +72,7 @@ SINGLE = "alpha="  # the short cases' names have it
 
 
 @pytest.mark.parametrize("fault", ["ring", "walk"])
-def test_a_fault_of_walking_clusters_is_found(fault: str) -> None:
+def test_a_fault_of_walking_clusters_is_found(fault):
     """One that k must be cut for, and tiles be more than clusters: the short cases do not show it.
 
     The ring's fault is a race, which about half of the emulated GPU's orders show: it has several.
@@ -88,13 +86,13 @@ def test_a_fault_of_walking_clusters_is_found(fault: str) -> None:
     assert "in a row is wrong" in said
 
 
-def test_a_right_kernel_passes_in_every_regime() -> None:
+def test_a_right_kernel_passes_in_every_regime():
     said = planted("")
     assert "passed" in said
     assert "(1, 8)" in said  # a single cluster, of four parts for each of two blocks, for all tiles
 
 
-def test_stress_passes_and_repeats_by_its_seed() -> None:
+def test_stress_passes_and_repeats_by_its_seed():
     try:
         gpu = cuda_machine.environment("9.0", sms=2)
     except (OSError, subprocess.CalledProcessError) as error:

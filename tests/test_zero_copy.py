@@ -3,23 +3,18 @@
 That nothing is copied is asserted by `gemm.copied()`. Kernels are named, so that nothing is probed for.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
-import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import sessions
+from helpers import at_once, python
 from oracle import check_close, exact
 from oracle.ordered import check_same_bits, ordered
 
@@ -30,14 +25,14 @@ from gemm.backends.opencl import mapped
 from gemm.backends.opencl.layout import layouts
 from gemm.backends.opencl.mapped import owner
 from gemm.backends.opencl.staging import Traffic
-from gemm.catalog import BY_NAME, KERNELS, Kernel
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import operands
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Problem
 from gemm.select import verification
 
 try:
-    DEVICES: tuple[Device, ...] = registry.backend("opencl").devices()
+    DEVICES = registry.backend("opencl").devices()
     WHY = ""
 except BackendUnavailable as error:
     DEVICES, WHY = (), str(error)
@@ -47,12 +42,12 @@ NAIVE, PADDED, IMAGE = "sgemm_generic_naive", "sgemm_generic_local_vec4", "sgemm
 pytestmark = pytest.mark.skipif(not SHARING, reason=WHY or "no OpenCL device shares the host's memory")
 
 
-def runs(row: Kernel, device: Device) -> bool:
+def runs(row, device):
     limits = {"m": 64, "n": 64, "k": 64, "batch": 1, **device.limits}
     return row.backend == "opencl" and not set(row.needs) - device.features and row.illegal(limits) is None
 
 
-def reads_in_place(row: Kernel, device: Device) -> bool:
+def reads_in_place(row, device):
     """Whether `row` reads padded row-major operands where they are: no panels, images only if they share memory."""
     both = layouts(row.params, False)
     return not any(x.panel or x.turned or (x.channels and not device.handle.image_alignment[0]) for x in both)
@@ -63,7 +58,7 @@ FIRST = list({(r.source, *map(r.params.get, KINDS)): r for r in reversed(KERNELS
 """One row of each source and kind of operands: what others differ in does not concern where operands lie."""
 
 
-def cases(fits: Callable[[Kernel, Device], bool] = lambda row, device: True) -> pytest.MarkDecorator:
+def cases(fits=lambda row, device: True):
     """A test of every kernel that runs on the device, of those that `fits` admits."""
     found = [
         pytest.param(row, device, id=f"{row.name}@{device.key}")
@@ -74,12 +69,12 @@ def cases(fits: Callable[[Kernel, Device], bool] = lambda row, device: True) -> 
     return pytest.mark.parametrize(("row", "device"), found)
 
 
-def random(like: np.ndarray, seed: int = 0) -> np.ndarray:
+def random(like, seed=0):
     like[...] = np.random.default_rng([seed, *like.shape]).standard_normal(like.shape)
     return like
 
 
-def lying(device: str, dtype: Any = np.float32) -> Callable[..., np.ndarray]:
+def lying(device, dtype=np.float32):
     """new(*shape, seed=): random numbers in memory of `device`."""
     return lambda *shape, seed=0: random(gemm.empty(shape, dtype, device), seed)
 
@@ -87,15 +82,15 @@ def lying(device: str, dtype: Any = np.float32) -> Callable[..., np.ndarray]:
 class Copies:
     """What was copied on `device` inside a with block: {how: bytes}."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device):
         self.device = device
 
-    def __enter__(self) -> dict[str, int]:
+    def __enter__(self):
         self.before = gemm.copied()[self.device]
-        self.now: dict[str, int] = {}
+        self.now = {}
         return self.now
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         after = gemm.copied()[self.device]
         self.now.update({how: after[how] - before for how, before in self.before.items()})
 
@@ -104,11 +99,11 @@ NONE = {"filled": 0, "packed": 0, "fetched": 0}
 
 
 @pytest.fixture
-def first() -> str:
+def first():
     return SHARING[0].key
 
 
-def test_empty_is_an_array_like_any_other(first: str) -> None:
+def test_empty_is_an_array_like_any_other(first):
     for place in (first, "cpu"):
         for shape in (7, (), (3,), (0, 5), (4, 6), (2, 3, 50, 70)):
             for dtype in (np.float32, np.float64, np.int8, np.complex64, bool):
@@ -125,10 +120,10 @@ def test_empty_is_an_array_like_any_other(first: str) -> None:
     assert owner(gemm.empty((4, 6), np.float32, "cpu")) is None
 
 
-def test_without_a_device_it_is_that_of_large_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_without_a_device_it_is_that_of_large_products(monkeypatch):
+    asked = []
 
-    def choose(problem: Problem, backend: str) -> Any:
+    def choose(problem, backend):
         asked.append((problem.dtype, min(problem.m, problem.n, problem.k) > 1000, backend))
         return SimpleNamespace(device=SHARING[0])
 
@@ -138,7 +133,7 @@ def test_without_a_device_it_is_that_of_large_products(monkeypatch: pytest.Monke
     assert asked == [("float32", True, "auto"), ("float64", True, "opencl")]
 
 
-def test_empty_refuses() -> None:
+def test_empty_refuses():
     with pytest.raises(ValueError, match="negative"):
         gemm.empty((3, -1), device="cpu")
     with pytest.raises(TypeError, match="dtype"):
@@ -150,7 +145,7 @@ def test_empty_refuses() -> None:
 
 
 @cases()
-def test_plain_arrays_are_counted_in_bytes(row: Kernel, device: Device) -> None:
+def test_plain_arrays_are_counted_in_bytes(row, device):
     a, b = (random(np.empty(shape, row.dtype)) for shape in ((20, 30), (30, 40)))
     with Copies(device.key) as copies:
         result = gemm.gemm(a, b, kernel=row.name, backend=device.key)
@@ -158,7 +153,7 @@ def test_plain_arrays_are_counted_in_bytes(row: Kernel, device: Device) -> None:
 
 
 @cases(reads_in_place)
-def test_operands_of_empty_are_not_copied(row: Kernel, device: Device) -> None:
+def test_operands_of_empty_are_not_copied(row, device):
     new = lying(device.key, row.dtype)
     a, b, c, out = new(256, 256), new(256, 256, seed=1), new(256, 256, seed=2), new(256, 256, seed=3)
     assert a.flags.c_contiguous
@@ -172,7 +167,7 @@ def test_operands_of_empty_are_not_copied(row: Kernel, device: Device) -> None:
 
 
 @cases(lambda row, device: reads_in_place(row, device) and not set(row.ordered_needs) - device.features)
-def test_the_padding_of_empty_changes_no_sum(row: Kernel, device: Device) -> None:
+def test_the_padding_of_empty_changes_no_sum(row, device):
     """Rows, columns and k that are no multiples of tiles; sums that end as -0 before they meet the padding."""
     tiny, new = np.finfo(row.dtype).tiny, lying(device.key, row.dtype)
     a, b, c, out = new(62, 31), new(31, 62), new(62, 62), new(62, 62)
@@ -187,12 +182,12 @@ def test_the_padding_of_empty_changes_no_sum(row: Kernel, device: Device) -> Non
 
 
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE, "sgemm_generic_panel_4x24"])
-def test_views_of_empty(kernel: str, first: str) -> None:
+def test_views_of_empty(kernel, first):
     if not runs(BY_NAME[kernel], SHARING[0]):
         pytest.skip(f"{kernel} does not run on {first}")
     new, m, n, k = lying(first), 19, 21, 13
     whole = new(3, 60, 60)
-    views: list[Callable[[int, int], np.ndarray]] = [
+    views = [
         lambda r, c: whole[0, :r, :c],
         lambda r, c: whole[1, -r:, -c:],
         lambda r, c: whole[2, 3 : 3 + c, 5 : 5 + r].T,
@@ -217,7 +212,7 @@ def test_views_of_empty(kernel: str, first: str) -> None:
         assert not copies["packed"] or kernel != NAIVE
 
 
-def test_what_lies_beside_a_view_is_not_its_padding(first: str) -> None:
+def test_what_lies_beside_a_view_is_not_its_padding(first):
     """The array's own padding, 3 rows and columns, would do for these views, were it beside them."""
     whole = gemm.empty((125, 125), np.float32, first)
     whole[...] = np.nan
@@ -228,7 +223,7 @@ def test_what_lies_beside_a_view_is_not_its_padding(first: str) -> None:
     assert copies["packed"] == 0
 
 
-def test_batches_and_plain_operands_beside_those_of_empty(first: str) -> None:
+def test_batches_and_plain_operands_beside_those_of_empty(first):
     new = lying(first)
     a, b, out = new(3, 33, 20), new(20, 40), new(3, 33, 40)
     with Copies(first) as copies:
@@ -243,7 +238,7 @@ def test_batches_and_plain_operands_beside_those_of_empty(first: str) -> None:
     assert copies == {"filled": 2 * plain.nbytes + a.nbytes, "packed": 0, "fetched": result.nbytes}
 
 
-def test_a_result_may_overlap_its_operands(first: str) -> None:
+def test_a_result_may_overlap_its_operands(first):
     a = lying(first)(40, 40)
     was = a.copy()
     assert gemm.gemm(a, a, out=a, kernel=NAIVE, backend=first) is a
@@ -256,65 +251,51 @@ def test_a_result_may_overlap_its_operands(first: str) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_threads_share_operands(wrapped: bool, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_operands(wrapped, first, monkeypatch):
     """Each call returns with all of its operands mapped, whatever other threads are doing with them."""
     monkeypatch.setattr(mapped, "WRAPPED_FROM", 1)
     new = lying("cpu" if wrapped else first)
     a, b = new(48, 32), new(32, 64)
-    expected, failures = exact(a, b), []
+    expected = exact(a, b)
 
-    def work(seed: int) -> None:
-        try:
-            out = new(48, 64)
-            for turn in range(15):
-                operands = (a, b) if turn % 2 else (a[:, ::-1], b[::-1])
-                gemm.gemm(*operands, out=out, kernel=NAIVE if seed % 2 else PADDED, backend=first)
-                check_close(out, expected)
-                check_close(a @ b, expected)
-        except Exception as error:  # handed to the main thread, whatever it is
-            failures.append(error)
+    def work(seed):
+        out = new(48, 64)
+        for turn in range(15):
+            operands = (a, b) if turn % 2 else (a[:, ::-1], b[::-1])
+            gemm.gemm(*operands, out=out, kernel=NAIVE if seed % 2 else PADDED, backend=first)
+            check_close(out, expected)
+            check_close(a @ b, expected)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    at_once(work, range(4))
 
 
-def test_a_product_waits_for_another_threads_product(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_waits_for_another_threads_product(first, monkeypatch):
     new = lying(first)
     a, b = new(8, 8), new(8, 8)
     memory = owner(b)
     assert memory is not None
     entered, go, run = threading.Event(), threading.Event(), Traffic.run
 
-    def held(*args: Any) -> None:
+    def held(*args):
         entered.set()
         assert go.wait(60)
         run(*args)
 
     monkeypatch.setattr(Traffic, "run", held)
-    results: list[np.ndarray] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(gemm.gemm(a, b, kernel=NAIVE, backend=first))) for _ in "ab"
-    ]
-    threads[0].start()
-    assert entered.wait(60)
-    entered.clear()
-    threads[1].start()
-    assert not memory.lock.acquire(timeout=0.05)
-    assert not entered.is_set()
-    go.set()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        check_close(result, exact(a, b))
-    assert len(results) == 2
+    with ThreadPoolExecutor(2) as pool:
+        first_one = pool.submit(gemm.gemm, a, b, kernel=NAIVE, backend=first)
+        assert entered.wait(60)
+        entered.clear()
+        second = pool.submit(gemm.gemm, a, b, kernel=NAIVE, backend=first)
+        assert not memory.lock.acquire(timeout=0.05)
+        assert not entered.is_set()
+        go.set()
+        for result in (first_one, second):
+            check_close(result.result(), exact(a, b))
 
 
 @pytest.mark.parametrize("kind", ["launch", "interrupt", "unmap", "run"])
-def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_the_arrays_are_mapped(kind, first, monkeypatch):
     import pyopencl as cl
 
     new, device = lying(first), SHARING[0]
@@ -322,9 +303,9 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
     was = a.copy(), b.copy()
     launch = registry.backend("opencl").launcher(BY_NAME[NAIVE], device, Problem("float32", 16, 16, 16))
     broken = cl.LogicError(cl._cl._ErrorRecord(msg="broken", code=-5, routine="clEnqueueNDRangeKernel"))
-    expected: type[BaseException] = KernelFailed
+    expected = KernelFailed
 
-    def fail(*_: Any, **__: Any) -> Any:
+    def fail(*_, **__):
         raise KeyboardInterrupt if kind == "interrupt" else broken
 
     with monkeypatch.context() as patch:
@@ -335,7 +316,7 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
         elif kind == "run":  # after the kernel: what it did is undone for the map's first try
             mapping, tries = cl.enqueue_map_buffer, []
 
-            def once(*args: Any) -> Any:
+            def once(*args):
                 tries.append(args)
                 return fail() if len(tries) == 1 else mapping(*args)
 
@@ -346,7 +327,6 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
         with pytest.raises(expected):
             launch(a, b, None, out, 1.0, 0.0)
     for memory in map(owner, (a, b, out)):
-        assert memory is not None
         assert memory._map is not None
         with ThreadPoolExecutor() as other:
             assert other.submit(memory.lock.acquire, False).result()
@@ -357,13 +337,13 @@ def test_after_a_failure_the_arrays_are_mapped(kind: str, first: str, monkeypatc
     check_close(out, exact(*was))
 
 
-def drifting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def drifting(monkeypatch):
     """From now on the driver maps to another address each time; what it has mapped."""
     import pyopencl as cl
 
     mapping, maps = cl.enqueue_map_buffer, []
 
-    def moved(*args: Any) -> Any:
+    def moved(*args):
         array, event = mapping(*args)
         maps.append(array.base)
         address = array.ctypes.data + 64 * len(maps)
@@ -373,7 +353,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return maps
 
 
-def test_a_driver_that_moves_its_memory_gets_none(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_moves_its_memory_gets_none(first, monkeypatch):
     maps = drifting(monkeypatch)
     x = gemm.empty((64, 64), np.float32, first)
     assert len(maps) == 2
@@ -382,7 +362,7 @@ def test_a_driver_that_moves_its_memory_gets_none(first: str, monkeypatch: pytes
     assert x.sum() == 64 * 64
 
 
-def test_memory_that_moves_after_all_is_an_error_and_no_retry(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_moves_after_all_is_an_error_and_no_retry(first, monkeypatch):
     a, out = lying(first)(16, 16), lying(first)(16, 16)
     launch = registry.backend("opencl").launcher(BY_NAME[NAIVE], SHARING[0], Problem("float32", 16, 16, 16))
     launch(a, a, None, out, 1.0, 0.0)
@@ -392,7 +372,7 @@ def test_memory_that_moves_after_all_is_an_error_and_no_retry(first: str, monkey
     assert not isinstance(caught.value, KernelFailed)
 
 
-def test_memory_lives_as_long_as_its_views(first: str) -> None:
+def test_memory_lives_as_long_as_its_views(first):
     a = lying(first)(64, 64)
     memory, cut = weakref.ref(owner(a)), a[8:40, ::2].T
     expected = cut.copy()
@@ -407,18 +387,17 @@ def test_memory_lives_as_long_as_its_views(first: str) -> None:
     assert memory() is None
 
 
-def test_a_process_ends_with_arrays_alive(first: str) -> None:
+def test_a_process_ends_with_arrays_alive(first):
     program = f"import gemm, sys; sys.kept = x = gemm.empty((99, 99), 'f4', {first!r}); x[:] = 1; "
     program += f"print(gemm.gemm(x, x, kernel={NAIVE!r}, backend={first!r})[0, 0])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "99.0\n"
+    assert python(program) == "99.0\n"
 
 
-def test_an_operand_is_not_lent_twice_by_one_thread(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operand_is_not_lent_twice_by_one_thread(first, monkeypatch):
     """As a signal's handler would, that multiplies while the same thread does."""
     a, run = lying(first)(8, 8), Traffic.run
 
-    def handler(*args: Any) -> None:
+    def handler(*args):
         with pytest.raises(RuntimeError, match="another product of this thread"):
             gemm.gemm(a, a, kernel=NAIVE, backend=first)
         run(*args)
@@ -427,7 +406,7 @@ def test_an_operand_is_not_lent_twice_by_one_thread(first: str, monkeypatch: pyt
     check_close(gemm.gemm(a, a, kernel=NAIVE, backend=first), exact(a, a))
 
 
-def test_the_documents_session(first: str) -> None:
+def test_the_documents_session(first):
     session = sessions.session(Path(__file__).parents[1] / "docs" / "zero-copy.md")
     assert sessions.run(session.replace("opencl:0", first), "zero-copy.md") >= 10
 
@@ -436,7 +415,7 @@ def test_the_documents_session(first: str) -> None:
 
 
 @cases(lambda row, device: reads_in_place(row, device) and bool(mapped.shared_from(device.handle)))
-def test_large_aligned_arrays_are_wrapped(row: Kernel, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_aligned_arrays_are_wrapped(row, device, monkeypatch):
     monkeypatch.setattr(mapped, "WRAPPED_FROM", 1 << 16)
     new = lying("cpu", row.dtype)
     a, b, c, out = new(256, 256), new(256, 256, seed=1), new(256, 256, seed=2), new(256, 256, seed=3)
@@ -450,14 +429,14 @@ def test_large_aligned_arrays_are_wrapped(row: Kernel, device: Device, monkeypat
     check_close(out, exact(b, b, between, 1.0, 1.0))
 
 
-def test_what_is_not_wrapped(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_wrapped(first, monkeypatch):
     new = lying("cpu")
     a, b, out = new(256, 256), new(256, 256, seed=1), new(256, 256)
     block = np.empty(256 * 257 * 4 + 4, np.uint8)[4:].view(np.float32)
     odd = random(block[: 256 * 256].reshape(256, 256))
     assert odd.ctypes.data % 64
 
-    def filled(x: np.ndarray, y: np.ndarray, kernel: str = NAIVE) -> int:
+    def filled(x, y, kernel=NAIVE):
         with Copies(first) as copies:
             gemm.gemm(x, y, out=out[: len(x)], kernel=kernel, backend=first)
         check_close(out[: len(x)], exact(x, y))
@@ -474,11 +453,11 @@ def test_what_is_not_wrapped(first: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert filled(a, b) == a.nbytes + b.nbytes
 
 
-def test_a_copying_driver_is_seen(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copying_driver_is_seen(first, monkeypatch):
     import pyopencl as cl
 
     class Done:
-        def wait(self) -> None:
+        def wait(self):
             return
 
     handle = SHARING[0].handle
@@ -490,7 +469,7 @@ def test_a_copying_driver_is_seen(first: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
-def test_a_plan_tells_what_is_copied(kernel: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_tells_what_is_copied(kernel, first, capsys):
     """As `gemm.copied` counts it afterwards."""
     if not runs(BY_NAME[kernel], SHARING[0]):
         pytest.skip(f"{kernel} does not run on {first}")
@@ -498,7 +477,7 @@ def test_a_plan_tells_what_is_copied(kernel: str, first: str, capsys: pytest.Cap
     plain = page(256, 258)[:, :256]  # in nobody's order
     assert [operands.place(x) for x in (here(4, 4).T, page(256, 256), page(4, 4), plain, None)] == [
         first, "4096", "", "", ""]  # fmt: skip
-    options: Any = {"kernel": kernel, "backend": first}
+    options = {"kernel": kernel, "backend": first}
     for a, b, out in itertools.product((here(256, 256), here(256, 256).T, page(256, 256), plain), repeat=3):
         if out is a or out is b:
             continue
@@ -521,7 +500,7 @@ def test_a_plan_tells_what_is_copied(kernel: str, first: str, capsys: pytest.Cap
 
 
 @cases()
-def test_a_prepared_matrix_stays_on_the_device(row: Kernel, device: Device) -> None:
+def test_a_prepared_matrix_stays_on_the_device(row, device):
     b = random(np.empty((70, 50), row.dtype), 1)
     with Copies(device.key) as copies:
         prepared = gemm.prepare(b.T, trans_b=True, backend=device.key, kernel=row.name)
@@ -549,7 +528,7 @@ def test_a_prepared_matrix_stays_on_the_device(row: Kernel, device: Device) -> N
 
 
 @cases(reads_in_place)
-def test_prepared_and_empty_together_copy_nothing(row: Kernel, device: Device) -> None:
+def test_prepared_and_empty_together_copy_nothing(row, device):
     new = lying(device.key, row.dtype)
     a, b, out = new(256, 256), new(256, 256, seed=1), new(256, 256)  # rows of whole pitches of images
     prepared = gemm.prepare(b, backend=device.key, kernel=row.name)
@@ -559,7 +538,7 @@ def test_prepared_and_empty_together_copy_nothing(row: Kernel, device: Device) -
     check_close(out, exact(a, b))
 
 
-def test_a_prepared_matrix_is_not_cut(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_matrix_is_not_cut(first, monkeypatch):
     device = SHARING[0]
     prepared = gemm.prepare(lying("cpu")(83, 61), backend=first, kernel=PADDED)
     monkeypatch.setitem(device.limits, "max_alloc", 4096)
@@ -567,12 +546,18 @@ def test_a_prepared_matrix_is_not_cut(first: str, monkeypatch: pytest.MonkeyPatc
     check_close(gemm.gemm(a, prepared), exact(a, lying("cpu")(83, 61)))
 
 
-def test_prepared_of_a_resident_array(first: str) -> None:
+def own_queue():
+    """A context of the caller's own, which Intel's queues do not keep alive, and a queue of it."""
     import pyopencl as cl
+
+    context = cl.Context([SHARING[0].handle.cl_device])
+    return context, cl.CommandQueue(context)
+
+
+def test_prepared_of_a_resident_array(first):
     import pyopencl.array as cla
 
-    context = cl.Context([SHARING[0].handle.cl_device])  # Intel's queues do not keep theirs alive
-    queue = cl.CommandQueue(context)
+    _context, queue = own_queue()
     host = random(np.empty((20, 30), np.float32)), random(np.empty((30, 40), np.float32))
     a, b = (cla.to_device(queue, x) for x in host)
     key = registry.backend("opencl").view(a, "a").device.key
@@ -590,12 +575,12 @@ def test_prepared_of_a_resident_array(first: str) -> None:
         gemm.gemm(a, elsewhere)
 
 
-def test_a_prepared_matrix_that_fails_says_so(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_matrix_that_fails_says_so(first, monkeypatch):
     prepared = gemm.prepare(np.ones((4, 5), np.float32), backend=first, kernel=NAIVE)
 
     for kind in (MemoryError, BackendUnavailable):
 
-        def fail(*_: Any, full: bool = kind is MemoryError) -> None:
+        def fail(*_, full=kind is MemoryError):
             raise KernelFailed("broken", memory=full)
 
         with monkeypatch.context() as patch:
@@ -611,13 +596,13 @@ def test_a_prepared_matrix_that_fails_says_so(first: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED])
-def test_resident_products_are_enqueued_and_do_not_wait(kernel: str) -> None:
+def test_resident_products_are_enqueued_and_do_not_wait(kernel):
     """An event that has not happened holds a and so the product; the call returns, with an event of its own."""
     import pyopencl as cl
     import pyopencl.array as cla
 
-    context = cl.Context([SHARING[0].handle.cl_device])
-    queue, other = cl.CommandQueue(context), cl.CommandQueue(context)
+    context, queue = own_queue()
+    other = cl.CommandQueue(context)
     host = random(np.empty((64, 64), np.float32)), random(np.empty((64, 64), np.float32), 1)
     a, b = (cla.to_device(queue, x) for x in host)
     key = registry.backend("opencl").view(a, "a").device.key
@@ -640,7 +625,7 @@ def test_resident_products_are_enqueued_and_do_not_wait(kernel: str) -> None:
     check_close(twice.get(), exact(result.get(), host[1]))
 
 
-def test_a_raw_buffer_needs_a_shape() -> None:
+def test_a_raw_buffer_needs_a_shape():
     import pyopencl as cl
 
     handle = SHARING[0].handle
@@ -650,7 +635,7 @@ def test_a_raw_buffer_needs_a_shape() -> None:
 
 
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
-def test_shared_virtual_memory(kernel: str) -> None:
+def test_shared_virtual_memory(kernel):
     import pyopencl as cl
     import pyopencl.array as cla
     from pyopencl.tools import SVMAllocator
@@ -658,8 +643,7 @@ def test_shared_virtual_memory(kernel: str) -> None:
     device = SHARING[0].handle.cl_device
     if not runs(BY_NAME[kernel], SHARING[0]) or not cl.characterize.has_coarse_grain_buffer_svm(device):
         pytest.skip("no shared virtual memory here")
-    context = cl.Context([device])
-    queue = cl.CommandQueue(context)
+    context, queue = own_queue()
     # Without a queue, it is freed at once: PoCL 3 reads the list of what a queue is to free after the call has ended.
     allocator = SVMAllocator(context, alignment=64)
     host = random(np.empty((40, 40), np.float32))

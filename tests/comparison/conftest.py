@@ -1,10 +1,5 @@
 """Comparisons that several tests look at."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from comparison.runs import HOST, OnDevice
@@ -14,7 +9,7 @@ from gemm.compare import Comparison
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory):
     """The file of a run on the CPU and NumPy."""
     file = tmp_path_factory.mktemp("compare") / "host.json"
     assert main([*HOST, "--sizes", "128,192", "--json", str(file)]) == 0
@@ -22,7 +17,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def with_device(recorded: Path) -> dict[str, Any]:
+def with_device(recorded):
     """The document of a run in which `OnDevice` was a GPU."""
     document = Comparison.load(recorded).document
     found, _ = comparison.all_devices()

@@ -1,12 +1,8 @@
 """How the tests run `gemm bench`, and a peer for them to compare."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from gemm.bench.peers import DevicePeer
 from gemm.bench.peers.base import Unable
@@ -17,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = ["bench", "--compare", "--quick", "--backends", "cpu,numpy", "--peers", "none"]
 
 
-def result_of(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+def result_of(capsys, *argv):
     status = main(argv)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
@@ -28,16 +24,16 @@ class OnDevice(DevicePeer):
 
     name, about, device = "stand-in", "NumPy as a device", Device("opencl", "opencl:7", "x", kind="gpu")
 
-    def send(self, array: np.ndarray) -> Any:
+    def send(self, array):
         return array.copy()
 
-    def multiply(self, a: Any, b: Any, out: Any) -> None:
+    def multiply(self, a, b, out):
         if a.ndim == 3:
             raise Unable("stacks")
         np.matmul(a, b, out=out)
 
-    def finish(self) -> None:
+    def finish(self):
         pass
 
-    def fetch(self, array: Any, out: np.ndarray) -> None:
+    def fetch(self, array, out):
         out[...] = array

@@ -1,13 +1,9 @@
 """`gemm bench --compare` on a terminal: mistakes, tables, curves, thresholds; and the same from pytest-benchmark."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,14 +30,14 @@ from gemm.compare import Comparison
         (["--compare-to", str(ROOT / "README.md"), "--backends", "cpu"], "no JSON"),
     ],
 )
-def test_one_line_and_status_2(capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+def test_one_line_and_status_2(capsys, argv, words):
     status, out, err = result_of(capsys, "bench", *argv)
     assert (status, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
     status, _, err = result_of(capsys, *HOST, "--sizes", "8", "--plots", str(tmp_path / "file" / "plots"))
@@ -49,12 +45,12 @@ def test_a_folder_that_cannot_be_made(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "cannot write to" in err
 
 
-def test_python_api() -> None:
+def test_python_api():
     with pytest.raises(ValueError, match="round"):
         gemm.compare.compare(["round"])
 
 
-def test_tables_and_curves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_curves(capsys):
     status, out, _ = result_of(capsys, *HOST, "--families", "squares,transformer", "--sizes", "8,16")
     assert status == 0
     assert "squares, float32, GFLOP/s" in out
@@ -63,7 +59,7 @@ def test_tables_and_curves(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables.NO_DEVICE in out
 
 
-def test_thresholds(capsys: pytest.CaptureFixture[str], with_device: dict[str, Any]) -> None:
+def test_thresholds(capsys, with_device):
     from gemm.cli.comparing import show
 
     known = [
@@ -76,7 +72,7 @@ def test_thresholds(capsys: pytest.CaptureFixture[str], with_device: dict[str, A
     assert "16, the smallest" in out
 
 
-def test_plot() -> None:
+def test_plot():
     lines = plot.curves({"a": {8: 1.0, 16: 100.0}, "b": {8: 1.0}}, unit="x", height=3)
     assert lines == [
         "     100 │         ●",
@@ -90,7 +86,7 @@ def test_plot() -> None:
     assert len(plot.curves({"a": {8: 1.0}}, unit="x")) > 3
 
 
-def test_suites_run(tmp_path: Path) -> None:
+def test_suites_run(tmp_path):
     """benchmarks/suites by pytest-benchmark: one product, once."""
     pytest.importorskip("pytest_benchmark", reason="it runs the suites")
     file = tmp_path / "benchmark.json"

@@ -1,12 +1,7 @@
 """What has become slower since an earlier comparison, and which files are refused."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,12 +10,12 @@ from gemm.bench import regress, sweep
 from gemm.compare import Comparison
 
 
-def test_verdicts(recorded: Path) -> None:
+def test_verdicts(recorded):
     old = [row | {"samples_s": [x * row["seconds"] for x in (0.98, 0.99, 1.0, 1.01, 1.02)]}  # whatever else ran then
            for row in Comparison.load(recorded).rows]  # fmt: skip
     assert {each.verdict for each in regress.changes(old, old)} == {"same"}
 
-    def scaled(factor: float) -> list[dict[str, Any]]:
+    def scaled(factor):
         return [row | {"seconds": factor * row["seconds"], "samples_s": [factor * x for x in row["samples_s"]]}
                 for row in old]  # fmt: skip
 
@@ -33,7 +28,7 @@ def test_verdicts(recorded: Path) -> None:
     assert regress.changes(old, []) == []
 
 
-def test_samples_that_overlap_tell_nothing() -> None:
+def test_samples_that_overlap_tell_nothing():
     place = dict.fromkeys(regress._KEY, 0) | {"backend": "cpu", "measured": True}
     then = place | {"seconds": 1.0, "samples_s": [0.8, 0.9, 1.0, 1.3, 1.4]}
     now = place | {"seconds": 1.2, "samples_s": [0.9, 1.0, 1.2, 1.3, 1.5]}
@@ -49,8 +44,8 @@ def test_samples_that_overlap_tell_nothing() -> None:
     assert regress.changes([then], [now | {"measured": False}]) == []  # added up of others, and spread by nothing
 
 
-def test_what_other_libraries_changed_by_is_the_machine() -> None:
-    def row(name: str, backend: str, seconds: float, spread: float = 0.01) -> dict[str, Any]:
+def test_what_other_libraries_changed_by_is_the_machine():
+    def row(name, backend, seconds, spread=0.01):
         samples = [seconds * (1 + spread * at) for at in (-2, -1, 0, 1, 2)]
         place = dict.fromkeys(regress._KEY, 0) | {"name": name, "backend": backend, "measured": True}
         return place | {"seconds": seconds, "samples_s": samples}
@@ -70,9 +65,7 @@ def test_what_other_libraries_changed_by_is_the_machine() -> None:
 @pytest.mark.parametrize(
     ("factor", "status", "words"), [(0.01, 1, "measured 3 times"), (99.0, 0, "0 times of 2 slower")]
 )
-def test_injected(
-    capsys: pytest.CaptureFixture[str], recorded: Path, tmp_path: Path, factor: float, status: int, words: str
-) -> None:
+def test_injected(capsys, recorded, tmp_path, factor, status, words):
     """Against a run in which the cpu backend claims to have been a hundred times as fast, or as slow."""
     document = Comparison.load(recorded).document
     for row in sweep.find(document["results"], contestant="cpu:0"):
@@ -95,9 +88,9 @@ def test_injected(
     ],
 )
 def test_other_files_are_refused(
-    capsys: pytest.CaptureFixture[str], recorded: Path, tmp_path: Path,
-    change: Callable[[dict[str, Any]], None], words: str,
-) -> None:  # fmt: skip
+    capsys, recorded, tmp_path,
+    change, words,
+):  # fmt: skip
     document = copy.deepcopy(Comparison.load(recorded).document)
     change(document)
     file = tmp_path / "other.json"

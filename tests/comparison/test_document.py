@@ -1,11 +1,7 @@
 """What a comparison measures and writes: families of products, the document, its CSV file."""
 
-from __future__ import annotations
-
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +14,14 @@ from gemm.cli import main
 from gemm.compare import SCHEMA, Comparison
 
 
-def test_all_have_cases_and_quick_ones_are_fewer() -> None:
+def test_all_have_cases_and_quick_ones_are_fewer():
     for name in families.FAMILIES:
         few, whole = (families.cases([name], quick=quick) for quick in (True, False))
         assert 0 < len(few) < len(whole)
         assert len({case.name for case in whole}) == len(whole)
 
 
-def test_resnet50_has_the_work_that_is_known_of_it() -> None:
+def test_resnet50_has_the_work_that_is_known_of_it():
     """4.1 G multiply-adds an image, with each layer as often as the network has it."""
     shapes = {case.name: case.shape.flops / 2 for case in families.cases(["resnet50"], quick=False)}
     times = {"conv2 1×1, in": 2, "conv2 3×3": 3, "conv2 1×1, out": 4, "conv3 1×1, in": 3, "conv3 3×3": 4,
@@ -34,11 +30,11 @@ def test_resnet50_has_the_work_that_is_known_of_it() -> None:
     assert sum(work * times.get(name, 1) for name, work in shapes.items()) == pytest.approx(4.1e9, rel=0.01)
 
 
-def test_sizes_replace_those_of_squares() -> None:
+def test_sizes_replace_those_of_squares():
     assert [case.shape for case in families.cases(["squares"], quick=True, sizes=[7])] == [Shape(7, 7, 7)]
 
 
-def test_schema(recorded: Path) -> None:
+def test_schema(recorded):
     text = recorded.read_text(encoding="utf-8")
     document = json.loads(text)
     assert list(document) == [
@@ -63,21 +59,21 @@ def test_schema(recorded: Path) -> None:
     assert choice["chosen"][0][0][0] == "cpu:0"
 
 
-def test_round_trip(recorded: Path, tmp_path: Path) -> None:
+def test_round_trip(recorded, tmp_path):
     found = Comparison.load(recorded)
     assert [case.shape for case in found.cases()] == [Shape(128, 128, 128), Shape(192, 192, 192)]
     (tmp_path / "again.json").write_text(json.dumps(found.document), encoding="utf-8")
     assert Comparison.load(tmp_path / "again.json") == found
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv(tmp_path):
     file = tmp_path / "x.csv"
     assert main([*HOST, "--sizes", "8", "--dtype", "float64", "--csv", str(file)]) == 0
     rows = list(csv.DictReader(file.open(encoding="utf-8")))
     assert [(row["contestant"], row["m"]) for row in rows] == [("cpu:0", "8"), ("numpy:0", "8")]
 
 
-def test_devices_are_resident_and_offloaded(with_device: dict[str, Any]) -> None:
+def test_devices_are_resident_and_offloaded(with_device):
     rows = [row for row in with_device["results"] if row["contestant"] == "stand-in on opencl:7"]
     ways = [("host", 1), ("resident", 1), ("once", 1), ("once", 8), ("once", 64)]
     assert [(row["mode"], row["products"]) for row in rows] == 3 * ways  # and not of the stack
@@ -88,7 +84,7 @@ def test_devices_are_resident_and_offloaded(with_device: dict[str, Any]) -> None
     assert all(x["sizes"] == [16, 24, 32] and len(x["verdicts"]) == 3 for x in with_device["thresholds"])
 
 
-def test_what_takes_long_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_added_up(monkeypatch):
     monkeypatch.setattr(sweep, "_SLOW", 1e-9)
     enter = {"x": lambda *product: field._resident(OnDevice(), *product)}
     case = families.Case("squares", "8", Shape(8, 8, 8), "s", 8)
@@ -100,11 +96,11 @@ def test_what_takes_long_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert once[8] == pytest.approx((once[1] + 7 * rows[1]["seconds"]) / 8)
 
 
-def test_failures_are_told_and_absences_are_not_failures() -> None:
-    def fail(*product: Any) -> Any:
+def test_failures_are_told_and_absences_are_not_failures():
+    def fail(*product):
         raise RuntimeError("out of order")
 
-    def miss(*product: Any) -> Any:
+    def miss(*product):
         raise gemm.BackendUnavailable("opencl", "no kernel works")
 
     whole = field.Field({"bad": fail, "away": miss}, {}, {})
@@ -115,7 +111,7 @@ def test_failures_are_told_and_absences_are_not_failures() -> None:
     assert Comparison({"results": [row]}).failures() == ["16 of 32 (batched), bad: out of order"]
 
 
-def test_an_opencl_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_opencl_device(capsys, tmp_path):
     able = next((k for k in gemm.kernels() if k.available and k.backend == "opencl" and not k.untrusted), None)
     if able is None:
         pytest.skip("there is no OpenCL device")

@@ -1,10 +1,6 @@
 """The report is one well-formed page that loads nothing; what a browser makes of it, ci/check_report.py sees."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,29 +16,29 @@ class Elements(HTMLParser):
 
     VOID = frozenset({"meta", "br", "link", "img"})
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open = []
+        self.seen = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.seen.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.seen.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
 @pytest.fixture(autouse=True)
-def matplotlib() -> None:
+def matplotlib():
     pytest.importorskip("matplotlib", reason="it draws the charts")
 
 
-def test_page(with_device: dict[str, Any]) -> None:
+def test_page(with_device):
     text = Comparison(with_device | {"absent": {"torch": "<b>&"}}).page()
     elements = Elements()
     elements.feed(text)
@@ -64,7 +60,7 @@ def test_page(with_device: dict[str, Any]) -> None:
     assert "@import" not in text
 
 
-def test_without_a_device(recorded: Path) -> None:
+def test_without_a_device(recorded):
     text = Comparison.load(recorded)._repr_html_()  # a page's body, for notebooks
     assert tables.NO_DEVICE in text
     assert "There is no GPU on this machine." in text
@@ -72,7 +68,7 @@ def test_without_a_device(recorded: Path) -> None:
     assert "<html" not in text
 
 
-def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files(tmp_path, capsys):
     page, plots = tmp_path / "x.html", tmp_path / "plots"
     argv = [*HOST, "--sizes", "8,16", "--html", str(page), "--plots", str(plots)]
     status, out, _ = result_of(capsys, *argv)
@@ -82,7 +78,7 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "charts in" in out
 
 
-def test_plans_in_notebooks() -> None:
+def test_plans_in_notebooks():
     shown = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")._repr_html_()
     assert shown.startswith("<pre>")
     assert "chosen: " in shown

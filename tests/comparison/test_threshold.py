@@ -1,7 +1,5 @@
 """From which size on a device is ahead: verdicts on noisy series."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from gemm.bench.threshold import Threshold, quartiles, ratios, threshold, verdict
 
 
-def points(*speeds: float, noise: float = 0.0) -> list[tuple[int, list[float]]]:
+def points(*speeds, noise=0.0):
     """A series of doubling sizes with these ratios, each of nine noisy rounds."""
     rng = random.Random(5)
     return [(64 << at, [speed * (1 + rng.uniform(-noise, noise)) for _ in range(9)]) for at, speed in enumerate(speeds)]
@@ -32,12 +30,12 @@ def points(*speeds: float, noise: float = 0.0) -> list[tuple[int, list[float]]]:
         ((), 0.0, Threshold(None, None)),
     ],
 )
-def test_series(speeds: tuple[float, ...], noise: float, found: Threshold) -> None:
+def test_series(speeds, noise, found):
     assert threshold(points(*speeds, noise=noise)) == found
     assert threshold(reversed(points(*speeds, noise=noise))) == found
 
 
-def test_verdicts_are_beyond_the_quartiles() -> None:
+def test_verdicts_are_beyond_the_quartiles():
     assert verdict([1.1, 1.2, 1.3]) == "ahead"
     assert verdict([0.9, 1.2, 1.3, 1.4, 1.5]) == "ahead"  # one bad round
     assert verdict([0.9, 0.9, 1.3, 1.4]) == "even"
@@ -45,6 +43,6 @@ def test_verdicts_are_beyond_the_quartiles() -> None:
     assert quartiles([2.0]) == (2.0, 2.0, 2.0)
 
 
-def test_ratios_are_those_of_rounds() -> None:
+def test_ratios_are_those_of_rounds():
     assert ratios([2.0, 4.0], [1.0, 2.0]) == [2.0, 2.0]
     assert ratios([3.0, 1.0, 2.0], [1.0]) == [2.0]

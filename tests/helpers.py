@@ -1,0 +1,70 @@
+"""What tests of many modules do alike: random operands, threads, interpreters of their own, and emulated GPUs."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cuda_machine
+import numpy as np
+import pytest
+
+from gemm.backends.cuda import api, compiler
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def rand(*shape, dtype="float32", seed=0):
+    """Standard normal numbers."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def at_once(work, arguments):
+    """work(x) of each of `arguments`, in so many threads; raises what one of them raises."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(work, arguments))
+
+
+def run(*command, timeout=300, cwd=None, **environment):
+    """What `command` prints, in either stream; Python, which imports this checkout, runs it, and it must end well.
+
+    Where its first words are "skip: ", the test is skipped, for the reason that follows.
+    """
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    given = {name: str(value) for name, value in environment.items()}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env={**os.environ, "PYTHONPATH": paths, **given}, cwd=cwd,
+        timeout=timeout, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    if done.stdout.startswith("skip: "):
+        pytest.skip(done.stdout[6:].strip())
+    return done.stdout + done.stderr
+
+
+def python(code, *arguments, prelude="", **options):
+    """What `prelude` and `code` print in a new interpreter: see `run`."""
+    return run("-c", prelude + textwrap.dedent(code), *arguments, **options)
+
+
+def machine(capability="9.0", **settings):
+    """The variables by which a process finds an emulated GPU; skips the test where it is not built."""
+    try:
+        return cuda_machine.environment(capability, **settings)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+
+
+def emulate(monkeypatch, capability="9.0", **settings):
+    """Let this process find an emulated GPU, until `forget_drivers`."""
+    for name, value in machine(capability, **settings).items():
+        monkeypatch.setenv(name, value)
+    forget_drivers()
+
+
+def forget_drivers(*more):
+    """CUDA's driver and compilers, and whatever else is cached, are looked for anew."""
+    for cached in (api.cuda, compiler.compilers, compiler.compiler, *more):
+        cached.cache_clear()
