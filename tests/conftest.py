@@ -12,11 +12,9 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import hypothesis
@@ -39,9 +37,9 @@ import gemm
 from gemm.backends import registry
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.backends.cuda.launch import Launcher
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
 from gemm.core import disk_cache
-from gemm.core.problem import EXTRA, NARROW, Device
+from gemm.core.problem import EXTRA, NARROW
 from gemm.extras.batching import Batch
 from gemm.select.candidates import unavailable
 
@@ -49,7 +47,7 @@ if importlib.util.find_spec("ml_dtypes"):
     import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     group = parser.getgroup("gemm")
     group.addoption(
         "--require",
@@ -76,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     emulated = config.getoption("--cuda-machine")
     if emulated:
         os.environ.update(cuda_machine.environment(emulated))
@@ -94,11 +92,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(KernelReport(config), "gemm-kernel-report")
 
 
-def _required(config: pytest.Config) -> set[str]:
+def _required(config):
     return set(filter(None, config.getoption("--require").split(",")))
 
 
-def _effort(config: pytest.Config) -> int:
+def _effort(config):
     asked = os.environ.get("GEMM_TEST_EFFORT", "")
     if config.getoption("--full") or asked == "full":
         return FULL
@@ -137,20 +135,20 @@ REFERENCE = (
 """What kernels of every dtype are tested with."""
 
 
-def sibling(row: Kernel) -> bool:
+def sibling(row):
     """Whether an earlier row has `row`'s source and form, so that they differ in parameters (OpenCL: or types) only."""
 
-    def form(other: Kernel) -> tuple[object, ...]:
+    def form(other):
         types = (other.dtype, other.inputs) if other.backend == "cuda" else ()
         return other.source, other.params.get("DIRECT", 0), other.params.get("A_TURNED", 0), *types
 
     return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
 
 
-def _kin(row: Kernel) -> int:
+def _kin(row):
     """How many earlier CUDA rows have `row`'s source and form, the first row of each type counted."""
 
-    def form(other: Kernel) -> tuple[object, ...]:
+    def form(other):
         return other.source, other.params.get("A_TURNED", 0), bool(other.params.get("pointers"))
 
     if row.backend != "cuda":
@@ -163,7 +161,7 @@ EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive", "sgemm_cuda_tile",
 """Kernels that are always tested in every way: ones with padded or packed operands, and ones that read any strides."""
 
 
-def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
+def _variants(row, dtype, *, every):
     """The ways to test `row` with."""
     backend = row.backend
     if backend == "opencl":
@@ -181,7 +179,7 @@ def _variants(row: Kernel, dtype: str, *, every: bool) -> list[str]:
             *(["apart"] if row.params.get("pointers") else [])]  # fmt: skip
 
 
-def _imports(name: str) -> bool:
+def _imports(name):
     try:
         __import__(name)
     except Exception:  # a broken installation of a library we only borrow is as good as none
@@ -189,7 +187,7 @@ def _imports(name: str) -> bool:
     return True
 
 
-def _specs(*, every: bool) -> list[tuple[Spec, str]]:
+def _specs(*, every):
     """Catalog rows on every device that can run them, with their test ids; `every`: siblings, too."""
     found = []
     for status in gemm.kernels():
@@ -216,7 +214,7 @@ NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero", "published_bit
 """Checks of numbers that only the result's type has."""
 
 
-def _applies(check: str, spec: Spec) -> bool:
+def _applies(check, spec):
     """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
     row = BY_NAME[spec.kernel]
     if (spec.variant and check in HOST_ONLY) or (spec.inputs and check == "far_strides"):
@@ -245,12 +243,12 @@ def _applies(check: str, spec: Spec) -> bool:
     return not unavailable(row, _device(spec), reproducible=True)
 
 
-def _device(spec: Spec) -> Any:
+def _device(spec):
     devices = registry.backend(BY_NAME[spec.kernel].backend).devices()
     return next(device for device in devices if device.key == spec.device)
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc):
     if {"subject", "check"} <= set(metafunc.fixturenames):
         every = metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL
         siblings = set(filter(None, metafunc.config.getoption("--siblings").split(",")))
@@ -264,20 +262,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest) -> Subject:
+def subject(request):
     """The kernel of the test's parameter, reached through `gemm.gemm`; skips, or fails if required, when absent."""
-    spec: Spec = request.param
+    spec = request.param
     if spec.device is None:
         _absent(spec.kernel, request.config)
     return make_subject(spec, request.config)
 
 
-def make_subject(spec: Spec, config: pytest.Config) -> Subject:
+def make_subject(spec, config):
     row = BY_NAME[spec.kernel]
     dtype = np.dtype("u" * (spec.variant == "unsigned") + spec.dtype)
     options = {"kernel": row.name, "backend": spec.device, "precision": row.precision}
 
-    def call(*operands: Any, **more: Any) -> Any:
+    def call(*operands, **more):
         return gemm.gemm(*operands, **options, **more)
 
     if spec.variant == "pyopencl":
@@ -310,7 +308,7 @@ def make_subject(spec: Spec, config: pytest.Config) -> Subject:
     )  # fmt: skip
 
 
-def _absent(kernel: str, config: pytest.Config) -> None:
+def _absent(kernel, config):
     status = next(status for status in gemm.kernels() if status.name == kernel)
     required = _required(config)
     gone = gemm.backends()[status.backend]
@@ -322,20 +320,18 @@ def _absent(kernel: str, config: pytest.Config) -> None:
 class KernelReport:
     """Counts the outcomes of each kernel's tests; xdist's workers send theirs to the controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._file: Path | None = config.getoption("--kernel-report")
+    def __init__(self, config):
+        self._file = config.getoption("--kernel-report")
         self._worker = hasattr(config, "workerinput")
-        self._counts: dict[str, dict[str, Any]] = defaultdict(
-            lambda: {"passed": 0, "failed": 0, "skipped": 0, "reason": ""}
-        )
+        self._counts = defaultdict(lambda: {"passed": 0, "failed": 0, "skipped": 0, "reason": ""})
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_runtest_setup(self, item):
         spec = getattr(item, "callspec", None) and item.callspec.params.get("subject")
         if isinstance(spec, Spec):
             item.user_properties.append(("kernel", spec.kernel))
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         kernel = dict(report.user_properties).get("kernel")
         if kernel is None or (report.when != "call" and report.outcome == "passed"):
             return
@@ -344,7 +340,7 @@ class KernelReport:
         if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
             counts["reason"] = report.longrepr[2].removeprefix("Skipped: ")
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self):
         if self._file is not None and not self._worker:
             order = [row.name for row in KERNELS]
             counts = {name: self._counts[name] for name in order if name in self._counts}
@@ -352,7 +348,7 @@ class KernelReport:
 
 
 @pytest.fixture(params=["late", "early"])
-def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def emulated_gpu(request, monkeypatch):
     """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
     emulate(monkeypatch, ASYNC=request.param)
     yield CudaBackend().devices()[0]
@@ -360,7 +356,7 @@ def emulated_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache_folder(tmp_path, monkeypatch):
     """The package's cache, which is empty."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     disk_cache.cache_dir.cache_clear()
@@ -369,17 +365,17 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 @pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def waited(monkeypatch):
     """How many products waited, flush by flush."""
-    counts: list[int] = []
+    counts = []
     real, at_once = Batch.deliver, Batch.at_once
 
-    def deliver(self: Batch) -> None:
+    def deliver(self):
         if len(self):
             counts.append(len(self))
         real(self)
 
-    def counted(self: Batch, key: object, scales: Any, count: int, columns: Any) -> Any:
+    def counted(self, key, scales, count, columns):
         results = at_once(self, key, scales, count, columns)
         counts.extend([count] * (results is not None))
         return results

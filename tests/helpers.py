@@ -30,12 +30,13 @@ def at_once(work, arguments):
 def run(*command, timeout=300, cwd=None, **environment):
     """What `command` prints, in either stream; Python, which imports this checkout, runs it, and it must end well.
 
-    Where its first words are "skip: ", the test is skipped, for the reason that follows.
+    A variable of the environment that is None is not there. Where the first words are "skip: ", the test is skipped,
+    for the reason that follows.
     """
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    given = {name: str(value) for name, value in environment.items()}
+    given = {**os.environ, "PYTHONPATH": paths, **environment}
     done = subprocess.run(
-        [sys.executable, *map(str, command)], env={**os.environ, "PYTHONPATH": paths, **given}, cwd=cwd,
+        [sys.executable, *map(str, command)], env={name: str(x) for name, x in given.items() if x is not None}, cwd=cwd,
         timeout=timeout, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -68,3 +69,22 @@ def forget_drivers(*more):
     """CUDA's driver and compilers, and whatever else is cached, are looked for anew."""
     for cached in (api.cuda, compiler.compilers, compiler.compiler, *more):
         cached.cache_clear()
+
+
+def products(m, n, k):
+    """{what is special: (operands, options)} of products that backends may cut."""
+    a, b, c = rand(m, k), rand(k, n), rand(m, n)
+    return {
+        "plain": ((a, b), {"out": np.full((m, n), np.nan, "f")}),
+        "float64": ((a.astype("d"), rand(k, n, dtype="d")), {"alpha": 1.5}),
+        "transposed": ((a.T.copy(), b.T.copy()), {"trans_a": True, "trans_b": True}),
+        "columns": ((a, b), {"out": np.empty((n, m), "f").T}),
+        "strided": ((rand(2 * m, k)[::-2], rand(k, 2 * n)[:, ::-2]), {}),
+        "beta": ((a, b, c), {"alpha": 2.0, "beta": -0.5}),
+        "broadcast c": ((a, b, c[0]), {"beta": 2.0}),
+        "batch": ((rand(90, 40, 50), rand(90, 50, 60)), {"out": np.empty((90, 40, 60), "f")}),
+        "two batch axes": ((rand(3, 30, 40, 50), rand(50, 60), rand(30, 40, 60)), {"beta": 1.0, "bias": rand(40, 1)}),
+        "a stack of large ones": ((rand(2, m, k), b), {}),
+        "row bias": ((a, b), {"bias": c[0], "activation": "relu"}),
+        "column bias": ((a, b), {"bias": c[:, :1]}),
+    }

@@ -4,40 +4,33 @@ It stands for libcuda where products of host operands are tested without a GPU: 
 waits for it, or by chance earlier, so that a forgotten wait shows as a wrong result. Memory is the process's own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gemm.core.errors import KernelFailed
 
-Work = Callable[[], bool]
-"""Something on a stream; False while it waits for an event."""
-
 
 class LazyCuda:
     """The functions that staging calls. `faults`: {function: the number of the call that fails, from 1}."""
 
-    def __init__(self, seed: int = 0, memory: int = 1 << 40, **faults: int) -> None:
+    def __init__(self, seed=0, memory=1 << 40, **faults):
         self.random = random.Random(seed)
-        self.streams: dict[int, deque[Work]] = {}
-        self.recorded: dict[int, tuple[int, bool]] = {}  # event: its latest record's number, whether that happened
-        self.blocks: dict[int, np.ndarray] = {}
-        self.pinned: set[int] = set()
+        self.streams = {}
+        self.recorded = {}  # event: its latest record's number, whether that happened
+        self.blocks = {}
+        self.pinned = set()
         self.left, self.faults, self.calls = memory, faults, dict.fromkeys(faults, 0)
         self.sent = self.fetched = 0
         self._next = 1 << 16
 
-    def _number(self) -> int:
+    def _number(self):
         self._next += 8
         return self._next
 
-    def _called(self, name: str) -> None:
+    def _called(self, name):
         if name in self.faults:
             self.calls[name] += 1
             if self.calls[name] == self.faults[name]:
@@ -46,30 +39,30 @@ class LazyCuda:
 
     # Streams and events.
 
-    def cuStreamCreate(self, flags: int) -> int:
+    def cuStreamCreate(self, flags):
         assert flags == 1
         stream = self._number()
         self.streams[stream] = deque()
         return stream
 
-    def cuStreamDestroy(self, stream: int) -> None:
+    def cuStreamDestroy(self, stream):
         self.drain()
         del self.streams[stream]
 
-    def cuEventCreate(self, flags: int) -> int:
+    def cuEventCreate(self, flags):
         assert flags == 2
         event = self._number()
         self.recorded[event] = (0, True)
         return event
 
-    def cuEventDestroy(self, event: int) -> None:
+    def cuEventDestroy(self, event):
         del self.recorded[event]
 
-    def cuEventRecord(self, event: int, stream: int) -> None:
+    def cuEventRecord(self, event, stream):
         number = self.recorded[event][0] + 1
         self.recorded[event] = (number, False)
 
-        def record() -> bool:
+        def record():
             if self.recorded[event][0] == number:
                 self.recorded[event] = (number, True)
             self.happened.add((event, number))
@@ -78,29 +71,29 @@ class LazyCuda:
         self.streams[stream].append(record)
 
     @property
-    def happened(self) -> set[tuple[int, int]]:
+    def happened(self):
         return self.__dict__.setdefault("_happened", set())
 
-    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+    def cuStreamWaitEvent(self, stream, event, flags):
         number = self.recorded[event][0]
         self.streams[stream].append(lambda: number == 0 or (event, number) in self.happened)
 
-    def cuEventQuery(self, event: int) -> bool:
+    def cuEventQuery(self, event):
         for _ in range(self.random.randrange(4)):
             self.step()
         return self.recorded[event][1]
 
-    def cuEventSynchronize(self, event: int) -> None:
+    def cuEventSynchronize(self, event):
         self._called("cuEventSynchronize")
         while not self.recorded[event][1]:
             assert self.step(), "waits for ever"
 
-    def cuStreamSynchronize(self, stream: int) -> None:
+    def cuStreamSynchronize(self, stream):
         self._called("cuStreamSynchronize")
         while self.streams[stream]:
             assert self.step(), "waits for ever"
 
-    def step(self) -> bool:
+    def step(self):
         """Do one thing that any stream may do now."""
         order = [stream for stream, work in self.streams.items() if work]
         self.random.shuffle(order)
@@ -110,16 +103,16 @@ class LazyCuda:
                 return True
         return False
 
-    def drain(self) -> None:
+    def drain(self):
         """Do all that is left."""
         while self.step():
             pass
         assert not any(self.streams.values()), "waits for ever"
 
-    def enqueue(self, stream: int, work: Callable[[], None]) -> None:
+    def enqueue(self, stream, work):
         """`work` in order on `stream`."""
 
-        def run() -> bool:
+        def run():
             work()
             return True
 
@@ -127,7 +120,7 @@ class LazyCuda:
 
     # Memory.
 
-    def allocate(self, size: int, stream: int) -> int:
+    def allocate(self, size, stream):
         """As a Gpu's."""
         self._called("cuMemAlloc")
         if size > self.left:
@@ -138,32 +131,32 @@ class LazyCuda:
         self.left -= size
         return address
 
-    def free(self, address: int, stream: int) -> None:
+    def free(self, address, stream):
         self.left += self.blocks[address].nbytes - 256
         self.enqueue(stream, lambda: self.blocks.pop(address).fill(0xDD))
 
-    def cuMemHostAlloc(self, size: int, flags: int) -> int:
+    def cuMemHostAlloc(self, size, flags):
         self._called("cuMemHostAlloc")
         block = np.full(size, 0xCC, np.uint8)
         self.blocks[block.ctypes.data] = block
         self.pinned.add(block.ctypes.data)
         return block.ctypes.data
 
-    def cuMemFreeHost(self, address: int) -> None:
+    def cuMemFreeHost(self, address):
         self.pinned.remove(address)
         del self.blocks[address]
 
-    def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: int) -> None:
+    def cuMemcpyHtoDAsync(self, to, source, size, stream):
         self._called("cuMemcpyHtoDAsync")
         self.sent += size
         self.enqueue(stream, lambda: _move(to, source, size))
 
-    def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, stream: int) -> None:
+    def cuMemcpyDtoHAsync(self, to, source, size, stream):
         self._called("cuMemcpyDtoHAsync")
         self.fetched += size
         self.enqueue(stream, lambda: _move(to, source, size))
 
-    def cuMemcpy2DAsync(self, address: int, stream: int) -> None:
+    def cuMemcpy2DAsync(self, address, stream):
         from gemm.backends.cuda.transfer import Rows2D
 
         rows = Rows2D.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(Rows2D)))
@@ -175,14 +168,14 @@ class LazyCuda:
         else:
             self.fetched += rows.width * rows.rows
 
-        def work() -> None:
+        def work():
             for row in range(rows.rows):
                 _move(target + row * rows.to_pitch, source + row * rows.from_pitch, rows.width)
 
         self.enqueue(stream, work)
 
 
-def _move(to: int, source: int, size: int) -> None:
+def _move(to, source, size):
     ctypes.memmove(to, source, size)
 
 
@@ -191,32 +184,30 @@ class LazyGpu:
 
     ordinal, units = 0, 132
 
-    def __init__(self, driver: LazyCuda) -> None:
+    def __init__(self, driver):
         self.driver = driver
         self.allocate, self.free = driver.allocate, driver.free
         self.facts = {"clock_khz": 1980000}
-        self.launched: list[tuple[int, ...]] = []
+        self.launched = []
         self.computed = 0
 
-    def enqueue(
-        self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, stream: int, *, bias: Any = None
-    ) -> None:
+    def enqueue(self, a, b, c, out, alpha, beta, stream, *, bias=None):
         """out = alpha·a·b + beta·c + bias on `stream`."""
         self.driver._called("cuLaunchKernel")
         self.launched.append((*out.shape, a.shape[-1]))
 
-        def work() -> None:
+        def work():
             x, y, z, w, added = (None if view is None else _array(view) for view in (a, b, c, out, bias))
             total = alpha * (x @ y) if z is None else alpha * (x @ y) + beta * z
             if added is not None:
                 total += added
-            w[...] = total  # type: ignore[index]
+            w[...] = total
             self.computed += 1
 
         self.driver.enqueue(stream, work)
 
 
-def _array(view: Any) -> np.ndarray:
+def _array(view):
     if not view.size:
         return np.zeros(view.shape, view.dtype)
     low = sum(min(0, (n - 1) * step) for n, step in zip(view.shape, view.strides, strict=True))

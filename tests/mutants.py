@@ -25,7 +25,6 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -52,12 +51,12 @@ class Mutant(NamedTuple):
     options: tuple[str, ...] = ()
     survives: str = ""
 
-    def planted(self, text: str) -> str:
+    def planted(self, text):
         assert text.count(self.old) == 1, f"{self.file}: {self.old!r} is there {text.count(self.old)} times"
         return text.replace(self.old, self.new)
 
 
-def _read() -> tuple[Mutant, ...]:
+def _read():
     entries = json.loads((ROOT / "tests/mutants.json").read_text(encoding="utf-8"))
     return tuple(Mutant(**{**entry, "options": tuple(entry.get("options", ()))}) for entry in entries)
 
@@ -69,7 +68,7 @@ LIBRARIES = "_cpu", "_memo", "_cuda"
 class Copy:
     """A copy of the checkout, in which everything is compiled and faults are planted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.root = folder
         git = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(git, cwd=ROOT, check=True, capture_output=True).stdout.decode().split("\0")
@@ -87,19 +86,19 @@ class Copy:
             self._link(library)
         self._load()
 
-    def run(self, *command: str, limit: float = 1800) -> subprocess.CompletedProcess[str]:
+    def run(self, *command, limit=1800):
         return subprocess.run(
             command, cwd=self.root, env=self.environment, text=True, timeout=limit, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    def _must(self, *command: str) -> str:
+    def _must(self, *command):
         done = self.run(*command)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout[-2000:]}")
         return done.stdout
 
-    def _parts(self) -> dict[str, list[str]]:
+    def _parts(self):
         """The sources of each of LIBRARIES."""
         words = "import build, json; print(json.dumps({x.name: x.sources for x in build.extensions()}))"
         python = {
@@ -109,17 +108,17 @@ class Copy:
         sources = [path.relative_to(self.objects).with_suffix(".c").as_posix() for path in self.objects.rglob("*.o")]
         return {"_cpu": [x for x in sources if not x.startswith("csrc/python/")], **python}
 
-    def _load(self) -> None:
+    def _load(self):
         """See that Python loads the libraries that lie in the copy."""
         words = "; ".join(f"import gemm.{name}; print(gemm.{name}.__file__)" for name in LIBRARIES)
         printed = self._must(sys.executable, "-c", words).split()
         assert [*map(Path, printed)] == [self._library(name) for name in LIBRARIES], printed
 
-    def _library(self, name: str) -> Path:
+    def _library(self, name):
         return self.root / "gemm" / f"{name}.abi3.so"
 
     @contextmanager
-    def planted(self, mutant: Mutant) -> Iterator[None]:
+    def planted(self, mutant):
         """`mutant` in the source, and in what is compiled from it."""
         path = self.root / mutant.file
         sound = path.read_text(encoding="utf-8")
@@ -138,7 +137,7 @@ class Copy:
                 library.unlink()  # a process may have it mapped
                 library.write_bytes(data)
 
-    def _compile(self, mutant: Mutant) -> None:
+    def _compile(self, mutant):
         """Compile the sources that the fault shows in, and link them with the others' objects."""
         if mutant.file.startswith("csrc/cblas/"):
             self._must(sys.executable, "-c",
@@ -155,7 +154,7 @@ class Copy:
             if changed & {*parts}:
                 self._link(library, changed)
 
-    def _link(self, library: str, changed: Collection[str] = ()) -> None:
+    def _link(self, library, changed=()):
         """Link `library` anew, of the objects that are there and of what `changed` compiles to."""
         # csrc/ has a complex.h, which NumPy must not find.
         includes = [sysconfig.get_path("include"), "csrc" if library == "_cpu" else numpy.get_include()]
@@ -172,9 +171,9 @@ class Copy:
         target.unlink()
         self._must(compiler, "-shared", "-pthread", "-Wl,-Bsymbolic", *objects, "-o", str(target), "-lm")
 
-    def sound(self, mutants: Collection[Mutant]) -> str:
+    def sound(self, mutants):
         """What fails of the tests of `mutants` while none is planted; "": nothing."""
-        by_options: dict[tuple[str, ...], dict[str, None]] = {}
+        by_options = {}
         for mutant in mutants:
             by_options.setdefault(mutant.options, {})[mutant.test] = None
         for options, tests in by_options.items():
@@ -183,7 +182,7 @@ class Copy:
                 return done.stdout[-3000:]
         return ""
 
-    def fate(self, mutant: Mutant) -> str:
+    def fate(self, mutant):
         """What the test says of the planted fault: "killed" by an assertion, "survived", or else."""
         report = self.root / "report.xml"
         report.unlink(missing_ok=True)
@@ -210,7 +209,7 @@ class Copy:
         return "killed" if by_assertion else f"failed otherwise: {message[:200]}"
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description="Plant faults one by one in a copy of the checkout; see who notices.")
     parser.add_argument("areas", nargs="*", help="only these areas, or numbers; default: all")
     parser.add_argument("--sample", type=int, metavar="N", help="N of them, by chance")
@@ -226,7 +225,7 @@ def main() -> int:
         for i, mutant in chosen:
             print(f"{i:3} {mutant.area:10} {mutant.file}: {mutant.old!r} -> {mutant.new!r} ({mutant.test})")
         return 0
-    table: dict[str, Counter[str]] = {}
+    table = {}
     with tempfile.TemporaryDirectory() as work:
         start = time.monotonic()
         copy = Copy(given.folder or Path(work))

@@ -1,20 +1,17 @@
 """The Python sessions of Markdown pages, run as doctests."""
 
-from __future__ import annotations
-
 import doctest
 import re
-from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def session(page: Path) -> str:
+def session(page):
     """Its Python blocks, those with prompts, as one."""
     return "\n".join(block for block in _BLOCK.findall(page.read_text(encoding="utf-8")) if block.startswith(">>> "))
 
 
-def run(text: str, name: str) -> int:
+def run(text, name):
     """How many examples ran; fails if one prints anything else than what it shows."""
     test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
     result = doctest.DocTestRunner().run(test)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import helpers
 import pytest
 
 from gemm.catalog import KERNELS
@@ -101,6 +102,4 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_docs_are_those_of_the_record():
-    done = subprocess.run([sys.executable, str(ROOT / "docs/make_adreno_table.py"), "--check"],
-                          capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    helpers.run(ROOT / "docs/make_adreno_table.py", "--check")

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import helpers
 import pytest
+from helpers import ROOT, python
 
 import gemm
 from gemm.extras import libgemm
 
-ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "c_programs"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="libgemm is built by compilers with GCC's options")
@@ -37,11 +38,11 @@ blas.gemm_set_num_threads(5)
 import gemm
 gemm.set_num_threads(3)
 print(blas.gemm_get_num_threads(), gemm.get_num_threads())"""
-    assert run(sys.executable, "-c", script, GEMM_NUM_THREADS="1").stdout == "5 3\n"
+    assert python(script, GEMM_NUM_THREADS=1) == "5 3\n"
 
 
 def test_where_the_library_is(monkeypatch, tmp_path):
-    words = run(sys.executable, "-m", "gemm", "info", "--cc").stdout.split()
+    words = helpers.run("-m", "gemm", "info", "--cc").split()
     assert words == libgemm.compiler_words().split()
     assert Path(gemm.get_include(), "gemm_cblas.h").is_file()
     monkeypatch.setattr(libgemm, "_FOLDER", tmp_path)
@@ -61,7 +62,7 @@ def cc():
 def prefix(cc, tmp_path_factory):
     """What `python build.py --library` makes, by an interpreter without packages; -O0 is sooner done."""
     folder = tmp_path_factory.mktemp("library")
-    run(sys.executable, "-S", ROOT / "build.py", "--library", folder, CFLAGS="-O0")
+    helpers.run("-S", ROOT / "build.py", "--library", folder, CFLAGS="-O0")
     return folder
 
 

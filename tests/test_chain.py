@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers import rand
 from oracle import check_same_bits, ordered
 
 import gemm
@@ -11,10 +12,6 @@ from gemm.catalog import KERNELS
 from gemm.dask.ordered_sum import go_on, scale
 from gemm.select import probe
 from gemm.select.candidates import unavailable
-
-
-def random(*shape, dtype):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
 def targets():
@@ -39,7 +36,7 @@ def pieced(a, b, cuts, target="cpu"):
 )
 def test_pieces_have_the_bits_of_the_whole(shape, dtype):
     m, k, n = shape
-    a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype)
+    a, b = rand(m, k, dtype=dtype), rand(k, n, dtype=dtype)
     expected = ordered(a, b)
     for x in (a, np.asfortranarray(a)):
         for y in (b, np.asfortranarray(b)):
@@ -49,9 +46,9 @@ def test_pieces_have_the_bits_of_the_whole(shape, dtype):
 
 
 def test_stacks_and_threads():
-    a, b = random(5, 40, 300, dtype="float32"), random(300, 400, dtype="float32")
+    a, b = rand(5, 40, 300, dtype="float32"), rand(300, 400, dtype="float32")
     check_same_bits(pieced(a, b, (100, 200)), gemm.gemm(a, b, reproducible=True))
-    a, b = random(900, 800, dtype="float32"), random(800, 700, dtype="float32")
+    a, b = rand(900, 800, dtype="float32"), rand(800, 700, dtype="float32")
     whole = gemm.gemm(a, b, reproducible=True)
     for count in (1, 2, 3):
         gemm.set_num_threads(count)
@@ -71,8 +68,8 @@ def test_a_sum_that_underflowed_stays_negative():
 @pytest.mark.parametrize("beta", [0, 1, -1.7])
 @pytest.mark.parametrize("shape", [(20, 30), (2, 20, 30), (30,)])
 def test_scaled_as_the_chain_ends(shape, alpha, beta):
-    a, b = random(*shape[:-1], 50, dtype="float32"), random(50, 30, dtype="float32")
-    c = random(*shape, dtype="float32")
+    a, b = rand(*shape[:-1], 50, dtype="float32"), rand(50, 30, dtype="float32")
+    c = rand(*shape, dtype="float32")
     sums = gemm.gemm(a, b, reproducible=True)
     before = sums.copy()
     found = scale(sums, c if beta else None, alpha, beta)

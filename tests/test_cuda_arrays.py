@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import rand
 
 from gemm.backends.cuda import arrays, dlpack
 from gemm.core.errors import BackendUnavailable
@@ -51,10 +52,6 @@ def raising(error):
     return function
 
 
-def rand(shape, dtype="float32"):
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
-
-
 @pytest.fixture
 def driver(monkeypatch):
     """The calls that a driver has got from arrays."""
@@ -74,6 +71,10 @@ def driver(monkeypatch):
 # The CUDA Array Interface.
 
 
+def seen(array, name="a"):
+    return arrays.view(array, name, devices)
+
+
 def interface(**changes):
     fields = {"shape": (3, 4), "typestr": "<f4", "data": (1024, False), "strides": None, "version": 3}
     return SimpleNamespace(__cuda_array_interface__={**fields, **changes})
@@ -82,15 +83,15 @@ def interface(**changes):
 def test_interface(monkeypatch):
     monkeypatch.setattr(arrays, "_ordinal", lambda address: 1)
     array = interface()
-    view = arrays.view(array, "a", devices)
+    view = seen(array)
     assert (view.owner, view.data, view.offset, view.device) == (array, 1024, 0, DEVICES[1])
     assert (view.shape, view.strides, view.dtype, view.queue) == ((3, 4), (16, 4), np.float32, None)
     for stream in (1, 2, 123456, None):
-        found = arrays.view(interface(stream=stream, strides=(4, -12)), "a", devices)
+        found = seen(interface(stream=stream, strides=(4, -12)))
         assert (found.queue, found.strides) == (stream, (4, -12))
-    nothing = arrays.view(interface(shape=(0, 4), data=(0, False)), "a", devices)
+    nothing = seen(interface(shape=(0, 4), data=(0, False)))
     assert nothing.size == 0
-    frozen = arrays.view(interface(data=(1024, True)), "a", devices)
+    frozen = seen(interface(data=(1024, True)))
     assert frozen.readonly
 
 
@@ -109,20 +110,7 @@ def test_interface(monkeypatch):
 def test_interface_refuses(changes, said, monkeypatch):
     monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
     with pytest.raises(TypeError, match=said):
-        arrays.view(interface(**changes), "b", devices)
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_interface_of_narrow_types(name, monkeypatch):
-    """Their typestr is that of bytes without a meaning; the array's own dtype tells."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
-    dtype = np.dtype(getattr(ml_dtypes, name))
-    array = interface(typestr=f"|V{dtype.itemsize}")
-    array.dtype = dtype
-    view = arrays.view(array, "a", devices)
-    assert view.dtype == dtype
-    assert view.strides == (4 * dtype.itemsize, dtype.itemsize)
+        seen(interface(**changes), "b")
 
 
 def test_without_a_backend_the_cause_is_told():
@@ -132,7 +120,7 @@ def test_without_a_backend_the_cause_is_told():
 
 
 def test_host_arrays_are_not_ours():
-    for array in (rand((2, 2)), [[1.0]], 3.0, memoryview(b"abc"), None):
+    for array in (rand(2, 2), [[1.0]], 3.0, memoryview(b"abc"), None):
         assert arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
 
 
@@ -159,10 +147,10 @@ class Exporter:
 
 @pytest.mark.parametrize(("newest", "old"), [(None, False), (None, True), ((1, 0), False), ((1, 3), False)])
 def test_dlpack_keeps_the_memory(newest, old):
-    array = rand((2, 3, 4), "float64")
+    array = rand(2, 3, 4, dtype="float64")
     references, kept = sys.getrefcount(array), len(dlpack._exported)
     exporter = Exporter(array, newest=newest, old=old)
-    view = arrays.view(exporter, "a", devices)
+    view = seen(exporter)
     assert view.owner.array is exporter
     assert (view.data + view.offset, view.shape, view.strides) == (array.ctypes.data, array.shape, array.strides)
     assert (view.dtype, view.device, view.queue, view.readonly) == (array.dtype, DEVICES[1], 1, False)
@@ -181,29 +169,30 @@ def test_dlpack_types(name):
     if itemsize:
         pytest.importorskip("ml_dtypes")
     array = np.zeros((3, 4), f"u{itemsize}" if itemsize else name)
-    view = arrays.view(Exporter(array, dtype=name, newest=(1, 0)), "a", devices)
+    view = seen(Exporter(array, dtype=name, newest=(1, 0)))
     assert view.dtype.name == name
     assert view.strides == array.strides
 
 
-def test_dlpack_refuses_what_it_does_not_know():
-    for code, major, said in ((7, 1, "a: DLPack type 7 of 32 bits"), (2, 2, r"a: DLPack version 2\.0 is not known")):
-        exporter = Exporter(rand((2, 2)), newest=(1, 0))
-        capsule = exporter.__dlpack__()
-        managed = dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned"))
-        managed.tensor.code, managed.major = code, major
-        exporter.__dlpack__ = lambda capsule=capsule, **_: capsule
-        with pytest.raises(TypeError, match=said):
-            arrays.view(exporter, "a", devices)
-
-
-def test_dlpack_readonly():
-    exporter = Exporter(rand((2, 2)), newest=(1, 0))
+def changed(**fields):
+    """An exporter whose capsule says other things."""
+    exporter = Exporter(rand(2, 2), newest=(1, 0))
     capsule = exporter.__dlpack__()
-    dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned")).flags = 1
+    managed = dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned"))
+    for name, value in fields.items():
+        setattr(managed.tensor if name == "code" else managed, name, value)
     exporter.__dlpack__ = lambda **_: capsule
-    view = arrays.view(exporter, "a", devices)
-    assert view.readonly
+    return exporter
+
+
+def test_dlpack_refuses_what_it_does_not_know():
+    for fields, said in (
+        ({"code": 7}, "a: DLPack type 7 of 32 bits"),
+        ({"major": 2}, r"DLPack version 2\.0 is not known"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            seen(changed(**fields))
+    assert seen(changed(flags=1)).readonly
 
 
 # Arrays of our own.
@@ -239,7 +228,7 @@ def test_device_arrays_speak_dlpack(driver, newest):
         driver.clear()
         capsule = array.__dlpack__(stream=stream, max_version=newest)
         assert driver == waits
-        view = arrays.view(exporting(capsule, 2), "a", devices)
+        view = seen(exporting(capsule, 2))
         assert (view.data, view.shape, view.strides) == (array.view().data, (3, 4), (16, 4))
         view = capsule = None
     for wrong in (0, -2):
@@ -322,13 +311,12 @@ def torch(monkeypatch):
         made.append((shape, dtype, device))
         return Tensor(dtype)
 
-    fake = SimpleNamespace(
+    module = ModuleType("torch")
+    vars(module).update(
         Tensor=Tensor, strided="strided", version=SimpleNamespace(cuda="13.0"), empty=empty, made=made,
         _C=SimpleNamespace(_cuda_getCurrentRawStream={0: 0, 1: 77}.__getitem__),
         float32="float32", bfloat16="bfloat16", int32="int32",
     )  # fmt: skip
-    module = type("Module", (), dict(vars(fake)))
-    module.empty = staticmethod(empty)
     monkeypatch.setitem(sys.modules, "torch", module)
     arrays._reader.cache_clear()
     yield module
@@ -336,44 +324,46 @@ def torch(monkeypatch):
 
 
 def test_torch_tensors(torch):
-    view = arrays.view(Tensor(), "a", devices)
+    view = seen(Tensor())
     assert (view.data, view.shape, view.strides, view.device, view.queue) == (4096, (3, 4), (16, 4), DEVICES[1], 77)
-    assert arrays.view(Tensor(is_cuda=False), "a", devices) is None
+    assert seen(Tensor(is_cuda=False)) is None
     with pytest.raises(TypeError, match="a has the layout sparse"):
-        arrays.view(Tensor(layout="sparse"), "a", devices)
+        seen(Tensor(layout="sparse"))
     with pytest.raises(TypeError, match="a has dtype qint8"):
-        arrays.view(Tensor("qint8"), "a", devices)
+        seen(Tensor("qint8"))
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_torch_narrow_types(torch, name):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    view = arrays.view(Tensor(name), "a", devices)
-    assert view.dtype == np.dtype(getattr(ml_dtypes, name))
-    assert view.strides == (4 * view.dtype.itemsize, view.dtype.itemsize)
+def test_narrow_types(torch, name, monkeypatch):
+    """Their typestr is that of bytes without a meaning; the array's own dtype tells."""
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
+    array = interface(typestr=f"|V{dtype.itemsize}")
+    array.dtype = dtype
+    for view in (seen(array), seen(Tensor(name))):
+        assert (view.dtype, view.strides) == (dtype, (4 * dtype.itemsize, dtype.itemsize))
 
 
 def test_torch_without_ml_dtypes(torch, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     arrays._torch_facts.cache_clear()
     with pytest.raises(TypeError, match=r"a has dtype bfloat16.*pip install ml_dtypes"):
-        arrays.view(Tensor("bfloat16"), "a", devices)
+        seen(Tensor("bfloat16"))
 
 
 def test_lazy_tensors_are_resolved_unless_written_to(torch):
     for lazy in ({"conj_bit": True}, {"neg_bit": True}):
-        view = arrays.view(Tensor("complex64", **lazy), "b", devices)
+        view = seen(Tensor("complex64", **lazy), "b")
         assert view.owner.resolved
         with pytest.raises(TypeError, match=r"out is a lazily conjugated or negated"):
-            arrays.view(Tensor("complex64", **lazy), "out", devices)
-    whole = arrays.view(Tensor("complex64"), "b", devices)
-    assert whole is not None
+            seen(Tensor("complex64", **lazy), "out")
+    whole = seen(Tensor("complex64"), "b")
     assert arrays.conjugated(whole, devices).owner.resolved
 
 
 def test_results_are_the_librarys(torch, driver):
     """Of the result's type, not of the operand's: int8 gives int32, say."""
-    view = arrays.view(Tensor(), "a", devices)
+    view = seen(Tensor())
     view.__dict__["dtype"] = np.dtype("int32")
     assert isinstance(arrays.empty((5, 6), view), Tensor)
     assert torch.made == [((5, 6), "int32", "cuda:1")]
@@ -409,10 +399,10 @@ def test_cupy_arrays(monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", module)
     arrays._reader.cache_clear()
-    view = arrays.view(ndarray(), "a", devices)
+    view = seen(ndarray())
     assert (view.data, view.device, view.queue, view.dtype) == (4096, DEVICES[1], 1, np.float64)
     stream.ptr = 99
-    view = arrays.view(ndarray(), "a", devices)
+    view = seen(ndarray())
     assert view.queue == 99
     arrays._reader.cache_clear()
 

@@ -1,34 +1,21 @@
 """Products of NumPy arrays on the emulated GPU (tests/cuda_machine): the whole way, with streams that run late."""
 
-import os
-import subprocess
-import sys
-import threading
-from pathlib import Path
-
-import cuda_machine
 import numpy as np
 import pytest
+from helpers import at_once, emulate, forget_drivers, python, rand
 from oracle import check_same_bits, ordered
 
-from gemm.backends.cuda import api, compiler, panels, pinned, staging, transfer
+from gemm.backends.cuda import panels, pinned, staging, transfer
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Problem
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 @pytest.fixture
 def device(monkeypatch):
     """The emulated GPU, where products of 70 rows already go in panels."""
-    try:
-        settings = cuda_machine.environment(streams="late", memory=64)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
+    emulate(monkeypatch, streams="late", memory=64)
     for module, name, small in (
         (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 12), (staging, "TOGETHER", 1 << 13),
         (panels, "_NARROWEST", 32), (panels, "_GRAIN", 32), (panels, "LINK", 1e4),
@@ -41,19 +28,13 @@ def device(monkeypatch):
 
 
 def forget():
-    for cached in (api.cuda, compiler.compilers, compiler.compiler, pinned.lanes,
-                   panels.panels, staging._speed):  # fmt: skip
-        cached.cache_clear()
+    forget_drivers(pinned.lanes, panels.panels, staging._speed)
 
 
 def run(device, a, b, c, out, *scale):
     row = BY_NAME["sgemm_cuda_tile"]
     problem = Problem("float32", *out.shape[-2:], a.shape[-1])
     CudaBackend().launcher(row, device, problem)(a, b, c, out, *scale)
-
-
-def rand(*shape):
-    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -88,22 +69,14 @@ def test_large_arrays_go_by_rings_both_ways(device):
 
 
 def test_threads_multiply_side_by_side(device):
-    wrong = []
-
     def work(seed):
         a, b = rand(64 + seed, 50), rand(50, 70)
         for _ in range(2):
             out = np.empty((64 + seed, 70), np.float32)
             run(device, a, b, None, out, 1.0, 0.0)
-            if not np.array_equal(out, ordered(a, b)):
-                wrong.append(seed)
+            check_same_bits(out, ordered(a, b))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(6))
 
 
 @pytest.mark.parametrize("fault", ["cuLaunchKernel:1:719", "cuMemcpyHtoDAsync_v2:2:999", "cuMemAllocFromPoolAsync:1:2",
@@ -148,9 +121,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_forked_child_does_without(device):
-    done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    python(FORKED)
 
 
 def test_results_of_the_public_face(device):
@@ -170,6 +141,4 @@ z = (x + 1j * x[::-1]).astype("complex64")
 np.testing.assert_array_equal(gemm.gemm(z, z, trans_b="C", backend="cuda"), z @ z.conj().T)
 np.testing.assert_array_equal(gemm.gemm(x, y[:, 0], backend="cuda"), x @ y[:, 0])
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=280, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    python(code)

@@ -1,11 +1,11 @@
 """The emulated CUDA machine itself: its tensor cores and copies against models in NumPy, and that it finds mistakes."""
 
-import ctypes
 import platform
 import re
 import shutil
 import struct
 import sys
+from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 import ml_dtypes
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 HEAD = '#include "ptx.cuh"\n#include "wgmma.cuh"\n'
-INT = ctypes.c_int
 LANES = np.arange(32)
 
 
@@ -98,7 +97,7 @@ def test_tma_loads_boxes(machine, dtype, width, at):
     device = machine.to_device(tensor)
     out = np.zeros(want.size, np.uint8)
     kernel = machine.kernel(LOAD, "load")
-    kernel((1,), (64,), machine.tensor_map(device, box, width), out, INT(out.size), *map(INT, at), shared=out.size)
+    kernel((1,), (64,), machine.tensor_map(device, box, width), out, c_int(out.size), *map(c_int, at), shared=out.size)
     np.testing.assert_array_equal(out, want)
 
 
@@ -107,7 +106,7 @@ def test_tma_rounds_to_tf32(machine):
     device = machine.to_device(tensor)
     out = np.zeros(32, np.float32)
     map_ = machine.tensor_map(device, (32, 1, 1), 128, kind="tf32")
-    machine.kernel(LOAD, "load")((1,), (32,), map_, out, INT(128), INT(0), INT(0), INT(0), shared=128)
+    machine.kernel(LOAD, "load")((1,), (32,), map_, out, c_int(128), c_int(0), c_int(0), c_int(0), shared=128)
     np.testing.assert_array_equal(out[:4], np.float32([1, 1 + 2**-9, -(1 + 2**-10), 3]))
 
 
@@ -134,7 +133,7 @@ extern "C" __global__ void store(const __grid_constant__ TensorMap map, int x, i
 def test_tma_stores_what_lies_inside(machine, timing):
     device = machine.to_device(np.zeros((20, 40), np.float32))
     map_ = machine.tensor_map(device, (32, 16))
-    machine.kernel(STORE, "store", {"FENCED": 1, "WAITS": 1})((1,), (32,), map_, INT(16), INT(8), shared=2048)
+    machine.kernel(STORE, "store", {"FENCED": 1, "WAITS": 1})((1,), (32,), map_, c_int(16), c_int(8), shared=2048)
     want = np.zeros((20, 40), np.float32)
     want[8:, 16:] = np.arange(1, 513, dtype=np.float32).reshape(16, 32)[:12, :24]
     np.testing.assert_array_equal(device.get(), want)
@@ -146,7 +145,7 @@ def test_tma_stores_what_lies_inside(machine, timing):
 def test_tma_stores_want_a_fence_and_a_wait(machine, macros, told):
     map_ = machine.tensor_map(machine.to_device(np.zeros((20, 40), np.float32)), (32, 16))
     with pytest.raises(Failed, match=told):
-        machine.kernel(STORE, "store", macros)((1,), (32,), map_, INT(0), INT(0), shared=2048)
+        machine.kernel(STORE, "store", macros)((1,), (32,), map_, c_int(0), c_int(0), shared=2048)
 
 
 # ---- mma.sync and ldmatrix, by the fragments' drawings
@@ -335,7 +334,7 @@ def run_wgmma(machine, name, n, width, turned=(0, 0)):
     for side, way in (("A", a_way), ("B", b_way)):
         macros |= dict(zip((f"{side}_LEADING", f"{side}_STRIDE", f"{side}_IN", f"{side}_STEP"), way, strict=True))
     kernel = machine.kernel(WGMMA, "product", macros)
-    kernel((1,), (128,), x, y, d, INT(x.size), INT(y.size), shared=x.size + y.size)
+    kernel((1,), (128,), x, y, d, c_int(x.size), c_int(y.size), shared=x.size + y.size)
     np.testing.assert_array_equal(d, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
@@ -510,14 +509,14 @@ extern "C" __global__ void copy(const float *from, float *to, int count) {
 
 def test_asynchronous_copies(machine, timing):
     from_, to = np.arange(1, 129, dtype=np.float32), np.zeros(160, np.float32)
-    machine.kernel(COPY, "copy", {"PENDING": 1})((1,), (32,), from_, to, INT(70))
+    machine.kernel(COPY, "copy", {"PENDING": 1})((1,), (32,), from_, to, c_int(70))
     np.testing.assert_array_equal(to, [*from_[:70], *[0] * 58, *from_[:32]])
 
 
 def test_a_copy_not_waited_for_shows(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_ASYNC", "late")
     to = np.zeros(160, np.float32)
-    machine.kernel(COPY, "copy", {"PENDING": 2})((1,), (32,), np.ones(128, np.float32), to, INT(128))
+    machine.kernel(COPY, "copy", {"PENDING": 2})((1,), (32,), np.ones(128, np.float32), to, c_int(128))
     assert np.isnan(to[:128]).all(), "shared memory begins as NaN"
 
 
@@ -588,6 +587,17 @@ def test_launches_are_checked(machine):
 # ---- The driver
 
 
+def new(machine, function, *given):
+    """The handle that the driver's function makes."""
+    handle = c_void_p()
+    machine.call(function, byref(handle), *given)
+    return handle
+
+
+def stream_of(machine):
+    return new(machine, "cuStreamCreate", 1)
+
+
 def test_functions_fail_when_asked_to(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_FAIL", "cuMemAlloc_v2:2:2,cuCtxSynchronize:1:719:sticky")
     device = machine.to_device(np.zeros(4))
@@ -610,21 +620,17 @@ def test_memory_ends(machine, monkeypatch):
 
 def test_streams_are_late_and_events_order_them(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_STREAMS", "late")
-    streams = [ctypes.c_void_p() for _ in range(2)]
-    for stream in streams:
-        machine.call("cuStreamCreate", ctypes.byref(stream), 1)
-    event = ctypes.c_void_p()
-    machine.call("cuEventCreate", ctypes.byref(event), 0)
+    streams, event = [stream_of(machine), stream_of(machine)], new(machine, "cuEventCreate", 0)
     device = machine.to_device(np.zeros(4, np.uint32))
-    address, size = ctypes.c_void_p(device.address), ctypes.c_size_t(16)
+    address, size = c_void_p(device.address), c_size_t(16)
     got = np.zeros(4, np.uint32)
 
     def set_then_copy(ordered, value):
-        machine.call("cuMemsetD32Async", address, value, ctypes.c_size_t(4), streams[0])
+        machine.call("cuMemsetD32Async", address, value, c_size_t(4), streams[0])
         machine.call("cuEventRecord", event, streams[0])
         if ordered:
             machine.call("cuStreamWaitEvent", streams[1], event, 0)
-        machine.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(got.ctypes.data), address, size, streams[1])
+        machine.call("cuMemcpyDtoHAsync_v2", c_void_p(got.ctypes.data), address, size, streams[1])
         machine.call("cuStreamSynchronize", streams[1])
         return int(got[0])
 
@@ -639,9 +645,7 @@ COUNT = 'extern "C" __global__ void count(float *x) { x[threadIdx.x] = threadIdx
 def two(machine, monkeypatch):
     """The contexts of two GPUs, that of the second one current; what is enqueued there is late."""
     monkeypatch.setenv("CUDA_MACHINE_DEVICES", "2")
-    contexts = [ctypes.c_void_p() for _ in range(2)]
-    for ordinal, context in enumerate(contexts):
-        machine.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+    contexts = [new(machine, "cuDevicePrimaryCtxRetain", ordinal) for ordinal in range(2)]
     monkeypatch.setenv("CUDA_MACHINE_STREAMS", "late")
     machine.call("cuCtxPushCurrent_v2", contexts[1])
     yield contexts
@@ -653,14 +657,13 @@ def test_memory_of_another_device_is_out_of_reach(machine, two):
         kernel((1,), (8,), there)
 
     here = machine.kernel("#define SECOND 1\n" + COUNT, "count")
-    nearby, own, event = machine.to_device(np.zeros(8, np.float32)), ctypes.c_void_p(), ctypes.c_void_p()
-    machine.call("cuStreamCreate", ctypes.byref(own), 1)
+    nearby, own = machine.to_device(np.zeros(8, np.float32)), stream_of(machine)
     machine.call("cuCtxPushCurrent_v2", two[0])
     there, other = machine.to_device(np.zeros(8, np.float32)), machine.kernel(COUNT, "count")
-    machine.call("cuEventCreate", ctypes.byref(event), 2)
+    event = new(machine, "cuEventCreate", 2)
     machine.call("cuCtxPopCurrent_v2", None)
-    to, source = ctypes.c_void_p(nearby.address), ctypes.c_void_p(there.address)
-    for call in (("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(32), own), ("cuEventRecord", event, own)):
+    to, source = c_void_p(nearby.address), c_void_p(there.address)
+    for call in (("cuMemcpyDtoDAsync_v2", to, source, c_size_t(32), own), ("cuEventRecord", event, own)):
         with pytest.raises(Failed):
             machine.call(*call)
     with pytest.raises(Failed, match="invalid resource handle"):  # a kernel of the other context
@@ -679,37 +682,25 @@ def test_a_device_fails_alone(machine, two, monkeypatch):
 
 
 def test_graphs_replay_what_a_stream_captured(machine):
-    stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    machine.call("cuStreamCreate", ctypes.byref(stream), 1)
-    device = machine.to_device(np.zeros(2, np.uint32))
+    """Memory that a graph allocates is there at each replay, and its alone."""
+    stream, graph = stream_of(machine), c_void_p()
+    room, size, device = c_uint64(), c_size_t(4), machine.to_device(np.zeros(2, np.uint32))
+    address = c_uint64(device.address)
     machine.call("cuStreamBeginCapture_v2", stream, 0)
-    machine.call("cuMemsetD32Async", ctypes.c_void_p(device.address), 5, ctypes.c_size_t(1), stream)
-    machine.call("cuStreamEndCapture", stream, ctypes.byref(graph))
-    machine.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
-    assert device.get()[0] == 0
-    machine.call("cuGraphLaunch", made, stream)
-    machine.call("cuStreamSynchronize", stream)
-    assert list(device.get()) == [5, 0]
-
-
-def test_memory_that_a_graph_allocates_is_there_at_each_replay(machine):
-    stream, graph, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    room, size = ctypes.c_uint64(), ctypes.c_size_t(4)
-    machine.call("cuStreamCreate", ctypes.byref(stream), 1)
-    device = machine.to_device(np.zeros(1, np.uint32))
-    machine.call("cuStreamBeginCapture_v2", stream, 0)
-    machine.call("cuMemAllocFromPoolAsync", ctypes.byref(room), size, ctypes.c_void_p(1), stream)
-    machine.call("cuMemsetD32Async", room, 5, ctypes.c_size_t(1), stream)
-    machine.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(device.address), room, size, stream)
+    machine.call("cuMemAllocFromPoolAsync", byref(room), size, c_void_p(1), stream)
+    machine.call("cuMemsetD32Async", room, 5, c_size_t(1), stream)
+    machine.call("cuMemcpyDtoDAsync_v2", address, room, size, stream)
     machine.call("cuMemFreeAsync", room, stream)
-    machine.call("cuStreamEndCapture", stream, ctypes.byref(graph))
-    machine.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+    machine.call("cuStreamEndCapture", stream, byref(graph))
+    made = new(machine, "cuGraphInstantiateWithFlags", graph, c_uint64(0))
     machine.call("cuGraphDestroy", graph)
     for _ in range(2):
-        machine.call("cuMemsetD32Async", ctypes.c_uint64(device.address), 0, ctypes.c_size_t(1), stream)
+        machine.call("cuMemsetD32Async", address, 0, c_size_t(1), stream)
+        machine.call("cuStreamSynchronize", stream)
+        assert device.get()[0] == 0
         machine.call("cuGraphLaunch", made, stream)
         machine.call("cuStreamSynchronize", stream)
-        assert device.get()[0] == 5
+        assert list(device.get()) == [5, 0]
     machine.call("cuGraphExecDestroy", made)
     with pytest.raises(Failed):
         machine.call("cuMemFree_v2", room)
@@ -775,7 +766,7 @@ def test_bands_have_each_tile_once(machine, raster):
     m, n, down, across = 37, 27, 5, 7
     given = struct.pack("5Q18q2Q4i", *[0] * 5, m, n, *[0] * 16, 0, 0, 1, 0, raster, 0).ljust(256, b"\0")
     found = np.full(down * across, -1, np.int32)
-    machine.kernel(TILES, "tiles")((1,), (64,), given, found, INT(across))
+    machine.kernel(TILES, "tiles")((1,), (64,), given, found, c_int(across))
     width = raster if 0 < raster < across else across
     expected = [
         row * across + column

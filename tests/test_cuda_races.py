@@ -9,7 +9,7 @@ import platform
 import shutil
 import struct
 import sys
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 import ml_dtypes
 import numpy as np
@@ -50,6 +50,22 @@ def product(
     return head.ljust(224, b"\0") + struct.pack(scale, 1).ljust(16, b"\0") + struct.pack(scale, 0).ljust(16, b"\0")
 
 
+def numbers(dtype, *shapes):
+    random = np.random.default_rng(1)
+    return [random.integers(-4, 5, shape).astype(dtype) for shape in shapes]
+
+
+@contextmanager
+def on_device(machine, *arrays):
+    """The arrays in memory of the machine, which gets it back."""
+    there = [machine.to_device(array) for array in arrays]
+    try:
+        yield there
+    finally:
+        for array in there:
+            array.free()
+
+
 def check(out, a, b):
     x, y = a.astype(np.float64), b.astype(np.float64)
     bound = 2.0**-9 * (np.abs(x) @ np.abs(y))
@@ -75,25 +91,20 @@ def hopper(
         "THREADS": 256, "OUT_TYPE": "float", "PIECE": 64,
         **({"A_TYPE": "float", "B_TYPE": "float"} if kind == "tf32" else {"B_TURNED": 1}), **macros,
     })  # fmt: skip
-    random = np.random.default_rng(1)
-    a, b = (random.integers(-4, 5, size).astype(dtype) for size in ((m, k), (n, k)))
-    x, y = machine.to_device(a.T.copy()[None] if turned else a[None]), machine.to_device(b[None])
-    out = machine.to_device(np.full((1, m, n), np.nan, np.float32))
-    maps = [
-        machine.tensor_map(x, (32, bk, 1) if turned else (bk, 64, 1), 128, kind),
-        machine.tensor_map(y, (bk, 64 // sharing, 1), 128, kind),
-        *([machine.tensor_map(out, (32, 16, 1), 128)] if boxes else []),
-    ]
-    a_strides = (1, m) if turned else (k, 1)
-    given = product(x.address, y.address, out.address, shape, (*a_strides, 1, k, n, 1), parts=parts, mapped=boxes > 0)
-    shared = stages * (128 * 128 + 16) + 4 * (2560, 3072, 4096)[boxes] + 1040 + (1008 if boxes else 0)
-    try:
+    a, b = numbers(dtype, (m, k), (n, k))
+    arrays = a.T.copy()[None] if turned else a[None], b[None], np.full((1, m, n), np.nan, np.float32)
+    with on_device(machine, *arrays) as (x, y, out):
+        maps = [
+            machine.tensor_map(x, (32, bk, 1) if turned else (bk, 64, 1), 128, kind),
+            machine.tensor_map(y, (bk, 64 // sharing, 1), 128, kind),
+            *([machine.tensor_map(out, (32, 16, 1), 128)] if boxes else []),
+        ]
+        strides = (*((1, m) if turned else (k, 1)), 1, k, n, 1)
+        given = product(x.address, y.address, out.address, shape, strides, parts=parts, mapped=boxes > 0)
+        shared = stages * (128 * 128 + 16) + 4 * (2560, 3072, 4096)[boxes] + 1040 + (1008 if boxes else 0)
         cluster = sharing * parts
         kernel((clusters * cluster,), (256,), given, *maps, shared=shared, cluster=cluster, overlaps=True)
         check(out.get()[0], a, b.T)
-    finally:
-        for device in (x, y, out):
-            device.free()
 
 
 def ffma_tma(machine, texts, *, parts, shared_tiles=False):
@@ -102,23 +113,18 @@ def ffma_tma(machine, texts, *, parts, shared_tiles=False):
     blocks = 3 if shared_tiles else parts
     kernel = compiled(machine, "gemm_cuda_ffma_tma", texts,
                       {"BM": 128, "BN": 64, "TM": 8, "TN": 8, "STAGES": stages, "THREADS": 256})  # fmt: skip
-    random = np.random.default_rng(2)
-    a, b = (random.integers(-4, 5, size).astype(np.float32) for size in ((m, k), (k, n)))
-    x, y = machine.to_device(a[None]), machine.to_device(b[None])
-    out = machine.to_device(np.full((1, m, n), np.nan, np.float32))
-    sums, counts = machine.to_device(np.zeros(blocks * 128 * 64)), machine.to_device(np.zeros(blocks + 1, np.uint32))
-    given = product(
-        x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts,
-        memory=sums.address if shared_tiles else 0, arrivals=counts.address,
-    )  # fmt: skip
-    maps = machine.tensor_map(x, (32, 128, 1), 128), machine.tensor_map(y, (64, 32, 1))
-    try:
+    a, b = numbers(np.float32, (m, k), (k, n))
+    arrays = a[None], b[None], np.full((1, m, n), np.nan, np.float32)
+    room = np.zeros(blocks * 128 * 64), np.zeros(blocks + 1, np.uint32)
+    with on_device(machine, *arrays, *room) as (x, y, out, sums, counts):
+        given = product(
+            x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts,
+            memory=sums.address if shared_tiles else 0, arrivals=counts.address,
+        )  # fmt: skip
+        maps = machine.tensor_map(x, (32, 128, 1), 128), machine.tensor_map(y, (64, 32, 1))
         size = stages * (32 * 192 * 4 + 16) + 1040
         kernel((blocks,), (256,), given, *maps, shared=size, cluster=parts, overlaps=True)
         check(out.get()[0], a, b)
-    finally:
-        for device in (x, y, out, sums, counts):
-            device.free()
 
 
 def dmma(machine, texts, *, parts=2, k=150):
@@ -126,20 +132,15 @@ def dmma(machine, texts, *, parts=2, k=150):
     m, n, stages = 40, 70, 4
     kernel = compiled(machine, "gemm_cuda_dmma", texts,
                       {"BM": 32, "BN": 64, "BK": 16, "TM": 16, "TN": 32, "STAGES": stages})  # fmt: skip
-    random = np.random.default_rng(3)
-    a, b = (random.integers(-4, 5, size).astype(np.float64) for size in ((m, k), (k, n)))
-    x, y, out = machine.to_device(a), machine.to_device(b), machine.to_device(np.full((m, n), np.nan))
-    sums, counts = machine.to_device(np.zeros(4 * parts * 32 * 64)), machine.to_device(np.zeros(4, np.uint32))
-    given = product(
-        x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts, memory=sums.address,
-        arrivals=counts.address, scale="d",
-    )  # fmt: skip
-    try:
+    a, b = numbers(np.float64, (m, k), (k, n))
+    room = np.zeros(4 * parts * 32 * 64), np.zeros(4, np.uint32)
+    with on_device(machine, a, b, np.full((m, n), np.nan), *room) as (x, y, out, sums, counts):
+        given = product(
+            x.address, y.address, out.address, (m, n, k), (k, 1, n, 1, n, 1), parts=parts, memory=sums.address,
+            arrivals=counts.address, scale="d",
+        )  # fmt: skip
         kernel((4 * parts,), (128,), given, shared=stages * (32 + 64) * 16 * 8, overlaps=True)
         check(out.get(), a, b)
-    finally:
-        for device in (x, y, out, sums, counts):
-            device.free()
 
 
 def plain(
@@ -150,17 +151,12 @@ def plain(
     m, n, k = shape
     high, wide = tile
     kernel = compiled(machine, name, texts, {"BM": high, "BN": wide, "THREADS": threads, **macros})
-    random = np.random.default_rng(4)
-    a, b = (random.integers(-4, 5, size).astype(np.float32) for size in ((m, k), (k, n)))
-    x, y, out = machine.to_device(a), machine.to_device(b), machine.to_device(np.full((m, n), np.nan, np.float32))
-    given = product(x.address, y.address, out.address, shape, (k, 1, n, 1, n, 1), parts=parts)
+    a, b = numbers(np.float32, (m, k), (k, n))
     blocks = -(-m // high) * -(-n // wide) * parts
-    try:
+    with on_device(machine, a, b, np.full((m, n), np.nan, np.float32)) as (x, y, out):
+        given = product(x.address, y.address, out.address, shape, (k, 1, n, 1, n, 1), parts=parts)
         kernel((blocks,), (threads,), given, shared=shared, cluster=parts, overlaps=True)
         check(out.get(), a, b)
-    finally:
-        for device in (x, y, out):
-            device.free()
 
 
 CASES = {
@@ -228,14 +224,14 @@ def test_kernels_have_no_race(machine, monkeypatch, name):
         CASES[name](machine, {})
 
 
-@dataclass(frozen=True)
 class Fault:
-    """What is changed in files of csrc/cuda, the products that show it, and how the machine tells of it."""
+    """What is changed in files of csrc/cuda, the product that shows it, and how the machine tells of it.
 
-    what: str
-    changes: tuple[tuple[str, str, str], ...]  # file, old text, new text
-    case: str
-    told: str = "race at"
+    changes: (file, old text, new text).
+    """
+
+    def __init__(self, what, case, *changes, told="race at"):
+        self.what, self.case, self.changes, self.told = what, case, changes, told
 
     def texts(self):
         texts = {}
@@ -257,212 +253,196 @@ OLD_RACE = (
 )
 
 FAULTS = (
-    Fault("a loader waits for the readers of its own block only", OLD_RACE, "kmajor"),
-    Fault("the same, for 16 bits", OLD_RACE, "wgmma"),
+    Fault("a loader waits for the readers of its own block only", "kmajor", *OLD_RACE),
+    Fault("the same, for 16 bits", "wgmma", *OLD_RACE),
     Fault(
         "a loader does not wait for the readers of the exchanged sums",
-        (
-            (HOPPER, "            await_ring<SHARING>();\n", ""),
-            (
-                HOPPER,
-                "        cluster_meet();\n    else\n        bar_arrive",
-                "        ;\n    else\n        bar_arrive",
-            ),
-        ),
         "kmajor alone",
+        (HOPPER, "            await_ring<SHARING>();\n", ""),
+        (
+            HOPPER,
+            "        cluster_meet();\n    else\n        bar_arrive",
+            "        ;\n    else\n        bar_arrive",
+        ),
     ),
-    Fault(
-        "no proxy fence before the ring is loaded anew", ((HOPPER, "    fence_async();\n    if", "    if"),), "kmajor"
-    ),
-    Fault("the same, for products on ordinary units", ((HOPPER, "    fence_async();\n    if", "    if"),), "ffma"),
+    Fault("no proxy fence before the ring is loaded anew", "kmajor", (HOPPER, "    fence_async();\n    if", "    if")),
+    Fault("the same, for products on ordinary units", "ffma", (HOPPER, "    fence_async();\n    if", "    if")),
     Fault(
         "a stage is loaded before it is empty",
-        ((HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),),
         "kmajor",
-        "race at|more arrivals",
+        (HOPPER, "                barrier_wait(ring.empty(), ring.parity ^ 1);\n", ""),
+        told="race at|more arrivals",
     ),
     Fault(
         "a stage's emptiness is waited for with the other parity",
-        ((HOPPER, "barrier_wait(ring.empty(), ring.parity ^ 1);", "barrier_wait(ring.empty(), ring.parity);"),),
         "kmajor",
-        "race at|deadlock",
+        (HOPPER, "barrier_wait(ring.empty(), ring.parity ^ 1);", "barrier_wait(ring.empty(), ring.parity);"),
+        told="race at|deadlock",
     ),
     Fault(
         "half of the arrivals empty a stage",
-        (
-            (
-                KMAJOR,
-                "(A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST",
-                "(A_TURNED ? 128 : 4) * CONSUMERS, MULTICAST",
-            ),
-        ),
         "kmajor",
-        "race at|more arrivals",
+        (
+            KMAJOR,
+            "(A_TURNED ? 128 : 4) * CONSUMERS * MULTICAST, MULTICAST",
+            "(A_TURNED ? 128 : 4) * CONSUMERS, MULTICAST",
+        ),
+        told="race at|more arrivals",
     ),
     Fault(
         "a stage's readers tell only their own block",
-        ((HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),),
         "kmajor",
+        (HOPPER, "barrier_arrive_remote(empty(), first + lane);", "barrier_arrive(empty());"),
     ),
-    Fault("a stage is left before its products are done", ((KMAJOR, "    wgmma_wait<SETS - 1>();\n", ""),), "kmajor"),
+    Fault("a stage is left before its products are done", "kmajor", (KMAJOR, "    wgmma_wait<SETS - 1>();\n", "")),
     Fault(
         "the last stage is left before its products are done",
-        (
-            (WGMMA, "        }\n        wgmma_wait<0>();\n", "        }\n"),
-            (WGMMA, "walk.first());\n        deliver", "walk.first());\n        wgmma_wait<0>();\n        deliver"),
-        ),
         "wgmma whole",
+        (WGMMA, "        }\n        wgmma_wait<0>();\n", "        }\n"),
+        (WGMMA, "walk.first());\n        deliver", "walk.first());\n        wgmma_wait<0>();\n        deliver"),
     ),
     Fault(
         "the last but one stage is left before its products are done",
-        ((WGMMA, "wgmma_wait<1>();", "wgmma_wait<2>();"),),
         "wgmma whole",
+        (WGMMA, "wgmma_wait<1>();", "wgmma_wait<2>();"),
     ),
     Fault(
         "a stage is multiplied before it is full",
-        ((WGMMA, "            barrier_wait(ring.full(), ring.parity);\n", ""),),
         "wgmma",
+        (WGMMA, "            barrier_wait(ring.full(), ring.parity);\n", ""),
     ),
     Fault(
         "a stage is read before it is full",
-        (
-            (
-                KMAJOR,
-                "bool any, int rows, int block, D &sums) {\n    barrier_wait(ring.full(), ring.parity);\n",
-                "bool any, int rows, int block, D &sums) {\n",
-            ),
-        ),
         "kmajor turned",
+        (
+            KMAJOR,
+            "bool any, int rows, int block, D &sums) {\n    barrier_wait(ring.full(), ring.parity);\n",
+            "bool any, int rows, int block, D &sums) {\n",
+        ),
     ),
     Fault(
         "fullness is waited for with the other parity",
-        ((WGMMA, "barrier_wait(ring.full(), ring.parity);", "barrier_wait(ring.full(), ring.parity ^ 1);"),),
         "wgmma",
-        "race at|deadlock",
+        (WGMMA, "barrier_wait(ring.full(), ring.parity);", "barrier_wait(ring.full(), ring.parity ^ 1);"),
+        told="race at|deadlock",
     ),
     Fault(
         "one lane of a warp tells that all have read a stage",
-        ((FFMA, "            __syncwarp(); // all lanes have read it\n", ""),),
         "ffma",
+        (FFMA, "            __syncwarp(); // all lanes have read it\n", ""),
     ),
     Fault(
         "sums are sent before the other block's products are done",
-        (
-            (EXCHANGE, "        cluster_meet();\n", ""),
-            (HOPPER, "            cluster_meet();\n            await", "await"),
-        ),
         "kmajor alone",
+        (EXCHANGE, "        cluster_meet();\n", ""),
+        (HOPPER, "            cluster_meet();\n            await", "await"),
     ),
     Fault(
-        "exchanged sums are not waited for", ((EXCHANGE, "        barrier_wait_cluster(bar, parity);\n", ""),), "kmajor"
+        "exchanged sums are not waited for", "kmajor", (EXCHANGE, "        barrier_wait_cluster(bar, parity);\n", "")
     ),
     Fault(
         "exchanged sums are waited for with the other parity",
-        ((EXCHANGE, "barrier_wait_cluster(bar, parity);", "barrier_wait_cluster(bar, parity ^ 1);"),),
         "ffma",
-        "race at|deadlock",
+        (EXCHANGE, "barrier_wait_cluster(bar, parity);", "barrier_wait_cluster(bar, parity ^ 1);"),
+        told="race at|deadlock",
     ),
-    Fault("barriers are not fenced for other blocks", ((HOPPER, "            barrier_init_fence();\n", ""),), "kmajor"),
+    Fault("barriers are not fenced for other blocks", "kmajor", (HOPPER, "            barrier_init_fence();\n", "")),
     Fault(
         "a box is sent without a proxy fence",
-        ((DELIVER, "            fence_async();\n", ""),),
         "kmajor boxes",
-        "race at|fence_async",
+        (DELIVER, "            fence_async();\n", ""),
+        told="race at|fence_async",
     ),
     Fault(
         "a box is filled while it is still sent",
-        ((DELIVER, "        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();\n", ""),),
         "kmajor boxes",
+        (DELIVER, "        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();\n", ""),
     ),
     Fault(
         "a box fewer is waited for",
-        ((DELIVER, "bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>()", "bulk_wait_read<OUT_BOXES>()"),),
         "kmajor one box",
+        (DELIVER, "bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>()", "bulk_wait_read<OUT_BOXES>()"),
     ),
     Fault(
         "a box is sent before all lanes have filled it",
-        ((DELIVER, "            fence_async();\n            __syncwarp();\n", "            fence_async();\n"),),
         "kmajor boxes",
+        (DELIVER, "            fence_async();\n            __syncwarp();\n", "            fence_async();\n"),
     ),
     Fault(
         "a box is filled before its lane has waited",
-        ((DELIVER, "OUT_BOXES - 1 : 0)>();\n        __syncwarp();\n", "OUT_BOXES - 1 : 0)>();\n"),),
         "kmajor one box",
+        (DELIVER, "OUT_BOXES - 1 : 0)>();\n        __syncwarp();\n", "OUT_BOXES - 1 : 0)>();\n"),
     ),
     Fault(
         "staged sums are read before all lanes have written",
-        ((DELIVER, "        __syncwarp();\n        finish<STAGED>", "        finish<STAGED>"),),
         "kmajor",
+        (DELIVER, "        __syncwarp();\n        finish<STAGED>", "        finish<STAGED>"),
     ),
     Fault(
         "staged sums are overwritten while lanes read",
-        ((DELIVER, "{ // one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),),
         "kmajor whole",
+        (DELIVER, "{ // one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),
     ),
     Fault(
         "parts tell of sums that are not yet in memory",
-        ((JOIN, "        __threadfence();\n        bar_sync", "        bar_sync"),),
         "dmma",
+        (JOIN, "        __threadfence();\n        bar_sync", "        bar_sync"),
     ),
     Fault(
         "the last part reads sums without a fence",
-        ((JOIN, "        if (!*last) return;\n        __threadfence();\n", "        if (!*last) return;\n"),),
         "dmma",
+        (JOIN, "        if (!*last) return;\n        __threadfence();\n", "        if (!*last) return;\n"),
     ),
     Fault(
         "a part tells before all threads have written",
-        ((JOIN, "        __threadfence();\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "        __threadfence();\n"),),
         "dmma",
+        (JOIN, "        __threadfence();\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "        __threadfence();\n"),
     ),
     Fault(
         "who is last is read before it is written",
-        ((JOIN, "== (unsigned)g.parts;\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "== (unsigned)g.parts;\n"),),
         "dmma",
+        (JOIN, "== (unsigned)g.parts;\n        bar_sync(JOIN_BARRIER, MEMBERS);\n", "== (unsigned)g.parts;\n"),
     ),
     Fault(
         "a block leaves sums without a fence",
-        (
-            (
-                FFMA,
-                "        __threadfence();\n        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
-                "        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
-            ),
-        ),
         "ffma shared",
+        (
+            FFMA,
+            "        __threadfence();\n        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
+            "        bar_sync(JOIN_BARRIER, WORKERS);\n        if",
+        ),
     ),
     Fault(
         "a block takes sums without a fence",
-        ((FFMA, "continue;\n                __threadfence();\n", "continue;\n"),),
         "ffma shared",
+        (FFMA, "continue;\n                __threadfence();\n", "continue;\n"),
     ),
     Fault(
         "a block takes sums of which only one thread has heard",
-        ((FFMA, "            }\n            bar_sync(JOIN_BARRIER, WORKERS);\n", "            }\n"),),
         "ffma shared",
+        (FFMA, "            }\n            bar_sync(JOIN_BARRIER, WORKERS);\n", "            }\n"),
     ),
     Fault(
         "a tile is multiplied while it is still copied",
-        ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),),
         "dmma",
+        (DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),
     ),
     Fault(
         "the first tile is multiplied while it is still copied",
-        (
-            (
-                DMMA,
-                "    copy_wait<STAGES - 2>();\n    __syncthreads();\n    if (ROLLS)",
-                "    copy_wait<STAGES - 1>();\n    __syncthreads();\n    if (ROLLS)",
-            ),
-        ),
         "dmma",
+        (
+            DMMA,
+            "    copy_wait<STAGES - 2>();\n    __syncthreads();\n    if (ROLLS)",
+            "    copy_wait<STAGES - 1>();\n    __syncthreads();\n    if (ROLLS)",
+        ),
     ),
     Fault(
         "a tile that others copied is not waited for",
-        ((DMMA, "                __syncthreads();         // nobody", "                // nobody"),),
         "dmma",
+        (DMMA, "                __syncthreads();         // nobody", "                // nobody"),
     ),
     *(
-        Fault(f"{case} does not wait for the launch before", ((file, "follow_launch();", ""),), case, "before follow")
+        Fault(f"{case} does not wait for the launch before", case, (file, "follow_launch();", ""), told="before follow")
         for case, file in (
             ("kmajor", HOPPER),
             ("ffma", HOPPER),
@@ -475,63 +455,63 @@ FAULTS = (
     ),
     Fault(
         "ordinary units: a tile is multiplied while it is still copied",
-        ((COPIED, "copy_wait<STAGES - 2>();", "copy_wait<STAGES - 1>();"),),
         "ffma by cp.async",
+        (COPIED, "copy_wait<STAGES - 2>();", "copy_wait<STAGES - 1>();"),
     ),
     Fault(
         "ordinary units: a tile that others copied is not waited for, nor that they have read the last",
-        ((COPIED, f"        {MEET}\n        start(stage", "        start(stage"),),
         "ffma by cp.async",
+        (COPIED, f"        {MEET}\n        start(stage", "        start(stage"),
     ),
     Fault(
         "groups leave their sums in a stage that others read",
-        ((COPIED, f"    {MEET} // all have read the last stage\n", ""),),
         "ffma by cp.async",
+        (COPIED, f"    {MEET} // all have read the last stage\n", ""),
     ),
     Fault(
         "groups' sums are added before they are there",
-        ((COPIED, f"    {MEET}\n    if (group) return;", "    if (group) return;"),),
         "ffma by cp.async",
+        (COPIED, f"    {MEET}\n    if (group) return;", "    if (group) return;"),
     ),
     Fault(
         "a half is stored to while it is read",
-        ((HELD, f"        if (more) store(1 - half);\n        {MEET}\n", "        if (more) store(1 - half);\n"),),
         "ffma held",
+        (HELD, f"        if (more) store(1 - half);\n        {MEET}\n", "        if (more) store(1 - half);\n"),
     ),
     Fault(
         "a chunk of b is read before it is there",
-        ((GEMV, f"            {MEET} // all are done", "            // all are done"),),
         "gemv",
+        (GEMV, f"            {MEET} // all are done", "            // all are done"),
     ),
     Fault(
         "sums of a row take the place of a chunk of b that is read",
-        ((GEMV, f"    {MEET}\n    put_sums", "    put_sums"),),
         "gemv",
+        (GEMV, f"    {MEET}\n    put_sums", "    put_sums"),
     ),
     Fault(
         "sums of a row are added before they are there",
-        ((GEMV, f"    put_sums(acc, shared);\n    {MEET}\n", "    put_sums(acc, shared);\n"),),
         "gemv",
+        (GEMV, f"    put_sums(acc, shared);\n    {MEET}\n", "    put_sums(acc, shared);\n"),
     ),
     Fault(
         "a tile of a is multiplied before it is there",
-        ((GEMV, f"        {MEET}\n        if (p + PIECE", "        if (p + PIECE"),),
         "gemv chains",
+        (GEMV, f"        {MEET}\n        if (p + PIECE", "        if (p + PIECE"),
     ),
     Fault(
         "a tile of a is stored to while it is read",
-        ((GEMV, f"        }}\n        {MEET}\n    }}\n}}", "        }\n    }\n}"),),
         "gemv chains",
+        (GEMV, f"        }}\n        {MEET}\n    }}\n}}", "        }\n    }\n}"),
     ),
     Fault(
         "outer: tiles are filled while they are read",
-        ((OUTER, f"                    {MEET} // all have read the last tiles\n", ""),),
         "outer",
+        (OUTER, f"                    {MEET} // all have read the last tiles\n", ""),
     ),
     Fault(
         "outer: tiles are read before they are there",
-        ((OUTER, f"                    }}\n                    {MEET}\n", "                    }\n"),),
         "outer",
+        (OUTER, f"                    }}\n                    {MEET}\n", "                    }\n"),
     ),
 )
 """Planted in csrc/cuda, one after the other."""

@@ -1,7 +1,6 @@
 """Prepared launches, in C and in Python: both give the driver the same calls, whatever the addresses."""
 
 import ctypes
-import importlib
 import math
 import struct
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -123,11 +122,11 @@ class Fake:
         self.said.append(("pop",))
 
 
-def native(fake, room=4096):
-    made = launch_graph._native()
-    if made is None:
-        pytest.skip("gemm._cuda was not built")
-    return made(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())
+def native(fake, room=4096, made_of=None):
+    """The sequence in C over a Fake."""
+    module = pytest.importorskip("gemm._cuda")
+    given = CONTEXT, POOL, room, (256, 64) if room else (0, 0), made_of or steps()
+    return module.Sequence(fake.addresses, *given)
 
 
 @pytest.fixture
@@ -207,10 +206,7 @@ def test_who_overlaps_and_who_is_alone(
 def test_clusters_that_do_not_overlap():
     fake = Fake()
     step = (0xAC1, 6, 1, 64, 2, 0, 0, bytes(range(80)), -1, (), ())
-    made = launch_graph._native()
-    if made is None:
-        pytest.skip("gemm._cuda was not built")
-    assert made(fake.addresses, CONTEXT, POOL, 0, (0, 0), (step,)).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
+    assert native(fake, 0, (step,)).run(STREAM, 1, 2, 3, 4, 0, SCALE) is None
     assert fake.said[0][:5] == ("extended", 0xAC1, [6, 1, 1, 64, 1, 1, 0], STREAM, [[4, 0, 2, 1, 1]])
 
 
@@ -243,7 +239,7 @@ def test_arguments_are_checked():
         sequence.run(STREAM, 1, 2, 3, 4, 0, b"short")
     with pytest.raises(TypeError, match="int"):
         sequence.run(STREAM, "1", 2, 3, 4, 0, SCALE)
-    made = launch_graph._native()
+    made = type(sequence)
     good = Fake().addresses, CONTEXT, POOL, 0, (0, 0), steps()
     made(*good)
     broken = list(steps()[0])
@@ -326,17 +322,13 @@ class Lesson:
         self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
         form = "f", alpha = 1,
     ):  # fmt: skip
-        made = launch_graph._native()
-        if made is None:
-            pytest.skip("gemm._cuda was not built")
         self.fake = Fake()
         step = (0xAC0, 1, 1, 256, 1, 0, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
-        self.sequence = made(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
-        self.memo = importlib.import_module("gemm._cuda").Memo(Tensor, capsule(), 4)
+        self.sequence = native(self.fake, 0, (step,))
+        self.memo = pytest.importorskip("gemm._cuda").Memo(Tensor, capsule(), 4)
         self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))
         lesson = self.a, None if kept else self.b, with_c, None if new else self.out
-        assert self.memo.learn(
-            *lesson,
+        options = (
             alpha,
             int(reads_c),
             lambda: Tensor(0x9000, 4, 6),
@@ -349,6 +341,7 @@ class Lesson:
             (16, 16, 16, 4),
             SPANS,
         )
+        assert self.memo.learn(*lesson, *options)
 
     def addresses(self):
         """Those of the last launch."""
@@ -444,7 +437,7 @@ def test_memo_leaves_the_rest_to_the_long_way():
 
 
 def test_memo_is_made_for_an_exchange_that_it_knows():
-    memo = importlib.import_module("gemm._cuda").Memo
+    memo = pytest.importorskip("gemm._cuda").Memo
     with pytest.raises(ValueError, match="another version"):
         memo(Tensor, capsule(Exchange(2, 0)), 4)
     newer = Exchange(2, 0, ctypes.addressof(EXCHANGE))
@@ -455,15 +448,17 @@ def test_memo_is_made_for_an_exchange_that_it_knows():
         memo(Tensor, capsule(), 4, kind=1)
 
 
+READER = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
+
+
 @pytest.mark.parametrize(("goal", "repeats"), [(0x1080, True), (0x0FC0, True), (0x107C, False), (0x1000, False)])
 def test_neighbours_repeat_and_overlapping_operands_do_not(goal, repeats):
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
     launched = []
     launches = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
-    reader = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
     a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
-    replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
+    replay = cuda_replay.Replay(launches, layout, scale, "f", 0, READER, (a, b, None, out, None))
     assert replay(a, b, None, out, 1.0, 0.0) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])
 
@@ -472,16 +467,13 @@ def test_one_that_the_memo_cannot_read_empties_nothing():
     """Of more kinds than a small table has, too: all are repeated."""
     known = Lesson()
     kind = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
-    reader = array_metadata.Reader(
-        lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list
-    )  # fmt: skip
 
     def taught(memo, a, b, out, n):
         layout = Layout((4, n), 6, ((24, 4), (4 * n, 4), (4 * n, 4), (4 * n, 4)), (16,) * 4)
         for x in (a, b, out):
             x.dtype = np.dtype(np.float32)
         launches = SimpleNamespace(run=None, native=known.sequence)
-        replay = cuda_replay.Replay(launches, layout, scale, "f", 0, reader, (a, b, None, out, None))
+        replay = cuda_replay.Replay(launches, layout, scale, "f", 0, READER, (a, b, None, out, None))
         return replay.taught(memo, a, b, None, out, 1.0, 0.0, 1.0, "f4", 4096)
 
     many = [(kind(0x10000, 4, 6), kind(0x20000, 6, n), kind(0x40000, 4, n)) for n in range(1, 301)]

@@ -3,22 +3,19 @@
 import ast
 import doctest
 import importlib
-import os
 import pkgutil
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
+import helpers
 import pytest
 import sessions
+from helpers import ROOT, python
 
 import gemm
 from gemm.catalog import KERNELS
 from gemm.frontend import report
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_SESSIONS = [page for page in PAGES if sessions.session(page) and page.name != "zero-copy.md"]
@@ -82,15 +79,13 @@ def test_the_page_of_kernels_has_each():
     """With a link to its source; that the site has the page is what ci/docs.sh checks."""
     pytest.importorskip("mkdocs", reason="the extra docs has it")
     code = "import kernels; print(kernels.document())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
-    found = dict(re.findall(r"^\| \[(\w+)\]\((\S+)\) \|", done.stdout, re.MULTILINE))
+    told = python(code, cwd=ROOT / "docs")
+    found = dict(re.findall(r"^\| \[(\w+)\]\((\S+)\) \|", told, re.MULTILINE))
     assert found == {row.name: f"../{row.source}" for row in KERNELS}
 
 
 def test_the_page_of_peers_is_current():
-    command = [sys.executable, str(ROOT / "docs" / "make_peers_page.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    helpers.run(ROOT / "docs/make_peers_page.py", "--check")
 
 
 def test_the_gallery_is_drawn(tmp_path):
@@ -98,8 +93,8 @@ def test_the_gallery_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="it draws the charts")
     pytest.importorskip("mkdocs", reason="the extra docs has it")
     code = f"import gallery, pathlib; gallery.draw(pathlib.Path({str(tmp_path)!r})); print(gallery.PAGE)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
-    shown = set(re.findall(r"\]\(([\w-]+\.(?:svg|html))\)", done.stdout))
+    told = python(code, cwd=ROOT / "docs")
+    shown = set(re.findall(r"\]\(([\w-]+\.(?:svg|html))\)", told))
     assert shown == {file.name for file in tmp_path.iterdir()}
     for name, words in ("regret.svg", "time of what auto chose"), ("batching.svg", "gemm_many"):
         assert words in (tmp_path / name).read_text(encoding="utf-8")
@@ -160,11 +155,8 @@ def commands():
 
 def run(command, folder):
     """What Python prints, run with these words in the copy."""
-    settings = {**os.environ, "PYTHONPATH": str(folder), "GEMM_CACHE_DIR": str(folder / "cache"), "PYTEST_ADDOPTS": ""}
-    words = [sys.executable, *command.split()]
-    done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    settings = {"PYTHONPATH": folder, "GEMM_CACHE_DIR": folder / "cache", "PYTEST_ADDOPTS": ""}
+    return helpers.run(*command.split(), cwd=folder, **settings)
 
 
 @pytest.mark.parametrize("command", commands())

@@ -1,23 +1,17 @@
 """The example scripts run."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
+import helpers
 import pytest
+from helpers import ROOT
 
 import gemm
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(folder, script, *arguments):
     """What the script prints, run in `folder`."""
-    command = [sys.executable, str(ROOT / script), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return helpers.run(ROOT / script, *arguments, cwd=folder)
 
 
 def backends():

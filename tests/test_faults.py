@@ -8,20 +8,16 @@ tests/test_late.py, tests/test_dispatch.py and tests/test_opencl_faults.py.
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import cuda_machine
 import numpy as np
 import pytest
+from helpers import machine, python
 
 import gemm
 from gemm import execute
@@ -36,7 +32,6 @@ from gemm.core.problem import Device, DeviceView
 from gemm.execute import delivery
 from gemm.select import background, candidates, cost, probe, verification, worker
 
-ROOT = Path(__file__).resolve().parents[1]
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
 DEVICE = Device("faulty", "faulty:0", "a device", driver="1", kind="gpu")
 
@@ -550,16 +545,7 @@ print(kernel, why)
 
 @pytest.mark.parametrize(("fault", "words"), [("faults", "ILLEGAL_ADDRESS"), ("is killed", "ended with status -9")])
 def test_a_cuda_kernel_that_fails_verification_in_mid_run(tmp_path, fault, words):
-    try:
-        machine = cuda_machine.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    environment = {**os.environ, **machine, "FAULT": fault, "GEMM_CACHE_DIR": str(tmp_path / "cache"),
-                   "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", VERIFYING], env=environment, capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    *log, told = done.stdout.splitlines()
+    *log, told = python(VERIFYING, **machine(), FAULT=fault, GEMM_CACHE_DIR=tmp_path / "cache").splitlines()
     (line,) = (each for each in log if each.startswith("WARNING:gemm:"))
     assert words in line
     assert words in told

@@ -3,14 +3,12 @@
 import ast
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers import python
 
 import gemm
 from gemm.core import disk_cache, threads
@@ -128,22 +126,12 @@ def child(work):
 """
 
 
-def python(code):
-    """Runs BEGIN and `code` in a new interpreter, which must end well; returns its output."""
-    paths = os.pathsep.join(filter(None, [str(ROOT.parent), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + textwrap.dedent(code)], timeout=200, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @posix
 def test_a_child_computes_though_another_thread_held_every_lock():
     """None that a module or an object of the package keeps is unknown to `threads`."""
     python(
-        """
+        prelude=BEGIN,
+        code="""
         compute()
         registered = {id(lock) for lock in threads._locks}
         strange = {where for lock, where in kept().items() if lock not in registered}
@@ -154,7 +142,7 @@ def test_a_child_computes_though_another_thread_held_every_lock():
         go()
         assert ended == 0
         compute()
-        """
+        """,
     )
 
 
@@ -162,7 +150,8 @@ def test_a_child_computes_though_another_thread_held_every_lock():
 def test_a_child_of_a_process_with_a_device_goes_on_though_every_lock_was_held():
     """With locks of contexts and of lent memory, too. By name the device is unavailable at once."""
     told = python(
-        """
+        prelude=BEGIN,
+        code="""
         from gemm.core.errors import BackendUnavailable
         try:
             lent = gemm.empty((300, 300), np.float32, "opencl")
@@ -187,7 +176,7 @@ def test_a_child_of_a_process_with_a_device_goes_on_though_every_lock_was_held()
         go()
         assert ended == 0
         assert (gemm.gemm(large, large, backend="opencl") == 300).all()
-        """
+        """,
     )
     if told.startswith("skip: "):
         pytest.skip(told[6:].strip())

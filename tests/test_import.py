@@ -1,10 +1,9 @@
 """What `import gemm` brings along, beyond NumPy: nothing that takes long to load, and nothing that touches a driver."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from helpers import python
 
 import gemm
 
@@ -35,8 +34,7 @@ print(sorted(set(sys.modules) - before))
 @pytest.fixture(scope="module")
 def brought():
     """The modules that the import adds to NumPy's, and how many threads there are then."""
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    modules, threads = done.stdout.splitlines()
+    modules, threads = python(CODE).splitlines()
     return set(json.loads(modules.replace("'", '"'))), int(threads)
 
 
@@ -58,8 +56,7 @@ def test_no_thread_starts(brought):
 
 @pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
 def test_the_first_small_product_loads_nothing_for_children_or_drivers():
-    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    loaded = set(json.loads(python(FIRST).replace("'", '"')))
     late = {
         "subprocess",
         "queue",

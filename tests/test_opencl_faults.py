@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers import at_once, python
 
 import gemm
 from gemm.backends import registry
@@ -72,21 +72,10 @@ def layer(tmp_path_factory):
     return library
 
 
-def python(code, **environment):
-    """What `code` prints in a new interpreter, which must end well: pyopencl may end it for a map that is dropped."""
-    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def with_faults(layer, code):
     # With one thread, so that the products are long enough for devices to be looked for.
-    environment = {"OPENCL_LAYERS": str(layer), "GEMM_CACHE_DIR": os.devnull, "GEMM_NUM_THREADS": "1"}
-    return python(START + textwrap.dedent(code), **environment)
+    environment = {"OPENCL_LAYERS": layer, "GEMM_CACHE_DIR": os.devnull, "GEMM_NUM_THREADS": "1"}
+    return python(code, prelude=START, **environment)
 
 
 @builds
@@ -210,7 +199,7 @@ def test_info_tells_of_drivers_that_do_not_load(tmp_path):
     text = tmp_path / "text.so"
     text.write_text("no library")
     folder = vendors(tmp_path / "vendors", tmp_path / "gone.so", text)
-    told = python(INFO, OCL_ICD_VENDORS=str(folder), GEMM_CACHE_DIR=str(tmp_path / "cache"))
+    told = python(INFO, OCL_ICD_VENDORS=folder, GEMM_CACHE_DIR=tmp_path / "cache")
     assert f"gone.icd: {tmp_path / 'gone.so'}: cannot open shared object file" in told
     assert f"text.icd: {text}: " in told
 
@@ -221,9 +210,9 @@ def test_info_survives_a_driver_that_ends_the_process(tmp_path):
     source, library = tmp_path / "bad.c", tmp_path / "bad.so"
     source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void load(void) { abort(); }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    environment = {"OCL_ICD_VENDORS": str(vendors(tmp_path / "vendors", library))}
+    environment = {"OCL_ICD_VENDORS": vendors(tmp_path / "vendors", library)}
     for _ in range(2):
-        told = python(INFO, GEMM_CACHE_DIR=str(tmp_path / "cache"), **environment)
+        told = python(INFO, GEMM_CACHE_DIR=tmp_path / "cache", **environment)
         assert "- opencl: its driver ended with status -6 in a child process" in told
     assert len(list((tmp_path / "cache").glob("drivers-*"))) == 1
 
@@ -236,7 +225,7 @@ def test_info_says_how_to_get_a_platform(tmp_path):
         raise cl.LogicError(cl._cl._ErrorRecord(msg="none", code=-1001, routine="clGetPlatformIDs"))
     cl.get_platforms = none
     {INFO}"""
-    told = python(textwrap.dedent(code), GEMM_CACHE_DIR=str(tmp_path / "cache"))
+    told = python(code, GEMM_CACHE_DIR=tmp_path / "cache")
     assert "- opencl: no OpenCL platform" in told
     assert re.search(
         r"to get it: .*gemm\[opencl-cpu\].*Termux.*pkg install ocl-icd.*LD_LIBRARY_PATH=/vendor/lib64", told
@@ -272,7 +261,7 @@ def test_a_cache_folder_that_cannot_be_used(tmp_path, mode, words):
     # Root may write to what is read-only: there the answer to the question is planted.
     root = "import os; os.access = lambda *_: False" if mode == 0o500 and os.geteuid() == 0 else ""
     for _ in range(2):
-        told = python(root + PRODUCT, GEMM_CACHE_DIR=str(folder))
+        told = python(root + PRODUCT, GEMM_CACHE_DIR=folder)
         assert "made from source" in told
         assert told.count(f"gemm runs without a disk cache: {'' if mode == 0o777 else folder}") == 1
         assert words in told
@@ -283,7 +272,7 @@ def test_a_cache_folder_that_cannot_be_used(tmp_path, mode, words):
 @on_any_device
 def test_a_disk_that_fills_up_costs_the_cache_alone(tmp_path):
     full = "import os\ndef full(*_): raise OSError(28, 'No space left on device')\nos.fsync = full\n"
-    assert "gemm could not write the cache entry" in python(full + PRODUCT, GEMM_CACHE_DIR=str(tmp_path / "cache"))
+    assert "gemm could not write the cache entry" in python(full + PRODUCT, GEMM_CACHE_DIR=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 
 
@@ -294,13 +283,12 @@ def test_processes_that_build_at_once(tmp_path):
     wait += "while len(os.listdir(os.environ['HERE'])) < 3: time.sleep(0.001)\n"
     code = PRODUCT.replace("a = np.arange", wait + "a = np.arange")
     (tmp_path / "here").mkdir()
-    environment = {"GEMM_CACHE_DIR": str(tmp_path / "cache"), "HERE": str(tmp_path / "here")}
-    with ThreadPoolExecutor(3) as pool:
-        told = list(pool.map(lambda _: python(code, **environment), range(3)))
+    environment = {"GEMM_CACHE_DIR": tmp_path / "cache", "HERE": tmp_path / "here"}
+    told = at_once(lambda _: python(code, **environment), range(3))
     assert any("made from source" in one for one in told)
     (entry,) = (tmp_path / "cache").iterdir()
     assert entry.name.startswith("opencl-")
-    assert "made from binary\n" in python(PRODUCT, GEMM_CACHE_DIR=str(tmp_path / "cache"))
+    assert "made from binary\n" in python(PRODUCT, GEMM_CACHE_DIR=tmp_path / "cache")
 
 
 # Kernels.

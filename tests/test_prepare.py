@@ -2,11 +2,10 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from helpers import python
 
 import gemm
 from gemm.extras import prepack as module
@@ -158,14 +157,14 @@ def test_a_pickle_is_read_by_another_process(tmp_path):
     prepared = gemm.prepare(b, reproducible=True)
     expected = gemm.gemm(a, prepared, reproducible=True)
     (tmp_path / "pickle").write_bytes(pickle.dumps((a, prepared, expected)))
-    code = """if True:
+    code = """
         import pickle, sys
         import gemm
         a, prepared, expected = pickle.load(open(sys.argv[1], "rb"))
         for _ in range(3):
             assert (gemm.gemm(a, prepared, reproducible=True) == expected).all()
     """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "pickle")], check=True, timeout=120)
+    python(code, tmp_path / "pickle")
 
 
 def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):

@@ -1,14 +1,13 @@
 """The limit of threads: one for the process, in force at once, set by hand, environment, affinity or threadpoolctl."""
 
 import os
-import subprocess
 import sys
 import sysconfig
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import helpers
 import numpy as np
 import pytest
 
@@ -33,15 +32,8 @@ def workers():
 
 
 def python(code, prelude=PRELUDE, **environment):
-    """Runs `prelude` and `code` in a new interpreter, which must end well and soon."""
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    inherited = {name: text for name, text in os.environ.items() if name != "GEMM_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(code)],
-        env={**inherited, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", **environment},
-        timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    """What the tests are about is not inherited: the limits of threads."""
+    helpers.python(code, prelude=prelude, **{"OPENBLAS_NUM_THREADS": 1, "GEMM_NUM_THREADS": None, **environment})
 
 
 @pytest.fixture(autouse=True)
@@ -204,25 +196,6 @@ def test_copies_in_the_child_of_a_fork():
     """,
         COPIES,
     )
-
-
-SIZES = [(1, 5000, 300), (16, 700, 300), (230, 240, 300), (700, 3, 300), (64, 64, 64)]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bits_for_any_number_of_threads(dtype):
-    rng = np.random.default_rng(1)
-    for m, n, k in SIZES:
-        a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
-        c, results = rng.standard_normal((m, n)).astype(dtype), set()
-        for threads in (1, 2, 3, 16):
-            gemm.set_num_threads(threads)
-            for beta, out in ((0, None), (0.5, None), (0.5, c.copy())):
-                result = gemm.gemm(a, b, c if out is None else out, alpha=0.3, beta=beta, out=out, backend="cpu")
-                results.add((beta, result.tobytes()))
-            turned = gemm.gemm(a, b, alpha=0.3, out=np.empty((n, m), dtype).T, backend="cpu")
-            results.add((0, np.ascontiguousarray(turned).tobytes()))
-        assert len(results) == 2, (m, n, k)  # one for each beta
 
 
 def test_limit_changed_while_others_multiply():

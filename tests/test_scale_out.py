@@ -1,15 +1,11 @@
 """cubed and xarray multiply by gemm, as docs/scale.md shows; its tables are the model's; the benchmark runs."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from helpers import ROOT, python, run
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 RECORDED = ROOT / "benchmarks" / "results" / "2026-11-24-epyc-scale" / "scale.json"
 
@@ -19,15 +15,6 @@ def example(library):
     section = DOCUMENT.partition(f"\n## {library}\n")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return str(code)
-
-
-def run(code, folder, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 COUNTED = """
@@ -49,8 +36,8 @@ same = np.testing.assert_allclose
 same(c.compute(), np.asarray(a.compute()) @ np.asarray(b.compute()), rtol=1e-4, atol=1e-4)
 print(len(calls))
 """
-    printed = run(
-        COUNTED + example("cubed") + check, tmp_path, CUBED_BACKEND_ARRAY_API_MODULE="gemm.numpy_api.namespace"
+    printed = python(
+        COUNTED + example("cubed") + check, cwd=tmp_path, CUBED_BACKEND_ARRAY_API_MODULE="gemm.numpy_api.namespace"
     )
     assert int(printed.splitlines()[-1]) >= 4
 
@@ -68,13 +55,12 @@ assert lazy.data.name.startswith("gemm-matmul")
 assert np.array_equal(lazy.compute(), expected)
 print("same bits")
 """
-    assert run(COUNTED + example("xarray") + check, tmp_path).endswith("same bits\n")
+    assert python(COUNTED + example("xarray") + check, cwd=tmp_path).endswith("same bits\n")
 
 
 def test_the_models_tables_are_what_it_prints():
     pytest.importorskip("dask", reason="dask is not installed (the extra `scale`)")
-    command = [sys.executable, str(ROOT / "benchmarks" / "scale_model.py"), str(RECORDED)]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    printed = run(ROOT / "benchmarks/scale_model.py", RECORDED)
     assert len(printed.splitlines()) > 12
     assert printed in DOCUMENT
 
@@ -82,10 +68,8 @@ def test_the_models_tables_are_what_it_prints():
 def test_the_benchmark_of_scaling(tmp_path):
     pytest.importorskip("distributed", reason="dask.distributed is not installed (the extra `scale`)")
     file = tmp_path / "scale.json"
-    options = ["--workers", "1,2", "--size", "300", "--rounds", "2", "--dtype", "float64", "--json", str(file)]
-    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("--size", "300", "--rounds", "2", "--dtype", "float64", "--json", file)
+    run(ROOT / "benchmarks/scale.py", "--workers", "1,2", *options)
     document = json.loads(file.read_text())
     assert document["schema"] == "gemm-scale/1"
     assert {"date", "command", "commit", "versions", "machine", "quiet", "rounds"} <= document.keys()
@@ -102,4 +86,5 @@ def test_the_benchmark_of_scaling(tmp_path):
             assert row["ratios"][name] == row["seconds"]["dask"] / seconds
         if row["workers"] == 1:
             assert set(row["efficiency"].values()) == {1.0}
-    assert subprocess.run([*command, "--workers", "1,none"], capture_output=True, check=False).returncode == 2
+    with pytest.raises(AssertionError, match="usage: "):
+        run(ROOT / "benchmarks/scale.py", "--workers", "1,none")

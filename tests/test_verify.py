@@ -3,12 +3,8 @@
 Each runs on an emulated GPU of few multiprocessors, whose waves are cheap, in a process of its own.
 """
 
-import os
-import subprocess
-import sys
-
-import cuda_machine
 import pytest
+from helpers import machine, python, run
 
 pytest.importorskip("ml_dtypes")
 
@@ -58,14 +54,7 @@ print("clusters", sorted({way[1:] for way in ways if way[0] == name}))
 
 def planted(fault, only="", *, name=ROW, seed=1):
     """What the quick verification says of a row with a fault; `only`: of its checks whose names have that."""
-    try:
-        gpu = cuda_machine.environment("9.0", sms=2, seed=seed)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    command = [sys.executable, "-c", PLANT, name, fault, only]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | gpu)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python(PLANT, name, fault, only, **machine(sms=2, seed=seed))
 
 
 SINGLE = "alpha="  # the short cases' names have it
@@ -93,13 +82,9 @@ def test_a_right_kernel_passes_in_every_regime():
 
 
 def test_stress_passes_and_repeats_by_its_seed():
-    try:
-        gpu = cuda_machine.environment("9.0", sms=2)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
-    command = [sys.executable, "-m", "gemm", "verify", "--backends", "cuda", "--kernel", "sgemm_cuda_ffma_64x64",
-               "--stress", "3", "--seed", "5"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | gpu)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "--seed 5" in done.stdout
-    assert "all right" in done.stdout
+    told = run(
+        "-m", "gemm", "verify", "--backends", "cuda", "--kernel", "sgemm_cuda_ffma_64x64",
+               "--stress", "3", "--seed", "5", **machine(sms=2),
+    )  # fmt: skip
+    assert "--seed 5" in told
+    assert "all right" in told

@@ -40,7 +40,9 @@ def test_one_line_and_status_2(capsys, argv, words):
 def test_a_folder_that_cannot_be_made(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
-    status, _, err = result_of(capsys, *HOST, "--sizes", "8", "--plots", str(tmp_path / "file" / "plots"))
+    status, _, err = result_of(
+        capsys, *HOST, "--families", "squares", "--sizes", "8", "--plots", str(tmp_path / "file" / "plots")
+    )
     assert status == 2
     assert "cannot write to" in err
 

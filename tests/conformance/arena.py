@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray
 POISON = 0xFF  # as a byte everywhere: a NaN in every floating-point type, and -1 or the largest integer
 
 
@@ -21,7 +19,7 @@ class Layout(NamedTuple):
     reverse: tuple[bool, bool] = (False, False)
     offset: int = 0
 
-    def place(self, x: Array) -> Array:
+    def place(self, x):
         """A copy of `x` (*batch, rows, columns) laid out so, with poison before, between and behind."""
         stored = x if self.order == "C" else x.swapaxes(-1, -2)
         *batch, rows, columns = stored.shape
@@ -52,26 +50,26 @@ LAYOUTS = {
 }
 
 
-def root(x: Array) -> Array:
+def root(x):
     """The array that owns the memory of `x`."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
 
 
-def twin(x: Array, memory: Array) -> Array:
+def twin(x, memory):
     """The same view of `memory`, a copy of root(x), as x is of root(x)."""
     start = x.__array_interface__["data"][0] - root(x).__array_interface__["data"][0]
     return np.ndarray(x.shape, x.dtype, memory.view(np.uint8).reshape(-1), start, x.strides)
 
 
-def _bytes(x: Array) -> Array:
+def _bytes(x):
     """The memory of a root array, as bytes in memory order."""
     flat = x.ravel(order="K") if x.flags.forc else np.ascontiguousarray(x).ravel()
     return flat.view(np.uint8)
 
 
-def guarded(call: Callable[..., Any], a: Array, b: Array, c: Array | None = None, **options: Any) -> Array:
+def guarded(call, a, b, c=None, **options):
     """call(a, b, c, **options), failing if it writes a byte beside its result or returns what it should not.
 
     Only the elements of `out` may change; without out= nothing may, and the result must be memory of its own.
@@ -102,7 +100,7 @@ def guarded(call: Callable[..., Any], a: Array, b: Array, c: Array | None = None
 
 
 @contextmanager
-def case(**facts: Any) -> Iterator[None]:
+def case(**facts):
     """Name the case in the message of an assertion that fails within, or of an exception that escapes."""
     try:
         yield
@@ -114,13 +112,13 @@ def case(**facts: Any) -> Iterator[None]:
         )
 
 
-def retyped(x: Array, dtype: np.dtype[Any]) -> Array:
+def retyped(x, dtype):
     """x rounded, or wrapped, to `dtype`."""
     with np.errstate(all="ignore"):  # a negative float as an unsigned integer is undefined, as a signed one it is not
         return (x.astype(np.int64) if dtype.kind == "u" and x.dtype.kind == "f" else x).astype(dtype)
 
 
-def equal(result: Array, expected: Array, what: str = "result") -> None:
+def equal(result, expected, what="result"):
     """Fail unless shape and values agree exactly (NaN equals NaN, -0 equals +0), `expected` rounded or wrapped to the
     result's type."""
     if result.shape != expected.shape:

@@ -5,17 +5,14 @@ Expected results depend on nothing but the case, so they are computed once a pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from oracle import check_same_bits, finfo, ordered
 
 from conformance.arena import LAYOUTS, case
-from conformance.subject import Subject, chain_check, integers, normal, wide
-
-Array = np.ndarray
+from conformance.subject import chain_check, integers, normal, wide
 
 
 class Case(NamedTuple):
@@ -29,35 +26,35 @@ class Case(NamedTuple):
     beta: float = 0.0
 
 
-def _subnormal(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+def _subnormal(rng, dtype, *shape):
     """Factors whose products straddle the smallest normal and the smallest subnormal number."""
     half = int(finfo(dtype).minexp) // 2
     return np.ldexp(rng.standard_normal(shape), rng.integers(half - 20, half + 6, shape)).astype(dtype)
 
 
-def _vanishing(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+def _vanishing(rng, dtype, *shape):
     """Factors whose products all round to zero: a sum of them is -0 where the last product is negative."""
     return (rng.choice([-1.0, 1.0, 0.0], shape) * 2.0 ** int(finfo(dtype).minexp * 0.7)).astype(dtype)
 
 
-def _ties(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+def _ties(rng, dtype, *shape):
     """Few-bit numbers near powers of two: sums that land on or beside the middle between two results."""
     reach = min(13, int(finfo(dtype).maxexp) // 4)
     return np.ldexp(1.0 + rng.integers(0, 4, shape) * 2.0**-12, rng.integers(-reach, reach + 1, shape)).astype(dtype)
 
 
-DATA: dict[str, Callable[..., Array]] = {
+DATA = {
     "normal": normal, "wide": wide, "ties": _ties, "subnormal": _subnormal, "vanishing": _vanishing, "small": integers,
 }  # fmt: skip
 
 
-def _fitting(x: Array, narrow: np.dtype[Any]) -> Array:
+def _fitting(x, narrow):
     largest = x.dtype.type(finfo(narrow).max)
     return np.clip(x, -largest, largest).astype(narrow).astype(x.dtype)
 
 
 @cache
-def _solved(one: Case, dtype: np.dtype[Any], inputs: tuple[str, ...] = ()) -> tuple[Array, Array, Array, Array]:
+def _solved(one, dtype, inputs=()):
     """a, b, c and the expected bits; numbers of a and b are such as `inputs` have."""
     rng = np.random.default_rng([len(one.data), one.m, one.n, one.k])
     make = DATA[one.data]
@@ -71,7 +68,7 @@ def _solved(one: Case, dtype: np.dtype[Any], inputs: tuple[str, ...] = ()) -> tu
     return a, b, c, expected
 
 
-def _run(s: Subject, one: Case, **options: Any) -> Array:
+def _run(s, one, **options):
     """Multiply and compare; kernels that promise the order always are also called without asking for it."""
     a, b, c, expected = _solved(one, s.dtype, s.inputs)
     with case(**one._asdict()):
@@ -84,7 +81,7 @@ def _run(s: Subject, one: Case, **options: Any) -> Array:
 
 
 @chain_check
-def chain_data(s: Subject) -> None:
+def chain_data(s):
     """Every kind of data, at sizes below, across and far above tiles."""
     for data in DATA:
         for m, n, k in ((1, 1, 3), (5, 3, 33), (19, 37, 61), *s.pick([], [(64, 64, 64), (35, 131, 47)])):
@@ -92,7 +89,7 @@ def chain_data(s: Subject) -> None:
 
 
 @chain_check
-def chain_scalars(s: Subject) -> None:
+def chain_scalars(s):
     """alpha and beta: each operation of the epilogue rounds on its own, and is left out only where it is exact."""
     for data in ("normal", "ties", "subnormal", "vanishing"):
         for alpha in (1.0, -1.0, 0.5, 1 / 3, 1e-3, 0.0):
@@ -102,7 +99,7 @@ def chain_scalars(s: Subject) -> None:
 
 
 @chain_check
-def chain_depths(s: Subject) -> None:
+def chain_depths(s):
     """Sums longer than any block of K, and at its edges: the raw partial sum is carried on, unscaled."""
     depths = [k for k in s.edges("KC", "BK") if s.pick(k < 100 or k % 2, True)]
     for k in [*depths, *s.pick([521], [2 * depths[-1] + 7, 1031])]:
@@ -114,7 +111,7 @@ def chain_depths(s: Subject) -> None:
 
 
 @chain_check
-def chain_tails(s: Subject) -> None:
+def chain_tails(s):
     """Each k of 0 … 40 at partial tiles: what pads a block must not touch the sum, not even a sign of zero."""
     for k in (0, *range(1, 41, s.pick(5, 1))):
         for data in ("vanishing", "wide"):
@@ -123,7 +120,7 @@ def chain_tails(s: Subject) -> None:
 
 
 @chain_check
-def minus_zero(s: Subject) -> None:
+def minus_zero(s):
     """A sum that underflows to -0 stays -0: adding +0·+0 as padding, or starting a second sum, would lose it."""
     tiny = s.dtype.type(2.0 ** int(finfo(s.dtype).minexp * 0.7))
     for m, n, k in ((1, 1, 1), (3, 5, 2), (9, 67, 7), (33, 33, 33)):
@@ -137,7 +134,7 @@ def minus_zero(s: Subject) -> None:
 
 
 @chain_check
-def chain_layouts(s: Subject) -> None:
+def chain_layouts(s):
     """Neither strides, nor transposes, nor working in place change a bit."""
     one = Case("wide", 14, 35, 29, 1 / 3, -0.7)
     a, b, c, expected = _solved(one, s.dtype, s.inputs)
@@ -157,7 +154,7 @@ def chain_layouts(s: Subject) -> None:
         check_same_bits(result, expected, f"in place, k = {k}")
 
 
-def _pieces(size: int) -> Iterator[slice]:
+def _pieces(size):
     """Blocks of uneven sizes that cover 0 … size."""
     start, step = 0, 1
     while start < size:
@@ -166,7 +163,7 @@ def _pieces(size: int) -> Iterator[slice]:
 
 
 @chain_check
-def positions(s: Subject) -> None:
+def positions(s):
     """A block of a large product, computed by several threads or groups, has the bits of the block's own product."""
     large = [(170, 203, 90), (530, 517, 300), (3, 2100, 130), (2100, 3, 130)]
     for m, n, k in s.pick([(70, 83, 40), (140, 150, 30)], large):
@@ -184,7 +181,7 @@ def positions(s: Subject) -> None:
 
 
 @chain_check
-def batch_members(s: Subject) -> None:
+def batch_members(s):
     """A member of a stack has the bits of its own product."""
     rng = np.random.default_rng(20)
     for count, m, n, k in ((3, 7, 9, 5), (17, 33, 20, 40), *s.pick([], [(150, 8, 8, 8), (4, 96, 110, 70)])):

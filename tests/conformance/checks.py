@@ -4,38 +4,33 @@ Where operands are small integers every sum is exact in any order and results ar
 not, the componentwise bound of the numerical contract holds.
 """
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import numpy as np
 from oracle import check_close, exact, finfo, is_narrow, wrapped
 
 from conformance.arena import LAYOUTS, POISON, Layout, case, equal, retyped
-from conformance.subject import THIN, Subject, check, check_of
-
-Array = np.ndarray
+from conformance.subject import THIN, check, check_of
 
 TRANSPOSED = {False: False, True: True, "N": False, "T": True, "C": True}
 
 
-def random(seed: int = 0) -> np.random.Generator:
+def random(seed=0):
     return np.random.default_rng([7, seed])
 
 
-def times(a: Array, b: Array) -> Array:
+def times(a, b):
     """a @ b of small integers, exactly: in the widest type of their kind."""
     wide = {"c": np.complex128, "i": np.int64, "u": np.int64}.get(a.dtype.kind, np.float64)
     return np.asarray(np.matmul(a.astype(wide), b.astype(wide)))
 
 
-def real(x: Array) -> Array:
+def real(x):
     """x, or the real and imaginary parts of it side by side."""
     return x.view(x.real.dtype) if x.dtype.kind == "c" else x
 
 
-def scaled(s: Subject, factor: float, x: Array) -> Array:
+def scaled(s, factor, x):
     """factor · x, each part rounded or wrapped once."""
     if s.kind == "i":
         return wrapped(x[:, :0], x[:0], x, 1, int(factor), s.dtype)
@@ -43,9 +38,7 @@ def scaled(s: Subject, factor: float, x: Array) -> Array:
     return np.asarray(parts.dtype.type(factor) * parts).view(s.dtype)
 
 
-def close(
-    s: Subject, a: Array, b: Array, c: Array | None = None, alpha: complex = 1.0, beta: complex = 0.0, **options: Any
-) -> None:
+def close(s, a, b, c=None, alpha=1.0, beta=0.0, **options):
     """The product of `s` is within the bound; of integers, right."""
     if s.kind == "i":
         alpha, beta = s.factor(alpha.real), s.factor(beta.real)
@@ -56,7 +49,7 @@ def close(
 
 
 @check
-def small_sizes(s: Subject) -> None:
+def small_sizes(s):
     """Every m, n, k of 1 … 33 crossed, with transposes, scalars, layouts and outs in rotation; equality.
 
     With fewer calls, k = (m + n + shift) mod 33 still meets every pair of (m, n), (m, k) and (n, k) once a shift. In a
@@ -98,7 +91,7 @@ def small_sizes(s: Subject) -> None:
                 raise AssertionError(f"{facts}: something around out was overwritten")
 
 
-def _sized(s: Subject, shapes: list[tuple[int, int, int]]) -> None:
+def _sized(s, shapes):
     rng = random(1)
     for number, (m, n, k) in enumerate(shapes):
         a, b, c = s.normal(rng, m, k), s.normal(rng, k, n), s.normal(rng, m, n)
@@ -110,7 +103,7 @@ def _sized(s: Subject, shapes: list[tuple[int, int, int]]) -> None:
 
 
 @check
-def tile_edges(s: Subject) -> None:
+def tile_edges(s):
     """One below, at and one above every tile and cache block."""
     rows, columns = s.edges("MR", "BM", "TM"), s.edges("NR", "BN", "TN")
     depths = s.edges("KC", "BK") if s.pick(False, True) else s.edges("BK")
@@ -123,7 +116,7 @@ def tile_edges(s: Subject) -> None:
 
 
 @check
-def odd_sizes(s: Subject) -> None:
+def odd_sizes(s):
     """Primes, single rows and columns, tall, wide, flat and deep products."""
     shapes = [(1, 1, 1), (1, 1, 67), (1, 67, 1), (67, 1, 1), (1, 131, 67), (131, 1, 67), (131, 67, 1), (37, 41, 43)]
     shapes += [(61, 67, 71), (101, 103, 7), (2, 521, 3), (521, 2, 3), (8, 8, 1009), (127, 3, 129), (64, 64, 64)]
@@ -132,7 +125,7 @@ def odd_sizes(s: Subject) -> None:
 
 
 @check
-def zero_sizes(s: Subject) -> None:
+def zero_sizes(s):
     """0-sized dimensions: empty results, and beta·C where only k is 0."""
     for m, n, k in product((0, 1, 5), repeat=3):
         a, b, c = np.ones((m, k), s.dtype), np.ones((k, n), s.dtype), np.full((m, n), 3, s.dtype)
@@ -145,7 +138,7 @@ def zero_sizes(s: Subject) -> None:
 
 
 @check
-def transposes(s: Subject) -> None:
+def transposes(s):
     """Every spelling of both transposes, in both orders of memory."""
     rng = random(2)
     a, b, c = s.integers(rng, 7, 9), s.integers(rng, 9, 5), s.integers(rng, 7, 5)
@@ -158,7 +151,7 @@ def transposes(s: Subject) -> None:
 
 
 @check
-def layouts(s: Subject) -> None:
+def layouts(s):
     """Every layout of a with every layout of b, those of c and out in rotation, poison all around."""
     rng = random(3)
     m, n, k = 19, 37, 23
@@ -178,7 +171,7 @@ def layouts(s: Subject) -> None:
 
 
 @check
-def zero_strides(s: Subject) -> None:
+def zero_strides(s):
     """Operands of one repeated row, column or element."""
     rng = random(4)
     m, n, k = 21, 34, 18
@@ -195,7 +188,7 @@ def zero_strides(s: Subject) -> None:
 
 
 @check
-def batches(s: Subject) -> None:
+def batches(s):
     """Stacks of matrices: broadcast, strided, reversed, interleaved, with out and c, each equal to its own product."""
     rng = random(5)
     shapes = [((3,), (3,)), ((), (4,)), ((4,), ()), ((2, 1), (1, 3)), ((2, 3), (3,)), ((1,), (1,)), ((2, 1, 2), (3, 1))]
@@ -224,7 +217,7 @@ def batches(s: Subject) -> None:
 
 
 @check
-def scalars(s: Subject) -> None:
+def scalars(s):
     """alpha and beta of every kind, NaN and infinities too, at a size inside and a size across tiles."""
     values = (0.0, 1.0, -1.0, 0.1, -2.5) if s.kind == "i" else (0.0, 1.0, -1.0, 0.1, -2.5, np.nan, np.inf)
     rng = random(6)
@@ -237,7 +230,7 @@ def scalars(s: Subject) -> None:
 
 
 @check
-def bias_and_activation(s: Subject) -> None:
+def bias_and_activation(s):
     """A row or column is added after beta·C, and max(x, 0) or gelu applied to that, in a batch as well."""
     rng = random(8)
     for m, n, k in ((1, 1, 1), (5, 9, 3), (35, 67, 33)):
@@ -263,7 +256,7 @@ def bias_and_activation(s: Subject) -> None:
 
 
 @check
-def beta_zero_never_reads_c(s: Subject) -> None:
+def beta_zero_never_reads_c(s):
     """NaN in c and in out leave no trace when beta = 0, inside tiles and at their edges."""
     rng = random(7)
     for m, n, k in ((1, 1, 1), (5, 9, 3), (33, 65, 17), (6, 64, 0)):
@@ -278,7 +271,7 @@ def beta_zero_never_reads_c(s: Subject) -> None:
 
 
 @check
-def alpha_zero_never_reads_a_b(s: Subject) -> None:
+def alpha_zero_never_reads_a_b(s):
     """NaN and Inf in a and b leave no trace when alpha = 0; nor does k = 0 invent anything."""
     rng = random(8)
     for m, n, k in ((1, 1, 1), (5, 9, 3), (33, 65, 17), (6, 64, 0), (1, 1, 0)):
@@ -298,7 +291,7 @@ def alpha_zero_never_reads_a_b(s: Subject) -> None:
 
 
 @check_of("fc")
-def non_finite(s: Subject) -> None:
+def non_finite(s):
     """NaN and Inf spread as IEEE arithmetic says: 0 · Inf and Inf - Inf are NaN, and nothing spreads further."""
     rng = random(9)
     for m, n, k in ((2, 3, 1), (9, 7, 5), (34, 67, 33)):
@@ -322,7 +315,7 @@ def non_finite(s: Subject) -> None:
 
 
 @check_of("fc")
-def accuracy(s: Subject) -> None:
+def accuracy(s):
     """The bound on kind and unkind data: one sign, cancelling, of wildly different sizes."""
     rng = random(10)
     for m, n, k in ((13, 21, 300), *s.pick([], [(40, 33, 1200)])):
@@ -343,7 +336,7 @@ def accuracy(s: Subject) -> None:
 
 
 @check_of("fc")
-def subnormals(s: Subject) -> None:
+def subnormals(s):
     """Subnormal operands and results are not flushed."""
     tiny = float(finfo(s.dtype).smallest_subnormal)
     rng = random(11)
@@ -363,7 +356,7 @@ def subnormals(s: Subject) -> None:
 
 
 @check_of("fc")
-def overflow(s: Subject) -> None:
+def overflow(s):
     """Sums past the largest number are infinite, with the sign they have; just below it they are finite."""
     top = float(finfo(s.dtype).max)
     a = np.array([[top, top], [-top, -top], [top, -top], [top / 2, 0]], s.dtype)
@@ -375,7 +368,7 @@ def overflow(s: Subject) -> None:
 
 
 @check
-def repeatable(s: Subject) -> None:
+def repeatable(s):
     """The same call gives the same bits each time, and whatever lay in out."""
     rng = random(12)
     a, b = s.normal(rng, 150, 170), s.normal(rng, 170, 140)
@@ -387,7 +380,7 @@ def repeatable(s: Subject) -> None:
 
 
 @check
-def in_place(s: Subject) -> None:
+def in_place(s):
     """out may be c, a or b, or overlap any of them in part."""
     rng = random(13)
     for n in (4, 33, 70):
@@ -413,7 +406,7 @@ def in_place(s: Subject) -> None:
 
 
 @check
-def deep_in_place(s: Subject) -> None:
+def deep_in_place(s):
     """out is c, and the sum longer than a block of k: partial sums must not take c's place before c was read."""
     rng = random(14)
     deep, tall = s.edges("KC", "BK")[-1], s.edges("MC", "BM", "MR")[-1]
@@ -432,7 +425,7 @@ def deep_in_place(s: Subject) -> None:
 
 
 @check_of("i")
-def wrapping(s: Subject) -> None:
+def wrapping(s):
     """Numbers of the whole range: sums, scalars and what is added wrap modulo a power of two."""
     rng = random(15)
     whole = [np.iinfo(name) for name in (*(s.inputs or (s.dtype, s.dtype)), s.dtype)]
@@ -452,7 +445,7 @@ def wrapping(s: Subject) -> None:
 
 
 @check_of("c")
-def complex_factors(s: Subject) -> None:
+def complex_factors(s):
     """alpha and beta with imaginary parts, and conjugated operands."""
     rng = random(16)
     values = (1.0, 1j, -1j, 0.5 - 2j, -0.75 + 0.1j)

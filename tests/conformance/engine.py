@@ -1,7 +1,5 @@
 """Checks of the kernels of the C engine alone: packed tiles at every edge, and operands that end where memory does."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import mmap
@@ -13,13 +11,11 @@ import numpy as np
 import gemm
 from conformance.arena import POISON, case
 from conformance.checks import random, times
-from conformance.subject import Subject, check
-
-Array = np.ndarray
+from conformance.subject import check
 
 
 @check
-def packed_edges(s: Subject) -> None:
+def packed_edges(s):
     """Every number of columns in the last packed tile, one row in it, k odd, and nothing written beside out.
 
     In one thread: the parts of several may be too small to be packed.
@@ -31,7 +27,7 @@ def packed_edges(s: Subject) -> None:
         gemm.set_num_threads(None)
 
 
-def _meet_packed_edges(s: Subject) -> None:
+def _meet_packed_edges(s):
     rng = random(40)
     m, k, first, widest = 301, 601, 200, s.params["NR"]
     a, b = s.integers(rng, m, k), s.integers(rng, k, first + widest)
@@ -53,7 +49,7 @@ def _meet_packed_edges(s: Subject) -> None:
 class _Fenced:
     """Memory between two pages that nobody may touch."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes):
         page = mmap.PAGESIZE
         self.size = -(-nbytes // page) * page
         self.memory = mmap.mmap(-1, self.size + 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -65,7 +61,7 @@ class _Fenced:
             if protect(fence, page, 0):
                 raise OSError(ctypes.get_errno(), "mprotect")
 
-    def place(self, x: Array, at_end: bool, order: str) -> Array:
+    def place(self, x, at_end, order):
         """x there, its last byte or its first one at a fence."""
         lines = x if order == "C" else x.T
         start = self.size - x.nbytes if at_end else 0
@@ -75,7 +71,7 @@ class _Fenced:
 
 
 @check
-def page_ends(s: Subject) -> None:
+def page_ends(s):
     """Operands and results that begin or end at memory which nobody may touch: nothing beside them is read.
 
     In a child process, which such a read would end.
@@ -101,7 +97,7 @@ def page_ends(s: Subject) -> None:
         raise AssertionError(f"{end}, at{last}")
 
 
-def _meet_page_ends(s: Subject, told: int) -> None:
+def _meet_page_ends(s, told):
     rng = random(41)
     mr, nr = s.params["MR"], s.params["NR"]
     heights, widths = sorted({1, 2, mr, mr + 1, 2 * mr + 1, 41}), sorted({1, 3, nr - 1, nr + 1, 2 * nr + 3, 5 * nr + 1})

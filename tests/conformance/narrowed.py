@@ -3,22 +3,15 @@
 Memory blocks are converted whole, poison included, and the views keep their offset and strides in elements.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
 from conformance.arena import root
 
-Array = np.ndarray
 
-
-def narrowed(call: Callable[..., Any], inputs: Sequence[str], dtype: str) -> Callable[..., Any]:
+def narrowed(call, inputs, dtype):
     """`call` with a and b as `inputs`, unless they are so already, whose product is asked for in `dtype`."""
 
-    def narrow(a: Array, b: Array, c: Array | None = None, **options: Any) -> Any:
+    def narrow(a, b, c=None, **options):
         x, y = (_retyped(z, np.dtype(name)) for z, name in zip((a, b), inputs, strict=True))
         made = [z for z, given in ((x, a), (y, b)) if z is not given]
         before = [root(z).tobytes() for z in made]
@@ -30,7 +23,7 @@ def narrowed(call: Callable[..., Any], inputs: Sequence[str], dtype: str) -> Cal
     return narrow
 
 
-def _retyped(x: Array, dtype: np.dtype[Any]) -> Array:
+def _retyped(x, dtype):
     if x.dtype == dtype:
         return x
     base = root(x)
@@ -40,10 +33,10 @@ def _retyped(x: Array, dtype: np.dtype[Any]) -> Array:
     return np.ndarray(x.shape, dtype, memory, int(start * scale), [int(step * scale) for step in x.strides])
 
 
-def unsigned(call: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
+def unsigned(call, dtype):
     """`call` with alpha and beta modulo the power of two by which results wrap: an unsigned type holds no others."""
 
-    def wrapping(*operands: Any, **options: Any) -> Any:
+    def wrapping(*operands, **options):
         for name in {"alpha", "beta"} & options.keys():
             options[name] = int(options[name]) % 2 ** (8 * dtype.itemsize)
         return call(*operands, **options)

@@ -1,9 +1,5 @@
 """The call with b packed first by gemm.prepare, with a canary behind its panels."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,20 +9,19 @@ from conformance.arena import POISON
 from gemm.core.operands import aligned
 from gemm.core.problem import NARROW
 
-Array = np.ndarray
 MOST = 1 << 22
 
 
-def prepared(kernel: str, precision: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def prepared(kernel, precision, call):
     """`call` by `kernel`, b prepared; `call` itself where b is no single matrix or what is asked is not offered so."""
 
-    def packed(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Any:
+    def packed(a, b, c=None, *, out=None, **options):
         fused = options.get("bias") is not None or options.get("activation") is not None
         if b.ndim != 2 or not b.size or (fused and b.dtype.name in NARROW):
             return call(a, b, c, out=out, **options)
-        canaries: list[Array] = []
+        canaries = []
 
-        def followed(nbytes: int) -> Array:
+        def followed(nbytes):
             """Memory as `aligned` gives it, and a canary from its very end on."""
             behind = min(64 * nbytes, MOST) + 65536  # a panel may be of 64 columns, and b of one
             memory = aligned(nbytes + behind)

@@ -4,26 +4,19 @@ Each product is computed twice before on copies of the same layout: once with ev
 sharing memory as the real ones do. What was learned from the former must not be trusted for operands that overlap.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 import gemm
 from conformance.arena import root, twin
 
-Array = np.ndarray
 
-
-def pending(call: Callable[..., Any]) -> Callable[..., Any]:
+def pending(call):
     """`call` behind products that wait in a gemm.batching of their own, and ahead of one that writes what it read.
 
     Like `repeated`: the kind is known from a call before, without which no product waits.
     """
 
-    def later(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Any:
+    def later(a, b, c=None, *, out=None, **options):
         given = [a, b, c, out]
         first, second, third = ([None if x is None else _copy(x) for x in given] for _ in range(3))
         for apart in (first, second, third):
@@ -42,10 +35,10 @@ def pending(call: Callable[..., Any]) -> Callable[..., Any]:
     return later
 
 
-def repeated(call: Callable[..., Any]) -> Callable[..., Any]:
+def repeated(call):
     """`call`, after two like it."""
 
-    def third(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None, **options: Any) -> Any:
+    def third(a, b, c=None, *, out=None, **options):
         operands = [a, b, c, out]
         apart = [x if x is None else _copy(x) for x in operands]
         if c is out:  # one object; c and out may also be two views of the same elements, which is another case
@@ -60,11 +53,11 @@ def repeated(call: Callable[..., Any]) -> Callable[..., Any]:
     return third
 
 
-def _copy(x: Array) -> Array:
+def _copy(x):
     """x in a copy of its memory."""
     return twin(x, _flat(np.array(root(x), order="K")))
 
 
-def _flat(memory: Array) -> Array:
+def _flat(memory):
     """A root array's memory as one axis, in the order in which it lies."""
     return memory.ravel(order="K").view(np.uint8)

@@ -11,34 +11,32 @@ from oracle import finfo
 
 from conformance.arena import POISON, guarded
 
-Array = np.ndarray
-Check = Callable[["Subject"], None]
-CHECKS: dict[str, Check] = {}
+CHECKS = {}
 """What every kernel owes, by name; filled by the decorators below."""
-CHAIN_CHECKS: dict[str, Check] = {}
+CHAIN_CHECKS = {}
 """What a kernel that offers reproducible=True owes besides."""
 
 
-ONLY: dict[str, str] = {}
+ONLY = {}
 """The kinds of dtypes ("f" with bfloat16, "c", "i" for any integer) that a check is for, where it is not for all."""
 
 
-def check(function: Check) -> Check:
+def check(function):
     CHECKS[function.__name__] = function
     return function
 
 
-def check_of(kinds: str) -> Callable[[Check], Check]:
+def check_of(kinds):
     """`check` for some kinds of dtypes."""
 
-    def add(function: Check) -> Check:
+    def add(function):
         ONLY[function.__name__] = kinds
         return check(function)
 
     return add
 
 
-def chain_check(function: Check) -> Check:
+def chain_check(function):
     CHAIN_CHECKS[function.__name__] = function
     return function
 
@@ -76,26 +74,26 @@ class Subject:
     kin: int = 0
 
     @property
-    def kind(self) -> str:
+    def kind(self):
         """ "f", "c" or "i"."""
         return {"c": "c", "i": "i", "u": "i"}.get(self.dtype.kind, "f")
 
-    def __call__(self, a: Array, b: Array, c: Array | None = None, **options: Any) -> Array:
+    def __call__(self, a, b, c=None, **options):
         """The product, guarded: see arena.guarded."""
         result = guarded(self.call, a, b, c, **options)
         if result.dtype != self.dtype:
             raise AssertionError(f"the result is {result.dtype}, must be {self.dtype}")
         return result
 
-    def factor(self, value: float) -> float:
+    def factor(self, value):
         """An alpha or beta like `value`: for integers a whole number."""
         return value if self.kind != "i" or value == int(value) else round(10 * value)
 
-    def blank(self, shape: tuple[int, ...]) -> Array:
+    def blank(self, shape):
         """An array of what no result is: NaN, or bytes of POISON."""
         return np.full(shape, POISON, np.uint8).repeat(self.dtype.itemsize, -1).view(self.dtype)
 
-    def integers(self, rng: np.random.Generator, *shape: int, limit: int = 8) -> Array:
+    def integers(self, rng, *shape, limit=8):
         """Integers of -limit … limit (from 0 on if a or b have no signs), complex ones too: products and sums of them
         are exact in any order, or wrap."""
         low = 0 if any(name.startswith("u") for name in self.inputs) else -limit
@@ -104,7 +102,7 @@ class Subject:
             return (values + 1j * rng.integers(low, limit + 1, shape)).astype(self.dtype)
         return values.astype(self.dtype)
 
-    def normal(self, rng: np.random.Generator, *shape: int) -> Array:
+    def normal(self, rng, *shape):
         """Standard normal numbers, both parts of complex ones; integers of the whole range."""
         if self.kind == "i":
             info = [np.iinfo(name) for name in (self.dtype, *self.inputs)]
@@ -114,13 +112,13 @@ class Subject:
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(self.dtype)
         return self.narrowed(normal(rng, self.dtype, *shape))
 
-    def narrowed(self, x: Array) -> Array:
+    def narrowed(self, x):
         """x rounded so that each of the narrower floats of `inputs` has such numbers."""
         for name in self.inputs:
             x = x.astype(np.dtype(name)).astype(self.dtype) if "float" in name else x
         return x
 
-    def wide(self, rng: np.random.Generator, *shape: int, exponent: int = 60) -> Array:
+    def wide(self, rng, *shape, exponent=60):
         """Numbers of sizes 2^-exponent … 2^exponent, less where the type does not reach so far."""
         exponent = min(exponent, *(int(finfo(np.dtype(name)).maxexp) // 4 for name in (self.dtype.name, *self.inputs)
                                    if "int" not in name))  # fmt: skip
@@ -129,34 +127,34 @@ class Subject:
             return (next(parts) + 1j * next(parts)).astype(self.dtype)
         return self.narrowed(wide(rng, self.dtype, *shape, exponent=exponent))
 
-    def far(self, rng: np.random.Generator, *shape: int, exponent: int = 60) -> Array:
+    def far(self, rng, *shape, exponent=60):
         """Real numbers as far apart as the type allows; see `wide` below."""
         if not self.inputs:
             return wide(rng, self.dtype, *shape, exponent=exponent)
         return self.wide(rng, *shape, exponent=exponent)
 
-    def pick(self, thin: Any, default: Any, full: Any = None) -> Any:
+    def pick(self, thin, default, full=None):
         """A value by effort; a slow subject's default is the thin one."""
         if self.effort == FULL:
             return default if full is None else full
         return default if self.effort == DEFAULT and not self.slow else thin
 
-    def edges(self, *names: str) -> list[int]:
+    def edges(self, *names):
         """1, and each tile size among `names` with its neighbours, ascending."""
         sizes = {self.params[name] for name in names if name in self.params}
         return sorted({1} | {size + d for size in sizes for d in (-1, 0, 1) if size + d > 0})
 
 
-def integers(rng: np.random.Generator, dtype: Any, *shape: int, limit: int = 8) -> Array:
+def integers(rng, dtype, *shape, limit=8):
     """Integers of -limit … limit: their products and sums are exact in any order."""
     return rng.integers(-limit, limit + 1, shape).astype(dtype)
 
 
-def normal(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+def normal(rng, dtype, *shape):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def wide(rng: np.random.Generator, dtype: Any, *shape: int, exponent: int = 60) -> Array:
+def wide(rng, dtype, *shape, exponent=60):
     """Numbers of 2^-exponent … 2^exponent in size, so that most of a sum cancels or vanishes; less for float16."""
     exponent = min(exponent, int(0.47 * finfo(dtype).maxexp))
     return np.ldexp(rng.standard_normal(shape), rng.integers(-exponent, exponent + 1, shape)).astype(dtype)

@@ -1,7 +1,5 @@
 """Checks of a kernel in its process: many threads at once, operands spread over more than 2³² bytes, published bits."""
 
-from __future__ import annotations
-
 import mmap
 import sys
 import threading
@@ -11,14 +9,14 @@ import numpy as np
 
 from conformance.arena import case, equal
 from conformance.checks import random, times
-from conformance.subject import THIN, Subject, chain_check, check
+from conformance.subject import THIN, chain_check, check
 from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
 @check
-def concurrent(s: Subject) -> None:
+def concurrent(s):
     """Eight threads with different products at once each get their own, bit for bit."""
     rng = random(30)
     work = []
@@ -29,10 +27,10 @@ def concurrent(s: Subject) -> None:
     for m, n, k in (*small, *large, (130, 140, 90)):
         a, b, c = s.normal(rng, m, k), s.normal(rng, k, n), s.normal(rng, m, n)
         work.append((a, b, c, s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0).tobytes()))
-    wrong: list[str] = []
+    wrong = []
     start = threading.Barrier(len(work))
 
-    def run(first: int) -> None:
+    def run(first):
         try:
             start.wait()
             for turn in range(2 if s.effort == THIN and s.kin else s.pick(4, 40)):
@@ -54,7 +52,7 @@ def concurrent(s: Subject) -> None:
 
 
 @check
-def far_strides(s: Subject) -> None:
+def far_strides(s):
     """Elements along each axis more than 2³¹ apart, in one step or in several: offsets and strides are 64-bit."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
     try:  # memory that is only promised: what is not touched is not there
@@ -85,7 +83,7 @@ def far_strides(s: Subject) -> None:
 
 
 @chain_check
-def published_bits(s: Subject) -> None:
+def published_bits(s):
     """The hash that `gemm verify` prints for every kernel and device."""
     a, b, c = ordered_case(s.dtype.name)
     result = s(a, b, c, alpha=0.75, beta=-1.25, reproducible=True)

@@ -3,11 +3,8 @@
 Select with -k: a kernel ("sgemm_neon_4x4"), a check ("small_sizes") or both.
 """
 
-from __future__ import annotations
-
 from conformance import ALL_CHECKS
-from conformance.subject import Subject
 
 
-def test_kernel(subject: Subject, check: str) -> None:
+def test_kernel(subject, check):
     ALL_CHECKS[check](subject)

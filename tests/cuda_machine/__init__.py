@@ -5,8 +5,6 @@
 See README.md beside this.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -18,7 +16,7 @@ _PARTS = ("run", "asynchronous", "tensor", "races", "driver", "streams")
 _HEADERS = ("machine.h", "kernel.h", "ptx.h")
 
 
-def build() -> Path:
+def build():
     """The folder with libcuda.so.1 and libnvrtc.so.12, made if need be. Raises CalledProcessError, OSError."""
     texts = [path.read_bytes() for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")])]
     digest = hashlib.sha256(b"\0".join([*texts, Path(__file__).read_bytes()])).hexdigest()
@@ -50,7 +48,7 @@ def build() -> Path:
     return folder
 
 
-def environment(capability: str = "9.0", **settings: object) -> dict[str, str]:
+def environment(capability="9.0", **settings):
     """The variables with which a process finds the emulated GPU: `settings` are those of README.md, sms=2 and so on."""
     folder = build()
     found = {"GEMM_LIBCUDA": folder / "libcuda.so.1", "GEMM_LIBNVRTC": folder / "libnvrtc.so.12"}
@@ -59,12 +57,12 @@ def environment(capability: str = "9.0", **settings: object) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
-def _compile(*arguments: object) -> None:
+def _compile(*arguments):
     command = [os.environ.get("CXX", "g++"), "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
     subprocess.run([*command, *map(str, arguments)], check=True)
 
 
-def _has_fma() -> bool:
+def _has_fma():
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -5,13 +5,9 @@ kernel = machine.kernel('#include "ptx.cuh"\nextern "C" __global__ void twice(fl
 kernel((1,), (32,), array)                 # arrays are copied to the device and back
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,17 +24,17 @@ class Failed(Exception):
 class Machine:
     """One process has one; its settings are read from the environment (README.md) at each call."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         folder = build()
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
         self._compiler = ctypes.CDLL(str(folder / "libnvrtc.so.12"))
-        self._kernels: dict[tuple[object, ...], Kernel] = {}
+        self._kernels = {}
         self.call("cuInit", 0)
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self.call("cuCtxPushCurrent_v2", context)
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name, *arguments):
         """Call a function of libcuda. Raises Failed with its words for the error."""
         status = getattr(self._driver, name)(*arguments)
         if status:
@@ -47,9 +43,9 @@ class Machine:
             raise Failed(f"{name}: {status} {(text.value or b'').decode()}")
 
     def kernel(
-        self, source: str, name: str, macros: dict[str, object] | None = None, arch: str = "sm_90a",
-        headers: dict[str, str] | None = None,
-    ) -> Kernel:  # fmt: skip
+        self, source, name, macros = None, arch = "sm_90a",
+        headers = None,
+    ):  # fmt: skip
         """`name` of `source`, which may include the headers of csrc/cuda, some of which `headers` may replace. Raises
         Failed with the compiler's words."""
         key = (source, name, arch, *(macros or {}).items(), *(headers or {}).items(), watched())
@@ -57,7 +53,7 @@ class Machine:
             self._kernels[key] = self._compile(source, name, macros or {}, arch, headers or {})
         return self._kernels[key]
 
-    def _compile(self, source: str, name: str, macros: dict[str, object], arch: str, changed: dict[str, str]) -> Kernel:
+    def _compile(self, source, name, macros, arch, changed):
         headers = {path.name: path.read_text(encoding="utf-8") for path in _SOURCES.glob("*.cuh")} | changed
         program = ctypes.c_void_p()
         self._compiler.nvrtcCreateProgram(
@@ -74,17 +70,17 @@ class Machine:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         return Kernel(self, function)
 
-    def _take(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _take(self, program, what):
         size = ctypes.c_size_t()
         getattr(self._compiler, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
         getattr(self._compiler, f"nvrtcGet{what}")(program, buffer)
         return buffer.raw
 
-    def to_device(self, array: np.ndarray) -> Device:
+    def to_device(self, array):
         return Device(self, array)
 
-    def tensor_map(self, device: Device, box: Sequence[int], swizzle: int = 0, kind: str | None = None) -> Any:
+    def tensor_map(self, device, box, swizzle=0, kind=None):
         """A map of a C-contiguous array: `box` from its last axis on, `swizzle` 0, 32, 64 or 128 bytes."""
         array = device.array
         rank = len(box)
@@ -105,7 +101,7 @@ class Machine:
 class Device:
     """An array's copy in the memory of the emulated GPU."""
 
-    def __init__(self, machine: Machine, array: np.ndarray) -> None:
+    def __init__(self, machine, array):
         self.machine, self.array = machine, np.ascontiguousarray(array)
         address = ctypes.c_uint64()
         machine.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(1, self.array.nbytes)))
@@ -113,13 +109,13 @@ class Device:
         source = ctypes.c_void_p(self.array.ctypes.data)
         machine.call("cuMemcpyHtoD_v2", ctypes.c_void_p(self.address), source, ctypes.c_size_t(self.array.nbytes))
 
-    def get(self) -> np.ndarray:
+    def get(self):
         result = np.empty_like(self.array)
         size = ctypes.c_size_t(result.nbytes)
         self.machine.call("cuMemcpyDtoH_v2", ctypes.c_void_p(result.ctypes.data), ctypes.c_void_p(self.address), size)
         return result
 
-    def free(self) -> None:
+    def free(self):
         self.machine.call("cuMemFree_v2", ctypes.c_void_p(self.address))
 
 
@@ -137,13 +133,13 @@ class _Config(ctypes.Structure):
 class Kernel:
     """A function of a module."""
 
-    def __init__(self, machine: Machine, function: ctypes.c_void_p) -> None:
+    def __init__(self, machine, function):
         self._machine, self._function = machine, function
 
     def __call__(
-        self, grid: Sequence[int], block: Sequence[int], *arguments: Any, shared: int = 0, cluster: int = 1,
-        overlaps: bool = False,
-    ) -> None:  # fmt: skip
+        self, grid, block, *arguments, shared = 0, cluster = 1,
+        overlaps = False,
+    ):  # fmt: skip
         """Launch and wait. Arguments: ctypes values, bytes of structures, Device, or arrays, which are updated."""
         devices = {id(x): self._machine.to_device(x) for x in arguments if isinstance(x, np.ndarray)}
         values = [_argument(devices.get(id(x), x)) for x in arguments]
@@ -166,17 +162,17 @@ class Kernel:
             device.free()
 
 
-def _argument(value: Any) -> Any:
+def _argument(value):
     if isinstance(value, Device):
         return ctypes.c_uint64(value.address)
     return ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
 
 
-def watched() -> bool:
+def watched():
     """Whether races are looked for, in what is compiled now and then runs."""
     return os.environ.get("CUDA_MACHINE_RACES", "0") not in ("", "0")
 
 
-def source(name: str) -> str:
+def source(name):
     """The text of a kernel of csrc/cuda."""
     return Path(_SOURCES, name).read_text(encoding="utf-8")

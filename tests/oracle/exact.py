@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from oracle.fma import two_product, two_sum
-
-Array = np.ndarray
 
 EMULATED = 48  # units of roundoff that float32's products of narrower numbers may lose besides k; see oracle.planes
 _REFERENCE_SLACK = 1 + 2.0**-10  # the reference's own error and second-order terms of the bound
@@ -21,13 +17,13 @@ class Reference:
     """high + low is the product, unevaluated; |C - (high + low)| ≤ bound is what a kernel owes, and infinity for what
     is not below `limit`. Of complex products this holds for each part."""
 
-    high: Array
-    low: Array
-    bound: Array
+    high: np.ndarray
+    low: np.ndarray
+    bound: np.ndarray
     limit: float
 
 
-def finfo(dtype: Any) -> Any:
+def finfo(dtype):
     """np.finfo, for ml_dtypes' types as well."""
     if np.dtype(dtype).kind in "fc" and not np.dtype(dtype).name.startswith("float8"):
         return np.finfo(dtype)
@@ -36,12 +32,12 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtype)
 
 
-def is_narrow(dtype: Any) -> bool:
+def is_narrow(dtype):
     """Whether sums of `dtype` are float32's, rounded once at the end."""
     return np.dtype(dtype).name in ("float16", "bfloat16")
 
 
-def _product(a: Array, b: Array, plain: bool) -> tuple[Array, Array, Array]:
+def _product(a, b, plain):
     """A·B of float64 matrices as high + low, and |A|·|B|.
 
     `plain`: entries have at most 24 bits, so that products are exact and sums lose 2⁻⁵³, nothing beside 2⁻²⁴. Else in
@@ -59,11 +55,11 @@ def _product(a: Array, b: Array, plain: bool) -> tuple[Array, Array, Array]:
     return high, low, magnitude
 
 
-def _parts(x: Array) -> tuple[Array, ...]:
+def _parts(x):
     return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
 
 
-def _joined(parts: list[Array]) -> Array:
+def _joined(parts):
     if len(parts) == 1:
         return parts[0]
     x = np.empty(parts[0].shape, np.complex128)
@@ -71,9 +67,9 @@ def _joined(parts: list[Array]) -> Array:
     return x
 
 
-def _combination(terms: Iterable[tuple[float, tuple[Array, Array, Array]]]) -> tuple[Array, Array, Array]:
+def _combination(terms):
     """Σ factor · (high + low), and Σ |factor| · magnitude; a factor of 1 is no multiplication."""
-    total: tuple[Array, Array, Array] | None = None
+    total = None
     for factor, (high, low, magnitude) in terms:
         if factor != 1:
             high, error = two_product(high, np.array(factor))
@@ -86,7 +82,7 @@ def _combination(terms: Iterable[tuple[float, tuple[Array, Array, Array]]]) -> t
     return total
 
 
-def _scaled(factor: Any, parts: list[tuple[Array, Array, Array]]) -> list[list[Any]]:
+def _scaled(factor, parts):
     """For each part of factor · (a complex or real number), its terms. A real factor scales both parts on their own."""
     if factor.imag == 0:
         return [[(float(factor.real), part)] for part in parts]
@@ -94,7 +90,7 @@ def _scaled(factor: Any, parts: list[tuple[Array, Array, Array]]) -> list[list[A
     return [[(re, x), (-im, y)], [(re, y), (im, x)]]
 
 
-def _loose(dtype: np.dtype[Any], k: int, precision: str, inputs: tuple[str, ...]) -> float | None:
+def _loose(dtype, k, precision, inputs):
     """What |A|·|B| is multiplied by where it is not (k + 2)·u; see tensor_core.py and planes.py."""
     if precision == "medium" and any(name.startswith("float8") for name in inputs):
         return 2.0**-5 + (k + 2) * 2.0**-24
@@ -104,9 +100,9 @@ def _loose(dtype: np.dtype[Any], k: int, precision: str, inputs: tuple[str, ...]
 
 
 def exact(
-    a: Array, b: Array, c: Array | None = None, alpha: complex = 1.0, beta: complex = 0.0, precision: str = "highest",
-    inputs: tuple[str, ...] = (),
-) -> Reference:  # fmt: skip
+    a, b, c = None, alpha = 1.0, beta = 0.0, precision = "highest",
+    inputs = (),
+):  # fmt: skip
     """The reference and its bound plus an allowance for underflow.
 
     a (*batch, m, k), b (*batch, k, n), both of one floating-point or complex dtype with unit roundoff u; alpha and beta
@@ -147,7 +143,7 @@ def exact(
         # A rounding among subnormals loses up to half the smallest one, before or after the factor alpha.
         steps = 2 * (k + 2) if complex_ else k + 2
         least = float(sums.smallest_subnormal if loose is None else sums.smallest_normal)
-        underflow: Any = (steps * max(abs(scale), 1.0) + 2) * least
+        underflow = (steps * max(abs(scale), 1.0) + 2) * least
         unit = steps * float(sums.eps) / 2 if loose is None else loose
         if precision == "high" and dtype == np.float32:  # what is far below the largest of its row or column
             largest = [abs(x).max(axis, initial=0.0, keepdims=True) for x, axis in ((a, -1), (b, -2))]
@@ -166,7 +162,7 @@ def exact(
         return Reference(_joined([high for high, _, _ in totals]), _joined(lows), _joined(bounds), limit)
 
 
-def check_close(result: Array, reference: Reference, what: str = "result") -> None:
+def check_close(result, reference, what="result"):
     """Fail unless the non-finite pattern is the reference's and every finite element is within its bound."""
     if result.shape != reference.high.shape:
         raise AssertionError(f"{what}: shape {result.shape}, must be {reference.high.shape}")
@@ -176,7 +172,7 @@ def check_close(result: Array, reference: Reference, what: str = "result") -> No
         _check_part(*part, reference.limit, name + what)
 
 
-def _check_part(result: Array, high: Array, low: Array, bound: Array, limit: float, what: str) -> None:
+def _check_part(result, high, low, bound, limit, what):
     value = result.astype(np.float64)
     finite = np.isfinite(high)
     with np.errstate(all="ignore"):
@@ -195,7 +191,7 @@ def _check_part(result: Array, high: Array, low: Array, bound: Array, limit: flo
         )
 
 
-def wrapped(a: Array, b: Array, c: Array | None, alpha: int, beta: int, dtype: Any) -> Array:
+def wrapped(a, b, c, alpha, beta, dtype):
     """The product of integers modulo 2 to the power of `dtype`'s bits, whatever the types of a and b."""
     with np.errstate(over="ignore"):
         factors = [np.array(x % 2**64, np.uint64) for x in (int(alpha), int(beta))]

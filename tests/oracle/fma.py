@@ -4,27 +4,23 @@ NumPy has no fma, and calling libm a million times through ctypes is slow. Both 
 round-to-nearest mode without flush-to-zero, which test_oracle.py confirms against exact rationals.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
 import numpy as np
 
-Array = np.ndarray
-
 _SPLITTER = 2.0**27 + 1  # Veltkamp: cuts 53 bits into 26 + 26 and a sign
 _SMALL, _LARGE = 2.0**-800, 2.0**900  # error terms of products and sums within stay normal and finite
 
 
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a, b):
     """(s, e): s = fl(a + b) and s + e = a + b exactly (Knuth)."""
     s = a + b
     v = s - a
     return s, (a - (s - v)) + (b - v)
 
 
-def two_product(a: Array, b: Array) -> tuple[Array, Array]:
+def two_product(a, b):
     """(p, e): p = fl(a·b) and p + e = a·b exactly (Dekker), away from over- and underflow."""
     p = a * b
     a_high, b_high = (x * _SPLITTER - (x * _SPLITTER - x) for x in (a, b))
@@ -32,7 +28,7 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
     return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def odd_sum(a: Array, b: Array) -> Array:
+def odd_sum(a, b):
     """a + b rounded to odd: of the two neighbours of an inexact sum the one with an odd last bit.
 
     Rounding such a sum again to at least two bits less equals rounding the exact sum once.
@@ -44,12 +40,12 @@ def odd_sum(a: Array, b: Array) -> Array:
     return (bits + np.where(inexact, away, 0)).view(np.float64)
 
 
-def _fma32(a: Array, b: Array, c: Array) -> Array:
+def _fma32(a, b, c):
     product = a.astype(np.float64) * b  # exact: 24 + 24 bits, and the exponent range is ample
     return odd_sum(product, c.astype(np.float64)).astype(np.float32)
 
 
-def fma_exact(a: float, b: float, c: float) -> float:
+def fma_exact(a, b, c):
     """The float64 fma in rational arithmetic: slow and right everywhere."""
     if not (math.isfinite(a) and math.isfinite(b)) or a == 0 or b == 0:
         return a * b + c
@@ -65,7 +61,7 @@ def fma_exact(a: float, b: float, c: float) -> float:
 _fma_exact = np.frompyfunc(fma_exact, 3, 1)
 
 
-def _exact_sum(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+def _exact_sum(a, b, c):
     """(v, z): a·b + c = v + z but for z being rounded to odd (Boldo and Melquiond)."""
     p, p_error = two_product(a, b)
     t, t_error = two_sum(c, p_error)
@@ -73,7 +69,7 @@ def _exact_sum(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     return v, odd_sum(t_error, v_error)
 
 
-def _fma_small(a: Array, b: Array, c: Array) -> Array:
+def _fma_small(a, b, c):
     """The float64 fma for sums that may be subnormal: scaled up by 2⁶⁰⁰, then rounded to the subnormals' grid."""
     v, z = _exact_sum(a * 2.0**300, b * 2.0**300, c * 2.0**600)
     s, rest = two_sum(v, z)
@@ -86,7 +82,7 @@ def _fma_small(a: Array, b: Array, c: Array) -> Array:
     return np.where(result == 0, np.copysign(0.0, s), result)
 
 
-def _fma64(a: Array, b: Array, c: Array) -> Array:
+def _fma64(a, b, c):
     """Error-free transforms where they hold, rational arithmetic for the rest."""
     v, z = _exact_sum(a, b, c)
     p = a * b
@@ -111,7 +107,7 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
     return result
 
 
-def fma(a: Array, b: Array, c: Array) -> Array:
+def fma(a, b, c):
     """a·b + c of equal dtype (float32 or float64), broadcast, rounded once."""
     a, b, c = np.broadcast_arrays(a, b, c)
     if not a.dtype == b.dtype == c.dtype:

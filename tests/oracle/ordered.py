@@ -1,16 +1,12 @@
 """The ORDERED chain: the one bit pattern that every kernel with `ordered` must produce."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from oracle.exact import is_narrow
 from oracle.fma import fma
 
-Array = np.ndarray
 
-
-def ordered(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
+def ordered(a, b, c=None, alpha=1.0, beta=0.0):
     """acc = fma(a[i, p], b[p, j], acc) for p = 0 … k-1 from +0; alpha·acc; fma(beta, c, ·): each rounded.
 
     a (*batch, m, k) and b (*batch, k, n) of one dtype, c broadcasting to the result; alpha and beta are rounded
@@ -37,7 +33,7 @@ def ordered(a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta
         return scaled if beta_ == 0 else fma(beta_, c, scaled)
 
 
-def check_same_bits(result: Array, expected: Array, what: str = "result") -> None:
+def check_same_bits(result, expected, what="result"):
     """Fail unless both have the same shape, dtype and bits; any NaN equals any NaN."""
     if result.shape != expected.shape or result.dtype != expected.dtype:
         raise AssertionError(f"{what}: {result.dtype}{result.shape}, must be {expected.dtype}{expected.shape}")

@@ -3,20 +3,16 @@
 Wgmma's steps are oracle.tensor_core's; the planes' exponents, roundings and order of products are those of the kernels.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from oracle.tensor_core import step
-
-Array = np.ndarray
 
 STAGE, STEP, FRACTION = 32, 16, 24  # of k: between two additions to float32, of one wgmma; bits below the largest
 PLANES = {"bf16x6": 3, "fp16x3": 2}
 LARGEST = {"bf16x6": 0, "fp16x3": 14}  # exponent of a line's largest element after scaling
 
 
-def nearest(x: Array, form: str) -> Array:
+def nearest(x, form):
     """x (float64 holding float32 numbers) rounded to the planes' type, to nearest even."""
     if form == "fp16x3":
         return x.astype(np.float16).astype(np.float64)
@@ -25,7 +21,7 @@ def nearest(x: Array, form: str) -> Array:
     return rounded.view(np.float32).astype(np.float64)
 
 
-def split(x: Array, form: str, axis: int) -> tuple[list[Array], Array]:
+def split(x, form, axis):
     """The planes of x (float32, finite) scaled by 2^-exponent, an exponent for each line along `axis`."""
     largest = np.abs(x.astype(np.float64)).max(axis, keepdims=True)
     exponent = np.where(largest > 0, np.frexp(largest)[1] - 1 - LARGEST[form], 0)
@@ -37,7 +33,7 @@ def split(x: Array, form: str, axis: int) -> tuple[list[Array], Array]:
     return planes, exponent
 
 
-def product(a: Array, b: Array, form: str, stage: int = STAGE) -> Array:
+def product(a, b, form, stage=STAGE):
     """a (m, k) · b (k, n), float32, by products of planes summed over `stage` of k by the tensor cores alone."""
     left, a_exponent = split(a, form, 1)
     right, b_exponent = split(b, form, 0)
@@ -52,7 +48,7 @@ def product(a: Array, b: Array, form: str, stage: int = STAGE) -> Array:
     return np.ldexp(total.astype(np.float64), a_exponent + b_exponent).astype(np.float32)
 
 
-def bound(a: Array, b: Array, form: str) -> Array:
+def bound(a, b, form):
     """What |product - exact| is within, where no element is subnormal."""
     a, b = np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))
     within = (a.shape[1] + 48) * 2.0**-24 * (a @ b)

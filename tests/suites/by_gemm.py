@@ -12,13 +12,9 @@ there any more, is an error. So is a run in which fewer tests passed than --at-l
 --computed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +22,7 @@ import pytest
 import gemm
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     group = parser.getgroup("by gemm")
     group.addoption("--through", choices=("use", *THROUGH), default="use", help="how the tests reach gemm")
     group.addoption("--xfails", type=Path, metavar="FILE", help="lines `test  # why`; a test is the end of a node id")
@@ -34,11 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--computed", type=int, default=1, metavar="COUNT", help="tests in which gemm must compute")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     config.pluginmanager.register(ByGemm(config), "by gemm")
 
 
-def declared(file: Path | None) -> dict[str, str]:
+def declared(file):
     """{end of a node id: why it fails} of an --xfails file; lines that begin with # are for people."""
     found = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file else ():
@@ -50,30 +46,30 @@ def declared(file: Path | None) -> dict[str, str]:
     return found
 
 
-def _matmul(items: list[pytest.Item]) -> None:
+def _matmul(items):
     for cls in {item.cls for item in items if isinstance(item, pytest.Function) and item.cls}:
         if cls.__name__ == "TestMatmul":
             cls.matmul, cls.types = staticmethod(gemm.matmul), cls.types.replace("O", "")
 
 
-def _contract(items: list[pytest.Item]) -> None:
-    module: Any = sys.modules["opt_einsum.contract"]
+def _contract(items):
+    module = sys.modules["opt_einsum.contract"]
     parse = module.parse_backend
 
-    def by_gemm(arrays: Any, backend: str | None) -> str:
-        chosen: str = parse(arrays, backend)
+    def by_gemm(arrays, backend):
+        chosen = parse(arrays, backend)
         return "gemm" if chosen == "numpy" else chosen
 
     module.parse_backend = by_gemm
 
 
-def _use(items: list[pytest.Item]) -> None:
+def _use(items):
     for cls in {item.cls for item in items if isinstance(item, pytest.Function) and item.cls}:
         if cls.__dict__.get("matmul") is np.matmul:  # bound when the class was made
             cls.matmul = staticmethod(lambda *args, **kwargs: np.matmul(*args, **kwargs))
 
 
-THROUGH: dict[str, Callable[[list[pytest.Item]], None]] = {
+THROUGH = {
     "matmul": _matmul, "contract": _contract, "namespace": _use,
 }  # fmt: skip
 
@@ -81,12 +77,12 @@ THROUGH: dict[str, Callable[[list[pytest.Item]], None]] = {
 class ByGemm:
     """One run: what it computes with, and what came of it."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config):
         self._through = THROUGH.get(config.getoption("--through"), _use)
         self._xfails = declared(config.getoption("--xfails"))
         self._least = {"passed": config.getoption("--at-least"), "computed": config.getoption("--computed")}
         self._products = 0
-        self._outcomes: Counter[str] = Counter()
+        self._outcomes = Counter()
         for module in (
             gemm,
             *map(
@@ -101,15 +97,15 @@ class ByGemm:
 
             array_api_compat.numpy = sys.modules["array_api_compat.numpy"] = gemm.array([]).__array_namespace__()
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
+    def _counted(self, function):
+        def counted(*args, **kwargs):
             result = function(*args, **kwargs)
             self._products += bool(np.size(args[0]))  # without elements only the options are checked
             return result
 
         return counted
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, items):
         self._through(items)
         unused = dict(self._xfails)
         for item in items:
@@ -120,7 +116,7 @@ class ByGemm:
             raise pytest.UsageError(f"--xfails names what is no test: {', '.join(unused)}")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
+    def pytest_runtest_call(self):
         before = self._products
         try:
             with gemm.use(backend="cpu"):
@@ -128,14 +124,14 @@ class ByGemm:
         finally:
             self._outcomes["computed"] += self._products > before
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         if report.when == "call":
             self._outcomes[report.outcome] += 1
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session):
         if session.exitstatus == 0 and any(self._outcomes[what] < count for what, count in self._least.items()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter):
         told = ", ".join(f"{what} {self._outcomes[what]} (at least {count})" for what, count in self._least.items())
         terminalreporter.line(f"tests by gemm: {told}; {self._products} products")
