@@ -14,11 +14,24 @@ import pytest
 from gemm.backends.cuda import api, compiler
 
 ROOT = Path(__file__).resolve().parents[1]
+RNG = np.random.default_rng(12)
 
 
 def rand(*shape, dtype="float32", seed=0):
     """Standard normal numbers."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def whole(*shape, dtype="float64", seed=None):
+    """Small whole numbers, others each time if there is no seed: sums of products are exact in any order and dtype."""
+    random = RNG if seed is None else np.random.default_rng([seed, *shape])
+    return random.integers(-4, 5, shape).astype(dtype)
+
+
+def same(result, expected):
+    """`result` is `expected`, also in type, dtype and shape."""
+    assert type(result) is type(expected)
+    np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def at_once(work, arguments):

@@ -5,13 +5,13 @@ And Intel's assembly is read rightly: intel_assembly/ has loops of our block_rea
 import importlib
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import cuda_machine
+import helpers
 import pytest
+from helpers import machine
 
 from gemm.catalog import KERNELS
 from gemm.core.problem import Problem
@@ -38,9 +38,8 @@ def recorded(tmp_path_factory):
     pytest.importorskip("gemm._cpu", reason="the CPU engine is what is compared")
     file = tmp_path_factory.mktemp("peers") / "cpu.json"
     options = "--quick", "--peers", "numpy,openblas", "--dtype", "float32,int32,complex64", "--contention"
-    done = run("benchmarks/cpu_vs_peers.py", *options, "--json", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Geometric means" in done.stdout
+    told = helpers.run(ROOT / "benchmarks/cpu_vs_peers.py", *options, "--json", file)
+    assert "Geometric means" in told
     return file
 
 
@@ -95,8 +94,7 @@ def test_cpu_chart(recorded, tmp_path):
     document = json.loads(recorded.read_text(encoding="utf-8"))
     document["results"] = [row | {"dtype": "float64"} for row in document["results"] if row["family"] == "skinny"]
     more.write_text(json.dumps(document), encoding="utf-8")  # a type that lacks a family
-    done = run("docs/make_cpu_chart.py", str(recorded), str(more), "--output", str(chart))
-    assert done.returncode == 0, done.stderr
+    helpers.run(ROOT / "docs/make_cpu_chart.py", recorded, more, "--output", chart)
     drawn = chart.read_text(encoding="utf-8")
     assert drawn.lstrip().startswith("<?xml")
     chart.unlink()
@@ -131,16 +129,9 @@ def test_roofs_are_measured(recorded):
 @pytest.fixture(scope="module")
 def beside_cublas(tmp_path_factory):
     """What cuda_vs_cublas.py writes of tiny products on an emulated GPU, without cuBLAS."""
-    try:
-        gpu = cuda_machine.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
     file = tmp_path_factory.mktemp("cublas") / "cublas.json"
-    options = "--quick", "--only", "float32$|calls|transfers", "--json", str(file)
-    command = [sys.executable, str(ROOT / "benchmarks/cuda_vs_cublas.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=os.environ | gpu)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
+    options = "--quick", "--only", "float32$|calls|transfers", "--json", file
+    assert "WRONG" not in helpers.run(ROOT / "benchmarks/cuda_vs_cublas.py", *options, timeout=500, **machine())
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -167,8 +158,7 @@ def test_cuda_chart(beside_cublas, tmp_path):
     for row in beside_cublas["results"]:
         row["best"], row["tflops"]["torch"] = "torch", row["tflops"]["gemm"] / 1.1
     file.write_text(json.dumps(beside_cublas), encoding="utf-8")
-    done = run("docs/make_cuda_chart.py", str(file), "--output", str(chart))
-    assert done.returncode == 0, done.stderr
+    helpers.run(ROOT / "docs/make_cuda_chart.py", file, "--output", chart)
     assert chart.read_text(encoding="utf-8").lstrip().startswith("<?xml")
     chart.unlink()
     file.write_text('{"schema": "other"}', encoding="utf-8")
@@ -320,8 +310,7 @@ def test_auto_takes_the_best_row_on_intel_gpus(intel, monkeypatch, device, dtype
 
 def test_intel_table_is_that_of_the_record():
     _intel_record()  # where there is one
-    done = run("docs/make_intel_table.py", "--check")
-    assert done.returncode == 0, done.stderr
+    helpers.run(ROOT / "docs/make_intel_table.py", "--check")
 
 
 def test_hybrid_is_set_beside_both_sides_alone(tmp_path):
@@ -360,8 +349,7 @@ def test_the_house_is_measured(monkeypatch):
 def test_regret_is_that_of_what_auto_chose(tmp_path):
     file = tmp_path / "regret.json"
     options = "--problems", "8", "--rounds", "3", "--sample", "0.0005", "--work", "1e7", "--memory", "1e7"
-    done = run("benchmarks/auto_regret.py", *options, "--json", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    told = helpers.run(ROOT / "benchmarks/auto_regret.py", *options, "--json", file)
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-auto-regret/1"
     assert 0 < len(document["results"]) <= 8
@@ -372,17 +360,16 @@ def test_regret_is_that_of_what_auto_chose(tmp_path):
     assert whole["count"] == len(document["results"])
     assert 1 <= whole["median"] <= whole["p95"] <= whole["worst"] == max(row["regret"] for row in document["results"])
     assert document["decision"].keys() - {"new_resident"} == {"new", "first_new", "repeated", "first_call", "import"}
-    assert "Where auto lost most" in done.stdout
+    assert "Where auto lost most" in told
 
 
 def test_recorded_choices_are_replayed(tmp_path):
     pytest.importorskip("ml_dtypes", reason="some were of bfloat16")
     folder = ROOT / "benchmarks/results/2026-11-24-h200-auto"
     runs = [str(folder / f"auto_regret{x}.json") for x in ("", "_tuned")]
-    done = run("benchmarks/auto_model.py", *runs, "--worst", "3", "--probe", str(folder / "probe"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(", recorded ") == 3 + 2
-    lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if ":0, " in line[:10]}
+    told = helpers.run(ROOT / "benchmarks/auto_model.py", *runs, "--worst", "3", "--probe", str(folder / "probe"))
+    assert told.count(", recorded ") == 3 + 2
+    lines = {line.split("  ")[0]: line.split() for line in told.splitlines() if ":0, " in line[:10]}
     assert lines.keys() == {f"{key}:0, {how}" for key in ("cuda", "opencl") for how in ("recorded", "model")}
     for _, _, products, median, p95, worst, *_ in lines.values():
         assert int(products) > 50
@@ -393,8 +380,9 @@ def test_recorded_choices_are_replayed(tmp_path):
 
 def test_merging_is_timed_beside_calls_one_by_one(tmp_path):
     file = tmp_path / "batching.json"
-    done = run("benchmarks/batching.py", "--sizes", "4,8", "--count", "50", "--rounds", "3", "--json", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    told = helpers.run(
+        ROOT / "benchmarks/batching.py", "--sizes", "4,8", "--count", "50", "--rounds", "3", "--json", str(file)
+    )
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["schema"] == "gemm-batching/1"
     assert {(row["size"], row["place"]) for row in document["results"]} >= {
@@ -403,5 +391,5 @@ def test_merging_is_timed_beside_calls_one_by_one(tmp_path):
     for row in document["results"]:
         assert {"one by one", "batching", "gemm_many"} <= row["seconds"].keys() == row["ratios"].keys()
         assert row["ratios"]["one by one"] == 1
-    assert "gemm_many" in done.stdout
+    assert "gemm_many" in told
     assert run("benchmarks/batching.py", "--sizes", "4,none").returncode == 2

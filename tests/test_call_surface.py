@@ -5,11 +5,13 @@ Entries are small integers, so that equality is due whatever computes; kernels a
 
 import array
 import warnings
+from functools import partial
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from conformance.repeated import repeated
+from helpers import whole
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +26,7 @@ scalars = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.5])
 sides = st.integers(0, 7)
 
 
-def numbers(seed, shape, dtype="float64"):
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
+same = partial(np.testing.assert_array_equal, strict=True)
 
 
 @st.composite
@@ -43,12 +44,6 @@ def views(draw, x):
     return view
 
 
-def same(result, expected):
-    assert np.shape(result) == np.shape(expected)
-    assert np.asarray(result).dtype == np.asarray(expected).dtype
-    np.testing.assert_array_equal(result, expected)
-
-
 # Shapes.
 
 
@@ -56,7 +51,7 @@ def same(result, expected):
 @given(data=st.data(), seed=seeds, dtype=st.sampled_from(FLOATS), shapes=hnp.mutually_broadcastable_shapes(
        signature="(m?,k),(k,n?)->(m?,n?)", min_side=0, max_side=5, max_dims=3))  # fmt: skip
 def test_matmul_is_numpys(backend, data, shapes, seed, dtype):
-    a, b = (data.draw(views(numbers(seed + i, shape, dtype))) for i, shape in enumerate(shapes.input_shapes))
+    a, b = (data.draw(views(whole(*shape, dtype=dtype, seed=seed + i))) for i, shape in enumerate(shapes.input_shapes))
     same(gemm.matmul(a, b, backend=backend), np.matmul(a, b))
 
 
@@ -70,8 +65,8 @@ def test_gemm_is_its_formula(
     trans, batch,
 ):  # fmt: skip
     (left, right), full = batch.input_shapes, (*batch.result_shape, m, n)
-    a, b = numbers(seed, (*left, m, k), dtype), numbers(seed + 1, (*right, k, n), dtype)
-    c = numbers(seed + 2, data.draw(st.sampled_from([full, (m, n), (n,), (1, n), (m, 1), (1,), ()])), dtype)
+    a, b = whole(*left, m, k, dtype=dtype, seed=seed), whole(*right, k, n, dtype=dtype, seed=seed + 1)
+    c = whole(*data.draw(st.sampled_from([full, (m, n), (n,), (1, n), (m, 1), (1,), ()])), dtype=dtype, seed=seed)
     expected = alpha * np.matmul(a, b) + beta * np.broadcast_to(c, full)
     flip = [str(t).upper() in ("TRUE", "T", "C") for t in trans]
     x, y = (data.draw(views(z.swapaxes(-1, -2) if f else z)) for z, f in zip((a, b), flip, strict=True))
@@ -89,7 +84,7 @@ def test_gemm_is_its_formula(
 def test_out_overlaps_anything(backend, data, seed, size, beta):
     """a, b, c and out are windows of one memory, at any distance and in any orientation."""
     room = 2 * size * size + 30
-    memory = numbers(seed, (room,), "float32")
+    memory = whole(room, dtype="float32", seed=seed)
     starts = [data.draw(st.integers(0, room - size * size)) for _ in "abco"]
 
     def window(start):
@@ -121,7 +116,7 @@ PAIRS = [
 @backends
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_dtypes_promote_as_numpys(backend, left, right):
-    a, b = abs(numbers(1, (5, 4))).astype(left), abs(numbers(2, (4, 3))).astype(right)
+    a, b = abs(whole(5, 4, seed=1)).astype(left), abs(whole(4, 3, seed=2)).astype(right)
     expected = np.matmul(a, b)
     same(gemm.matmul(a, b, backend=backend), expected)
     same(gemm.matmul(b.T, a.T, backend=backend), expected.T)
@@ -153,7 +148,7 @@ def test_complex_transposes_and_scalars(backend):
 
 @backends
 def test_asked_dtype(backend):
-    a, b = numbers(5, (3, 4), "float32"), numbers(6, (4, 2), "float32")
+    a, b = whole(3, 4, dtype="float32", seed=5), whole(4, 2, dtype="float32", seed=6)
     same(gemm.gemm(a, b, dtype="float64", backend=backend), (a @ b).astype("float64"))
     same(gemm.gemm(a.astype("float64"), b, dtype=np.float32, backend=backend), a @ b)
     same(gemm.gemm(a.astype("int8"), b.astype("int8"), dtype="int32", backend=backend), (a @ b).astype("int32"))
@@ -171,7 +166,7 @@ def test_fields_of_records(backend, dtype):
     packed = np.dtype([("tag", "u1"), ("value", dtype)])
     a, b, c, out = (np.zeros(shape, packed) for shape in ((5, 4), (4, 6), (5, 6), (5, 6)))
     for seed, x in enumerate((a, b, c)):
-        x["value"] = numbers(seed, x.shape)
+        x["value"] = whole(*x.shape, seed=seed)
         x["tag"] = 7
     expected = 2 * (a["value"] @ b["value"]) - c["value"]
     result = gemm.gemm(a["value"], b["value"], c["value"], alpha=2.0, beta=-1.0, out=out["value"], backend=backend)
@@ -186,7 +181,7 @@ def test_fields_of_records(backend, dtype):
 
 @backends
 def test_operands_of_other_kinds(backend):
-    a, b = numbers(7, (3, 4)), numbers(8, (4, 2))
+    a, b = whole(3, 4, seed=7), whole(4, 2, seed=8)
     expected = a @ b
 
     class Lazy:
@@ -209,7 +204,7 @@ def test_operands_of_other_kinds(backend):
 
 @backends
 def test_swapped_and_cast_out(backend):
-    a, b = numbers(9, (3, 4), "float32"), numbers(10, (4, 2), "float32")
+    a, b = whole(3, 4, dtype="float32", seed=9), whole(4, 2, dtype="float32", seed=10)
     for dtype in (">f4", "float64", "float16", "complex64"):
         out = np.full((3, 2), 9, dtype)
         assert gemm.gemm(a, b, out=out, backend=backend) is out
@@ -220,7 +215,7 @@ def test_swapped_and_cast_out(backend):
 
 @backends
 def test_result_is_memory_of_its_own(backend):
-    c = numbers(11, (3, 2))
+    c = whole(3, 2, seed=11)
     for k in (0, 4):
         a, b = np.ones((3, k)), np.ones((k, 2))
         for alpha, beta in ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0)):
@@ -250,7 +245,7 @@ def test_no_floating_point_warnings(backend):
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int8(2), np.array(2.0), True + 1, np.longdouble(2)])
 def test_kinds_of_scalars(value):
-    a = numbers(12, (3, 3), "float32")
+    a = whole(3, 3, dtype="float32", seed=12)
     result = gemm.gemm(a, a, a, alpha=value, beta=value)
     same(result, 2 * (a @ a) + 2 * a)
 
@@ -335,7 +330,7 @@ def test_mistakes_count_on_empty_products_too(shapes):
 
 @backends
 def test_frozen_out_is_not_written(backend):
-    x = numbers(13, (3, 3))
+    x = whole(3, 3, seed=13)
     frozen = x.copy()
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):

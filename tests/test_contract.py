@@ -8,11 +8,11 @@ import hypothesis.strategies as st
 import numpy as np
 import opt_einsum
 import pytest
+from helpers import RNG, same, whole
 
 import gemm
 from gemm.numpy_api import matrix_pairs
 
-RNG = np.random.default_rng(11)
 DTYPES = ("float64", "float32", "int32", "int8", "complex128", "bool")
 
 
@@ -31,24 +31,12 @@ def products(monkeypatch):
     return calls
 
 
-def numbers(*shape, dtype="float64"):
-    """Small integers, whose products are exact in every dtype."""
-    return RNG.integers(-3, 4, shape).astype(dtype)
-
-
-def same(result, expected):
-    """`result` is `expected`, also in type, dtype and shape."""
-    assert type(result) is type(expected)
-    assert result.dtype == expected.dtype
-    np.testing.assert_array_equal(result, expected, strict=True)
-
-
 @st.composite
 def arrays(draw, shape, dtype):
     """An array of `shape` whose axes lie in memory in any order, perhaps backwards or with gaps."""
     order = draw(st.permutations(range(len(shape))))
     gaps = draw(st.sampled_from([1, 1, -1, 2]))
-    array = numbers(*(shape[axis] * abs(gaps) for axis in order), dtype=dtype)[(slice(None, None, gaps),) * len(shape)]
+    array = whole(*(shape[axis] * abs(gaps) for axis in order), dtype=dtype)[(slice(None, None, gaps),) * len(shape)]
     return array.transpose(np.argsort(order).astype(int))
 
 
@@ -93,7 +81,7 @@ def test_tensordot_is_numpys(data):
 
 @pytest.mark.parametrize("axes", [0, 1, 2, -1, (1, 0), (-1, -2), ((), ()), ([0], [1])])
 def test_forms_of_axes(axes):
-    a, b = numbers(3, 3), numbers(3, 3)
+    a, b = whole(3, 3), whole(3, 3)
     same(gemm.tensordot(a, b, axes), np.tensordot(a, b, axes)[()])
     same(gemm.tensordot(a.tolist(), b, axes=axes), np.tensordot(a, b, axes)[()])
 
@@ -102,7 +90,7 @@ def test_forms_of_axes(axes):
     "axes", [3, ([0, 0], [0, 1]), ([0, -2], [0, 1]), ([0], [7]), ([0, 1], [0]), ([1], [0]), 1.0, "ab", ([0.5], [0.5])]
 )
 def test_errors_of_tensordot(axes):
-    a, b = numbers(2, 3), numbers(2, 3)
+    a, b = whole(2, 3), whole(2, 3)
     with pytest.raises((ValueError, IndexError, TypeError)) as numpys:
         np.tensordot(a, b, axes)
     with pytest.raises(numpys.type):
@@ -120,12 +108,12 @@ def test_errors_of_tensordot(axes):
 )  # fmt: skip
 def test_forms_of_subscripts(arguments):
     text, *shapes = arguments
-    operands = [numbers(*shape) for shape in shapes]
+    operands = [whole(*shape) for shape in shapes]
     same(gemm.einsum(text, *operands), np.einsum(text, *operands))
 
 
 def test_labels_as_lists():
-    a, b, dots = numbers(2, 3), numbers(4, 3), Ellipsis
+    a, b, dots = whole(2, 3), whole(4, 3), Ellipsis
     for arguments in ((a, [0, 1], b, [2, 1], [2, 0]), (a, [0, 1], b, [26, 1]), (a, [dots, 1], b, [5, 1], [5, dots])):
         same(gemm.einsum(*arguments), np.einsum(*arguments))
 
@@ -144,7 +132,7 @@ def test_labels_as_lists():
     ],
 )  # fmt: skip
 def test_errors_of_einsum(arguments, options):
-    text, operands = arguments[:1], [numbers(*shape) for shape in arguments[1:]]
+    text, operands = arguments[:1], [whole(*shape) for shape in arguments[1:]]
     with pytest.raises((ValueError, TypeError, RuntimeError)) as numpys:
         np.einsum(*text, *operands, **options)
     with pytest.raises(numpys.type):
@@ -163,7 +151,7 @@ def test_repeated_labels_of_lengths_0_1_and_n(text, optimize):
     for lengths in itertools.product((0, 1, 3), repeat=sum(map(len, terms))):
         rest = iter(lengths)
         shapes = [tuple(itertools.islice(rest, len(term))) for term in terms]
-        operands = [numbers(*shape) for shape in shapes]
+        operands = [whole(*shape) for shape in shapes]
         uneven = any(len(set(zip(term, shape, strict=True))) > len(set(term))
                      for term, shape in zip(terms, shapes, strict=True))  # fmt: skip
         try:
@@ -179,7 +167,7 @@ def test_repeated_labels_of_lengths_0_1_and_n(text, optimize):
 
 @pytest.mark.parametrize("labels", [([0, 52],), ([-1, 0],), ("ij",)])
 def test_errors_of_labels(labels):
-    a = numbers(2, 3)
+    a = whole(2, 3)
     with pytest.raises((ValueError, TypeError)) as numpys:
         np.einsum(a, *labels)
     with pytest.raises(numpys.type):
@@ -187,7 +175,7 @@ def test_errors_of_labels(labels):
 
 
 def test_unknown_options_and_dtypes_are_named():
-    v = numbers(3)
+    v = whole(3)
     with pytest.raises(TypeError, match="alpha"):
         gemm.einsum("i,i", v, v, alpha=2)
     with pytest.raises(TypeError, match="trans_a"):
@@ -198,11 +186,11 @@ def test_unknown_options_and_dtypes_are_named():
 
 @pytest.mark.parametrize("optimize", [True, "greedy", ("greedy", 10**6), ["einsum_path", (1, 2), (0, 1)]])
 def test_a_pair_is_one_product(products, optimize):
-    operands = numbers(4, 5), numbers(5, 6), numbers(6, 7)
+    operands = whole(4, 5), whole(5, 6), whole(6, 7)
     same(gemm.einsum("ij,jk,kl->il", *operands, optimize=optimize), np.einsum("ij,jk,kl->il", *operands))
     assert len(products) == 2
-    gemm.tensordot(numbers(2, 3, 4), numbers(3, 4, 5))
-    gemm.vecdot(numbers(2, 3), numbers(3))
+    gemm.tensordot(whole(2, 3, 4), whole(3, 4, 5))
+    gemm.vecdot(whole(2, 3), whole(3))
     assert len(products) == 4
 
 
@@ -219,7 +207,7 @@ def test_axes_that_merge_are_not_copied(products, text, a, b):
     sizes = dict(zip("abijklmn", (2, 3, 4, 5, 6, 7, 3, 2), strict=True))
     operands = []
     for term, order in zip(text.partition("->")[0].split(","), (a, b), strict=True):
-        lying = numbers(*(sizes[label] for label in order))
+        lying = whole(*(sizes[label] for label in order))
         operands.append(lying.transpose([order.index(label) for label in term]))
     same(gemm.einsum(text, *operands), np.einsum(text, *operands))
     ((left, right),) = products
@@ -228,7 +216,7 @@ def test_axes_that_merge_are_not_copied(products, text, a, b):
 
 
 def test_only_what_does_not_merge_is_copied(products):
-    a, b = numbers(4, 5, 6), numbers(5, 7)
+    a, b = whole(4, 5, 6), whole(5, 7)
     same(gemm.einsum("ijk,jl->ikl", a, b), np.einsum("ijk,jl->ikl", a, b))
     ((left, right),) = products
     assert not np.shares_memory(left, a)
@@ -236,7 +224,7 @@ def test_only_what_does_not_merge_is_copied(products):
 
 
 def test_elements_alone_are_no_product_of_matrices(products):
-    a, b = numbers(3, 4), numbers(4)
+    a, b = whole(3, 4), whole(4)
     same(gemm.einsum("ij,j->ji", a, b), np.einsum("ij,j->ji", a, b))
     same(gemm.tensordot(a, b, 0), np.tensordot(a, b, 0))
     same(gemm.einsum("ij->i", a), np.einsum("ij->i", a))
@@ -244,7 +232,7 @@ def test_elements_alone_are_no_product_of_matrices(products):
 
 
 def test_a_single_operand_is_a_view():
-    a = numbers(3, 3)
+    a = whole(3, 3)
     for text in ("ij->ji", "ii->i"):
         view = gemm.einsum(text, a)
         assert np.shares_memory(view, a)
@@ -254,7 +242,7 @@ def test_a_single_operand_is_a_view():
 
 @pytest.mark.parametrize("optimize", [True, False])
 def test_out_is_filled(optimize):
-    a, b, c = numbers(2, 3, dtype="float32"), numbers(3, 4, dtype="float32"), numbers(4, 5)
+    a, b, c = whole(2, 3, dtype="float32"), whole(3, 4, dtype="float32"), whole(4, 5)
     out = np.full((5, 2), 9.0)
     assert gemm.einsum("ij,jk,kl->li", a, b, c, out=out, optimize=optimize) is out
     np.testing.assert_array_equal(out, np.einsum("ij,jk,kl->li", a, b, c))
@@ -271,7 +259,7 @@ class Own(np.ndarray):
 @pytest.mark.parametrize("kind", [Own, np.matrix, np.recarray, gemm.Array, "torch"])
 def test_out_of_another_class_may_be_empty(kind, shape):
     """What has elements may be told from a copy by its memory; what has none must not be refused for that."""
-    a, b = numbers(shape[0], 4), numbers(4, shape[1])
+    a, b = whole(shape[0], 4), whole(4, shape[1])
     for product in (
         lambda out: gemm.gemm(a, b, out=out), lambda out: gemm.matmul(a, b, out=out),
         lambda out: gemm.einsum("ij,jk", a, b, out=out), lambda out: gemm.gemm_many([a], b, out=[out])[0],
@@ -287,13 +275,13 @@ def test_out_of_another_class_may_be_empty(kind, shape):
 @pytest.mark.parametrize("out", [[], [[], []], ()])
 def test_out_that_is_no_array_is_refused(out):
     shape = np.shape(out)
-    a, b = (numbers(2, 0), numbers(0, 0)) if len(shape) == 2 else (numbers(0, 3), numbers(3))
+    a, b = (whole(2, 0), whole(0, 0)) if len(shape) == 2 else (whole(0, 3), whole(3))
     with pytest.raises(TypeError, match="out must be an array to write to"):
         gemm.gemm(a, b, out=out)
 
 
 def test_out_may_be_an_operand():
-    a, b = numbers(3, 3), numbers(3, 3)
+    a, b = whole(3, 3), whole(3, 3)
     expected = a @ b
     gemm.einsum("ij,jk", a, b, out=a)
     np.testing.assert_array_equal(a, expected)
@@ -332,7 +320,7 @@ def test_reproducible_bits_do_not_depend_on_the_layout():
 
 
 def test_options_reach_the_product():
-    a = numbers(2, 3)
+    a = whole(2, 3)
     with pytest.raises(ValueError, match="backend must be one of"):
         gemm.tensordot(a, a.T, 1, backend="nonsense")
     with pytest.raises(ValueError, match="precision must be one of"):
@@ -344,24 +332,24 @@ def test_options_reach_the_product():
 @pytest.mark.parametrize(("left", "right", "axis"), [((3,), (3,), -1), ((2, 3), (3,), -1), ((3, 2), (4, 3, 1), -2)])
 @pytest.mark.parametrize("dtype", ["int32", "complex128"])
 def test_vecdot_conjugates_and_broadcasts(left, right, axis, dtype):
-    a, b = numbers(*left, dtype=dtype), numbers(*right, dtype=dtype)
+    a, b = whole(*left, dtype=dtype), whole(*right, dtype=dtype)
     if dtype == "complex128":
-        a, b = a + 1j * numbers(*left), b - 2j * numbers(*right)
+        a, b = a + 1j * whole(*left), b - 2j * whole(*right)
     axes = [np.moveaxis(x, axis, -1) for x in (a, b)]
     same(gemm.vecdot(a, b, axis=axis), (axes[0].conj() * axes[1]).sum(-1, dtype=dtype))
 
 
 def test_errors_of_vecdot_and_matrix_transpose():
     with pytest.raises(ValueError, match="axis 1 is out of bounds"):
-        gemm.vecdot(numbers(3), numbers(3), axis=1)
+        gemm.vecdot(whole(3), whole(3), axis=1)
     with pytest.raises(ValueError, match="must agree"):
-        gemm.vecdot(numbers(2, 3), numbers(2))
+        gemm.vecdot(whole(2, 3), whole(2))
     with pytest.raises(ValueError, match="1 axes"):
-        gemm.matrix_transpose(numbers(3))
+        gemm.matrix_transpose(whole(3))
 
 
 def test_transposes_are_views():
-    a = numbers(2, 3, 4)
+    a = whole(2, 3, 4)
     for result, expected in (
         (gemm.transpose(a), a.T), (gemm.transpose(a, axes=(1, -1, 0)), a.transpose(1, 2, 0)),
         (gemm.matrix_transpose(a), a.swapaxes(1, 2)),
@@ -374,7 +362,7 @@ def test_transposes_are_views():
 @pytest.mark.parametrize("text", ["ij,jk,kl->il", "ij,jk,lk->li", "bij,bjk->ibk", "ij,ij->", "ab,cd->dcba", "i,ij,j"])
 def test_opt_einsum(products, text):
     sizes = dict(zip("abcdijkl", (2, 3, 4, 5, 3, 4, 5, 6), strict=True))
-    operands = [numbers(*(sizes[label] for label in term)) for term in text.partition("->")[0].split(",")]
+    operands = [whole(*(sizes[label] for label in term)) for term in text.partition("->")[0].split(",")]
     expected = np.einsum(text, *operands)
     result = opt_einsum.contract(text, *operands, backend="gemm")
     np.testing.assert_array_equal(result, expected)
@@ -407,7 +395,7 @@ def test_device_arrays_are_turned_by_their_own_methods(monkeypatch):
     monkeypatch.setattr(contract, "DeviceView", Elsewhere)
     monkeypatch.setattr(contract.interop, "wrap", lambda array, name: array)
     monkeypatch.setattr(contract, "gemm", lambda a, b, **_: Elsewhere(a.array @ b.array, a.asked))
-    a, b, asked = numbers(2, 3, 4), numbers(4, 5, 3), []
+    a, b, asked = whole(2, 3, 4), whole(4, 5, 3), []
     result = gemm.tensordot(Elsewhere(a, asked), Elsewhere(b, asked), ([1, 2], [2, 0]))
     same(result.array, np.tensordot(a, b, ([1, 2], [2, 0])))
     assert asked == [("reshape", (2, 12)), ("permute", (2, 0, 1)), ("reshape", (12, 5))]

@@ -63,7 +63,7 @@ def run(row, a, b, out, *, c=None, alpha=1.0, beta=0.0, reproducible=True):
 
 def operands(row, m, n, k):
     """a, b and c."""
-    return [rand(*shape, dtype=row.dtype) for shape in ((m, k), (k, n), (m, n))]
+    return [rand(*shape, dtype=row.dtype, seed=i) for i, shape in enumerate(((m, k), (k, n), (m, n)))]
 
 
 def guarded(shape, dtype):

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import at_once, same, whole
 
 import gemm
 from gemm.core import numpy_original
 from gemm.numpy_api import products as functions
 
-RNG = np.random.default_rng(12)
 OWN = {name: getattr(np, name) for name in ("matmul", "dot", "inner", "vdot", "tensordot", "einsum")}
 ROOT = Path(gemm.__file__).parent
 
@@ -48,16 +48,7 @@ def nothing_left():
     assert functions.inside() is None
 
 
-def numbers(*shape, dtype="float64"):
-    return RNG.integers(-3, 4, shape).astype(dtype)
-
-
-def same(result, expected):
-    assert type(result) is type(expected)
-    np.testing.assert_array_equal(result, expected, strict=True)
-
-
-A, B, V, S = numbers(3, 4), numbers(4, 5), numbers(4), numbers(2, 4, 3)
+A, B, V, S = whole(3, 4), whole(4, 5), whole(4), whole(2, 4, 3)
 CALLS = {
     "matmul": lambda w: np.matmul(w(A), B), "matmul of a stack": lambda w: np.matmul(A, w(S)),
     "matmul of lists": lambda w: np.matmul(w(A), B.tolist()), "matmul dtype": lambda w: np.matmul(w(A), B, dtype="c16"),
@@ -234,21 +225,13 @@ def test_other_threads_are_not_affected_and_may_overlap(products):
 
 
 def test_many_threads_enter_and_leave():
-    wrong = []
-
     def work(backend):
         for _ in range(50):
             with gemm.use(backend=backend):
-                options = functions.inside()
-                if options != {"backend": backend} or not np.array_equal(np.dot(A, B), A @ B):
-                    wrong.append(options)
+                assert functions.inside() == {"backend": backend}
+                same(np.dot(A, B), A @ B)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("cpu", "numpy", "auto") * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not wrong
+    at_once(work, ("cpu", "numpy", "auto") * 2)
 
 
 def test_tasks_are_apart(products):
@@ -498,7 +481,7 @@ def test_arrays_multiply_by_gemm(products):
 
 
 def test_in_place_and_out(products):
-    square = numbers(4, 4)
+    square = whole(4, 4)
     x, before = gemm.array(square.copy(), backend="cpu"), gemm.array(square)
     expected = square @ square
     y = x
@@ -514,9 +497,9 @@ def test_in_place_and_out(products):
         assert np.add(before, 1, out=target) is target
     assert len(products) == 7
     with pytest.raises(ValueError, match="at least two dimensions"):
-        x @= numbers(4)
+        x @= whole(4)
     with pytest.raises(ValueError, match="matmul"):
-        x @= numbers(4, 3)
+        x @= whole(4, 3)
 
 
 def test_all_else_is_numpys_and_keeps_the_options():
