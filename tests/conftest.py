@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from conformance.prepared import prepared
 from conformance.repeated import pending, repeated
 from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
 from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
+from cuda_machine.direct import Machine
 from helpers import emulate, forget_drivers
 
 import gemm
@@ -353,6 +355,25 @@ def emulated_gpu(request, monkeypatch):
     emulate(monkeypatch, ASYNC=request.param)
     yield CudaBackend().devices()[0]
     forget_drivers()
+
+
+@pytest.fixture(scope="session")
+def machine():
+    """The emulated GPU without the package: a process has one."""
+    if sys.platform != "linux":
+        pytest.skip("the emulated CUDA machine needs Linux")
+    try:
+        return Machine()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the emulated machine is not built here: {error}")
+
+
+@pytest.fixture
+def plain_settings(monkeypatch):
+    """Nothing of the emulated GPU is set but its capability."""
+    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM", "RACES"):
+        monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
+    monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
 
 
 @pytest.fixture

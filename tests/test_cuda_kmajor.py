@@ -2,12 +2,11 @@
 
 import ctypes
 import struct
-import subprocess
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_machine.direct import Machine, source
+from cuda_machine.direct import source
 from oracle import wrapped
 from oracle.tensor_core import product, round_tf32
 
@@ -114,8 +113,7 @@ def test_fp8_at_its_best_becomes_float16(emulated_gpu, name):
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
-def test_pack_widens_fp8_exactly(kind):
-    machine = machine_or_skip()
+def test_pack_widens_fp8_exactly(machine, kind):
     every = np.arange(256, dtype=np.uint8)
     to, origin = machine.to_device(np.zeros((2, 136), np.uint16)), machine.to_device(every)
     pack = struct.pack("2Q8q", origin.address, to.address, 2, 128, 1, 128, 1, 0, 136, 0)
@@ -125,13 +123,6 @@ def test_pack_widens_fp8_exactly(kind):
     want = every.view({"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[kind]).astype(np.float16)
     np.testing.assert_array_equal(got, want)
     assert np.array_equal(np.signbit(got), np.signbit(want))
-
-
-def machine_or_skip():
-    try:
-        return Machine()
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the emulated machine is not built here: {error}")
 
 
 def packed(machine, array, rows, cols, strides, at):
@@ -149,8 +140,8 @@ def packed(machine, array, rows, cols, strides, at):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_pack(size):
-    machine, random = machine_or_skip(), np.random.default_rng(size)
+def test_pack(machine, size):
+    random = np.random.default_rng(size)
     array = random.integers(0, 256, 80000, np.uint8).view(f"u{size}")[: 80000 // size]
     cases = [(37, 61, (64, 1, 37 * 64), 0), (37, 61, (1, 48, 61 * 48), 0), (64, 33, (1, 64, 0), 16),
              (5, 70, (70, -1, 350), 69), (70, 5, (-1, 75, 0), 80), (20, 30, (3, 63, 1), 2), (1, 1, (0, 0, 7), 3),

@@ -1,37 +1,19 @@
 """The emulated CUDA machine itself: its tensor cores and copies against models in NumPy, and that it finds mistakes."""
 
-import platform
 import re
-import shutil
 import struct
-import sys
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_machine.direct import Failed, Machine, source
+from cuda_machine.direct import Failed, source
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
-    reason="the emulated CUDA machine needs Linux on x86-64 and g++",
-)
+pytestmark = pytest.mark.usefixtures("plain_settings")
 
 HEAD = '#include "ptx.cuh"\n#include "wgmma.cuh"\n'
 LANES = np.arange(32)
-
-
-@pytest.fixture(autouse=True)
-def settings(monkeypatch):
-    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
-        monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
-    monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
-
-
-@pytest.fixture(scope="module")
-def machine():
-    return Machine()
 
 
 @pytest.fixture(params=["late", "early", "mixed"])

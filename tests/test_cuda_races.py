@@ -3,36 +3,18 @@
 Shapes have more tiles than clusters, and k is cut where the kernel cuts it, so that all memory is handed over again.
 """
 
-from __future__ import annotations
-
-import platform
-import shutil
 import struct
-import sys
 from contextlib import contextmanager
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_machine.direct import Failed, Machine, source
-
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
-    reason="the emulated CUDA machine needs Linux on x86-64 and g++",
-)
+from cuda_machine.direct import Failed, source
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch):
-    for name in ("DEVICES", "SMS", "MEMORY", "SEED", "ASYNC", "STREAMS", "FAIL", "STICKY", "LOG", "SUM"):
-        monkeypatch.delenv(f"CUDA_MACHINE_{name}", raising=False)
-    monkeypatch.setenv("CUDA_MACHINE_CAPABILITY", "9.0")
+def races(plain_settings, monkeypatch):
     monkeypatch.setenv("CUDA_MACHINE_RACES", "1")
-
-
-@pytest.fixture(scope="module")
-def machine():
-    return Machine()
 
 
 Texts = dict[str, str]  # of files of csrc/cuda that differ from what lies there

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import at_once
 from lazy_cuda import LazyCuda, LazyGpu
 
 from gemm.backends.cuda import panels as cuda_panels
@@ -94,6 +95,13 @@ class Case:
         given = self.a, self.b, self.c, self.out, 2, self.beta
         staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
 
+    def delivered(self, gpu):
+        """It is right, operands are as they were, and nothing is left on the device or its streams."""
+        self.run(gpu)
+        np.testing.assert_array_equal(self.out, self.result)
+        assert self.unharmed(but_c=self.c is self.out)
+        clean(gpu)
+
     def unharmed(self, *, but_c=False):
         now = (self.a, self.b, None if but_c else self.c)
         return all(x is None or np.array_equal(x, y) for x, y in zip(now, self.before, strict=True))
@@ -111,10 +119,7 @@ def test_any_order_of_the_streams_gives_the_product(machine, with_c, room):
     launches = 0
     for seed in range(60):
         gpu, case = machine(seed=seed, memory=room), Case(seed, with_c)
-        case.run(gpu)
-        np.testing.assert_array_equal(case.out, case.result, err_msg=f"seed {seed}")
-        assert case.unharmed(but_c=with_c == "out")
-        clean(gpu)
+        case.delivered(gpu)
         launches += len(gpu.launched)
     assert launches > 120
 
@@ -138,10 +143,7 @@ def test_nothing_is_lost_when_a_call_fails(machine, name, with_c, shape):
         assert case.unharmed(but_c=spoilt or (with_c == "out" and np.array_equal(case.out, case.result)))
         clean(gpu)
         gpu.driver.faults = {}
-        case = Case(number, with_c, shape)
-        case.run(gpu)
-        np.testing.assert_array_equal(case.out, case.result)
-        clean(gpu)
+        Case(number, with_c, shape).delivered(gpu)
     assert failed or name not in ("cuLaunchKernel", "cuMemcpyHtoDAsync")
 
 
@@ -171,10 +173,7 @@ def test_slow_copies_are_waited_for(machine, copying, with_c):
     for seed in range(8):
         chance, gpu, case = random.Random(seed), machine(seed=seed), Case(seed, with_c, (40, 33, 40))
         copying(lambda to, source, chance=chance: time.sleep(chance.choice([0, 0, 0.002])))
-        case.run(gpu)
-        np.testing.assert_array_equal(case.out, case.result, err_msg=f"seed {seed}")
-        assert case.unharmed(but_c=with_c == "out")
-        clean(gpu)
+        case.delivered(gpu)
 
 
 def test_results_are_copied_while_operands_are(machine, copying):
@@ -190,8 +189,7 @@ def test_results_are_copied_while_operands_are(machine, copying):
                 assert gpu.computed == len(gpu.launched) > 1
 
         copying(before)
-        case.run(gpu)
-        np.testing.assert_array_equal(case.out, case.result)
+        case.delivered(gpu)
         first = ways.index(True)
         assert all(ways[first:]) == (with_c == "out")
 
@@ -230,9 +228,7 @@ def test_a_copy_that_fails_is_told_of(machine, copying, with_c, back):
             case.run(gpu)
         assert case.unharmed(but_c=with_c == "out")
         clean(gpu)
-        case = Case(number, with_c, (40, 40, 40))
-        case.run(gpu)
-        np.testing.assert_array_equal(case.out, case.result)
+        Case(number, with_c, (40, 40, 40)).delivered(gpu)
 
 
 def test_porters_end_with_their_lanes_and_can_be_done_without(machine, monkeypatch):
@@ -249,9 +245,7 @@ def test_porters_end_with_their_lanes_and_can_be_done_without(machine, monkeypat
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    case = Case(4, "out", (40, 40, 40))
-    case.run(gpu)
-    np.testing.assert_array_equal(case.out, case.result)
+    Case(4, "out", (40, 40, 40)).delivered(gpu)
 
 
 def test_what_repeats_is_sent_once(machine):
@@ -284,24 +278,15 @@ def test_no_terms(machine):
 
 def test_lanes_are_few_and_come_back(machine):
     """Many threads at a time; the driver here is no thread's alone, so products take turns but lanes do not."""
-    gpu, lock, wrong = machine(), threading.Lock(), []
-    seen = set()
+    gpu, lock, seen = machine(), threading.Lock(), set()
 
     def work(seed):
         with pinned.lanes(gpu).one() as lane:
             seen.add(id(lane))
         with lock:
-            case = Case(seed, "matrix")
-            case.run(gpu)
-            if not np.array_equal(case.out, case.result):
-                wrong.append(seed)
+            Case(seed, "matrix").delivered(gpu)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(12))
     assert len(seen) <= 4
     pinned.lanes(gpu).trim()
     gpu.driver.drain()

@@ -43,21 +43,8 @@ def opencl(units):
 
 def arithmetic(kernel):
     """What a row's launch arithmetic depends on."""
-    names = (
-        "BM",
-        "BN",
-        "BK",
-        "MULTICAST",
-        "STACK",
-        "blocks",
-        "RESIDENT",
-        "THREADS",
-        "shared",
-        "parts",
-        "shares",
-        "waits",
-    )
-    return (*(kernel.params.get(name) for name in names), kernel.gflops, kernel.startup, kernel.swap)
+    names = "BM BN BK MULTICAST STACK blocks RESIDENT THREADS shared parts shares waits"
+    return (*map(kernel.params.get, names.split()), kernel.gflops, kernel.startup, kernel.swap)
 
 
 def strides_of(problem, sizes):
