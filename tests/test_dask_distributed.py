@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import rand
 from oracle import check_same_bits, ordered
 
 import gemm
@@ -21,10 +23,11 @@ from gemm.dask import blocks, tasks  # noqa: E402
 MIB = 1 << 20
 
 
+@contextmanager
 def workers(*environments, **options):
-    """A cluster of processes, one with each of these environments and one thread unless `options` have more."""
+    """The client of processes, one with each of these environments and one thread unless `options` have more."""
     options = {"nthreads": 1, "memory_limit": "1 GiB", **options}
-    return distributed.SpecCluster(
+    cluster = distributed.SpecCluster(
         scheduler={"cls": distributed.Scheduler, "options": {"dashboard": False, "dashboard_address": ":0", "port": 0}},
         workers={
             number: {"cls": distributed.Nanny, "options": {**options, "env": environment}}
@@ -32,22 +35,20 @@ def workers(*environments, **options):
         },
         silence_logs=50,
     )  # fmt: skip
+    with cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(len(environments), timeout=60)
+        yield client
 
 
 @pytest.fixture(scope="module")
 def pair():
     """A client of two workers of one thread each."""
-    with workers({}, {}) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
+    with workers({}, {}) as client:
         yield client
 
 
-def random(*shape, dtype="float32"):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
-
-
 def test_bits_and_names(pair):
-    a, b, c = random(90, 400), random(400, 80), random(90, 80)
+    a, b, c = rand(90, 400), rand(400, 80), rand(90, 80)
     x, y = da.from_array(a, chunks=(30, 70)), da.from_array(b, chunks=(50, 40))
     assert blocks._threads() == (2, "distributed")
     found = gemm.dask.gemm(x, y, c, alpha=0.3, beta=-1.7, reproducible=True, chunks=None).compute()
@@ -91,7 +92,7 @@ def test_a_worker_of_one_thread_uses_one(pair):
 
 
 def test_a_worker_of_several_threads_shares_them():
-    with workers({}, nthreads=4) as cluster, distributed.Client(cluster) as client:
+    with workers({}, nthreads=4) as client:
         client.run(gemm.set_num_threads, 8)
         assert client.submit(cap, 1, pure=False).result() == (4, 4)
         assert client.submit(cap, 2, pure=False).result() == (2, 2)
@@ -105,10 +106,9 @@ def test_unlike_workers_give_one_result():
     unlike = [{"DASK_GEMM__BACKEND": "scalar"}, {"DASK_GEMM__BACKEND": "cpu"}]
     if not gemm.backends()["opencl"]:
         unlike.append({"DASK_GEMM__BACKEND": "opencl"})
-    a, b = random(640, 500), random(500, 640)
+    a, b = rand(640, 500), rand(500, 640)
     x, y = da.from_array(a, chunks=(40, 500)), da.from_array(b, chunks=(500, 40))
-    with workers(*unlike) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(len(unlike), timeout=60)
+    with workers(*unlike) as client:
         product = client.persist(gemm.dask.matmul(x, y, reproducible=True, chunks=None))
         distributed.wait(product)
         holders = client.who_has(product)
@@ -131,7 +131,7 @@ def finished(client):
 
 @pytest.mark.parametrize("options", [{"reproducible": True}, {"contraction": "sum"}], ids=["ordered", "sum"])
 def test_a_killed_worker_changes_nothing(options):
-    a, b = random(720, 720), random(720, 720)
+    a, b = rand(720, 720), rand(720, 720)
     x, y = (da.from_array(z, chunks=120) for z in (a, b))
 
     def slow(block):
@@ -141,8 +141,7 @@ def test_a_killed_worker_changes_nothing(options):
     x = x.map_blocks(slow, meta=np.empty((0, 0), np.float32))
     product = gemm.dask.matmul(x, y, chunks=None, **options)
     expected = product.compute(scheduler="synchronous")
-    with workers({}, {}) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
+    with workers({}, {}) as client:
         future = client.compute(product)
         end = time.monotonic() + 60
         while not finished(client) and time.monotonic() < end:
@@ -183,8 +182,7 @@ def test_arrays_larger_than_the_workers_memory(tmp_path, kind, options):
     a = stored(tmp_path, kind, "a", (m, k), (m // 2, step), 1)
     b = stored(tmp_path, kind, "b", (k, n), (step, n), 0)
     assert a.nbytes + b.nbytes > 1.5 * limit
-    with workers({}, memory_limit=limit) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(1, timeout=60)
+    with workers({}, memory_limit=limit) as client:
         before = client.run(os.getpid)
         product = gemm.dask.matmul(a, b, chunks="8 MiB", **options)
         assert len(product.dask) > 32

@@ -5,22 +5,17 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import python
+from helpers import python, rand
 
 import gemm
 from gemm.extras import prepack as module
-
-
-def numbers(*shape, dtype="float32", seed=0):
-    """Numbers of both signs and several magnitudes."""
-    return np.random.default_rng([*shape, seed]).normal(size=shape).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("m", [1, 2, 5, 16, 64, 200])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (7, 5), (64, 100), (1000, 333), (385, 17), (769, 2049)])
 def test_the_bits_are_those_of_the_plain_product(m, k, n, dtype):
-    a, b, c = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype), numbers(m, n, dtype=dtype)
+    a, b, c = rand(m, k, dtype=dtype), rand(k, n, dtype=dtype), rand(m, n, dtype=dtype)
     prepared = gemm.prepare(b, backend="cpu")
     for _ in range(2):  # the second one is repeated without checks
         plain = gemm.gemm(a, b, c, alpha=0.5, beta=-2, reproducible=True, backend="cpu")
@@ -29,7 +24,7 @@ def test_the_bits_are_those_of_the_plain_product(m, k, n, dtype):
 
 @pytest.mark.parametrize("count", [1, 2, 16])
 def test_any_number_of_threads(count):
-    a, b = numbers(300, 900), numbers(900, 700)
+    a, b = rand(300, 900), rand(900, 700)
     prepared = gemm.prepare(b)
     expected = gemm.gemm(a, b, backend="cpu")
     before = gemm.get_num_threads()
@@ -41,7 +36,7 @@ def test_any_number_of_threads(count):
 
 
 def test_strides_transposes_stacks_and_outputs():
-    a, b = numbers(4, 9, 40), numbers(50, 80)[:, ::2]
+    a, b = rand(4, 9, 40), rand(50, 80)[:, ::2]
     prepared = gemm.prepare(b, trans_b=True)
     assert prepared.shape == (40, 50)
     expected = gemm.gemm(a, b, trans_b=True, reproducible=True, backend="cpu")
@@ -54,7 +49,7 @@ def test_strides_transposes_stacks_and_outputs():
 
 
 def test_it_is_a_copy_and_alpha_zero_reads_nothing():
-    a, b = numbers(3, 8), numbers(8, 6)
+    a, b = rand(3, 8), rand(8, 6)
     prepared, expected = gemm.prepare(b), gemm.gemm(a, b, backend="cpu")
     b[:] = np.nan
     assert np.array_equal(gemm.gemm(a, prepared), expected)
@@ -63,37 +58,37 @@ def test_it_is_a_copy_and_alpha_zero_reads_nothing():
 
 
 def test_other_dtypes_of_a_are_converted_as_asked():
-    a, b = np.arange(24).reshape(3, 8), numbers(8, 6, dtype="float64")
+    a, b = np.arange(24).reshape(3, 8), rand(8, 6, dtype="float64")
     assert np.array_equal(gemm.gemm(a, gemm.prepare(b)), gemm.gemm(a.astype(float), b, backend="cpu"))
     single = gemm.gemm(a.astype("float32"), gemm.prepare(b, dtype="float32"))
     assert single.dtype == np.float32
 
 
 def test_errors_name_the_argument():
-    prepared = gemm.prepare(numbers(8, 6))
+    prepared = gemm.prepare(rand(8, 6))
     with pytest.raises(ValueError, match="columns of a"):
-        gemm.gemm(numbers(3, 7), prepared)
+        gemm.gemm(rand(3, 7), prepared)
     with pytest.raises(ValueError, match="trans_b"):
-        gemm.gemm(numbers(3, 8), prepared, trans_b=True)
+        gemm.gemm(rand(3, 8), prepared, trans_b=True)
     with pytest.raises(TypeError, match="float64"):
-        gemm.gemm(numbers(3, 8, dtype="float64"), prepared, dtype="float64")
+        gemm.gemm(rand(3, 8, dtype="float64"), prepared, dtype="float64")
     with pytest.raises(ValueError, match="prepared for"):
-        gemm.gemm(numbers(3, 8), prepared, backend="numpy")
+        gemm.gemm(rand(3, 8), prepared, backend="numpy")
     with pytest.raises(ValueError, match="out"):
-        gemm.gemm(numbers(3, 8), prepared, out=np.empty((3, 7), np.float32))
+        gemm.gemm(rand(3, 8), prepared, out=np.empty((3, 7), np.float32))
     with pytest.raises(ValueError, match="axes"):
-        gemm.prepare(numbers(2, 8, 6))
+        gemm.prepare(rand(2, 8, 6))
     with pytest.raises(ValueError, match="no elements"):
-        gemm.prepare(numbers(0, 6))
+        gemm.prepare(rand(0, 6))
     with pytest.raises(TypeError, match="prepared"):
-        gemm.plan(numbers(3, 8), prepared)
+        gemm.plan(rand(3, 8), prepared)
     with pytest.raises(TypeError, match="no array"):
         np.asarray(prepared)
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_reproducible_of_each_or_of_all(first):
-    a, b = numbers(5, 300), numbers(300, 40)
+    a, b = rand(5, 300), rand(300, 40)
     prepared = gemm.prepare(b, reproducible=first)
     expected = gemm.gemm(a, b, reproducible=True)
     for asked in (True, not first):
@@ -102,14 +97,14 @@ def test_reproducible_of_each_or_of_all(first):
 
 
 def test_reproducible_is_refused_where_no_kernel_offers_it():
-    prepared = gemm.prepare(numbers(8, 6).astype("complex64"))
+    prepared = gemm.prepare(rand(8, 6).astype("complex64"))
     with pytest.raises(ValueError, match="reproducible"):
-        gemm.gemm(numbers(3, 8).astype("complex64"), prepared, reproducible=True)
+        gemm.gemm(rand(3, 8).astype("complex64"), prepared, reproducible=True)
 
 
 def test_strides_of_parts_of_elements():
     """Which the engine does not take: a copy is multiplied by what is packed."""
-    a, b = numbers(3, 40), numbers(40, 9)
+    a, b = rand(3, 40), rand(40, 9)
     record = np.zeros((3, 40), [("gap", "u1"), ("x", "f4")])
     record["x"] = a
     assert record["x"].strides[1] % 4
@@ -135,7 +130,7 @@ KINDS = ["float32", "float64", "float16", "complex64", "int8", "int64"]
 @pytest.mark.parametrize("uses", [0, 1, 3])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_multiply_as_the_original(copied, uses, dtype):
-    a, b = ((4 * numbers(*shape)).astype(dtype) for shape in ((5, 40), (40, 70)))
+    a, b = ((4 * rand(*shape)).astype(dtype) for shape in ((5, 40), (40, 70)))
     if b.dtype.kind in "fc":
         b[3, 5], b[4, 6], b[0, 0] = np.inf, np.nan, -0.0
     original = gemm.prepare(b)
@@ -153,7 +148,7 @@ def test_copies_multiply_as_the_original(copied, uses, dtype):
 
 def test_a_pickle_is_read_by_another_process(tmp_path):
     """Whose memory is its own: nothing of a pickle is an address."""
-    a, b = numbers(6, 300), numbers(300, 50)
+    a, b = rand(6, 300), rand(300, 50)
     prepared = gemm.prepare(b, reproducible=True)
     expected = gemm.gemm(a, prepared, reproducible=True)
     (tmp_path / "pickle").write_bytes(pickle.dumps((a, prepared, expected)))
@@ -168,7 +163,7 @@ def test_a_pickle_is_read_by_another_process(tmp_path):
 
 
 def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):
-    packed = pickle.dumps(gemm.prepare(numbers(8, 6)))
+    packed = pickle.dumps(gemm.prepare(rand(8, 6)))
     with monkeypatch.context() as patch:
         patch.setattr(module, "VERSION", "99.0")
         with pytest.raises(gemm.BackendUnavailable, match=r"prepared by gemm .* this is 99\.0.*prepare that here"):
@@ -183,7 +178,7 @@ def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):
 
 
 def test_what_lies_on_a_device_is_not_pickled():
-    prepared = gemm.prepare(numbers(8, 6))
+    prepared = gemm.prepare(rand(8, 6))
     prepared._repeated = None  # as where the memory is no array of the host
     with pytest.raises(TypeError, match=r"prepared matrix in the memory of cpu:0 cannot be pickled; pickle the matrix"):
         pickle.dumps(prepared)
