@@ -35,15 +35,6 @@ def only(found):
     return finding
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A cache folder of its own."""
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    disk_cache.cache_dir.cache_clear()
-    yield tmp_path / "cache"
-    disk_cache.cache_dir.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("name", "value", "what", "remedy"),
     [
@@ -87,32 +78,32 @@ def test_versions_are_compared_by_numbers(versions, older):
 
 
 class TestCache:
-    def test_a_good_one(self, folder):
+    def test_a_good_one(self, cache_folder):
         assert not list(storage.cache())
-        assert not list(folder.iterdir())
+        assert not list(cache_folder.iterdir())
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
-    def test_one_that_others_may_write_to(self, folder):
-        folder.mkdir()
-        folder.chmod(0o777)
+    def test_one_that_others_may_write_to(self, cache_folder):
+        cache_folder.mkdir()
+        cache_folder.chmod(0o777)
         finding = only(storage.cache())
         assert "others may write" in finding.what
-        assert finding.remedy == f"chmod 700 {folder}"
+        assert finding.remedy == f"chmod 700 {cache_folder}"
 
-    def test_a_link(self, folder, tmp_path):
+    def test_a_link(self, cache_folder, tmp_path):
         (tmp_path / "real").mkdir()
-        folder.symlink_to(tmp_path / "real")
+        cache_folder.symlink_to(tmp_path / "real")
         assert "is a link" in only(storage.cache()).what
 
-    def test_one_that_cannot_be_made(self, folder):
-        folder.write_text("a file")
+    def test_one_that_cannot_be_made(self, cache_folder):
+        cache_folder.write_text("a file")
         assert "GEMM_CACHE_DIR" in only(storage.cache()).remedy
 
-    def test_a_read_only_one(self, folder, monkeypatch):
+    def test_a_read_only_one(self, cache_folder, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to anything
         assert "is read-only" in only(storage.cache()).what
 
-    def test_a_full_disk(self, folder, monkeypatch):
+    def test_a_full_disk(self, cache_folder, monkeypatch):
         def full(*_):
             raise OSError(28, "No space left on device")
 
@@ -122,12 +113,12 @@ class TestCache:
         assert "0 MiB left" in few.what
         assert "nothing can be kept" in none.what
 
-    def test_damaged_entries(self, folder):
+    def test_damaged_entries(self, cache_folder):
         assert not list(storage.cache())
-        (folder / "torn.bin").write_bytes(b"gemm1\n...")
+        (cache_folder / "torn.bin").write_bytes(b"gemm1\n...")
         disk_cache.store("whole", b"data")
         finding = only(storage.cache())
-        assert (finding.severity, finding.remedy) == ("warning", f"rm {folder / 'torn.bin'}")
+        assert (finding.severity, finding.remedy) == ("warning", f"rm {cache_folder / 'torn.bin'}")
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
     def test_pyopencls(self, tmp_path, monkeypatch):
@@ -310,7 +301,7 @@ class TestCommand:
         assert main(["doctor"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
 
-    def test_every_check_here(self, folder):
+    def test_every_check_here(self, cache_folder):
         report = examine()
         assert list(report.found) == list(CHECKS)
         assert json.loads(json.dumps(report.document()))["wrong"] == report.wrong

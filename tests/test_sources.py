@@ -13,27 +13,18 @@ from gemm.catalog import KERNELS
 from gemm.core import disk_cache
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A fresh cache folder for the test."""
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
-    disk_cache.cache_dir.cache_clear()
-    yield tmp_path / "cache"
-    disk_cache.cache_dir.cache_clear()
-
-
-def test_round_trip(folder):
+def test_round_trip(cache_folder):
     assert disk_cache.load("entry") is None
     disk_cache.store("entry", b"\x00data")
     assert disk_cache.load("entry") == b"\x00data"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in folder.iterdir()] == ["entry"]  # no temporary file is left
+    assert cache_folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in cache_folder.iterdir()] == ["entry"]  # no temporary file is left
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "foreign"])
-def test_damaged_entries_read_as_absent(folder, harm, caplog):
+def test_damaged_entries_read_as_absent(cache_folder, harm, caplog):
     disk_cache.store("entry", b"0123456789")
-    path = folder / "entry"
+    path = cache_folder / "entry"
     blob = path.read_bytes()
     path.write_bytes(
         {
@@ -48,13 +39,13 @@ def test_damaged_entries_read_as_absent(folder, harm, caplog):
     assert "damaged" in caplog.text
 
 
-def test_entries_of_another_version_read_as_absent(folder, monkeypatch):
+def test_entries_of_another_version_read_as_absent(cache_folder, monkeypatch):
     disk_cache.store("entry", b"old")
     monkeypatch.setattr(disk_cache, "VERSION", "999")
     assert disk_cache.load("entry") is None
 
 
-def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
+def test_writers_at_once_do_not_mix(cache_folder, monkeypatch, caplog):
     """Another process writes the entry while this one is about to; nothing that is half written is ever seen."""
     fsync = os.fsync
 
@@ -68,40 +59,40 @@ def test_writers_at_once_do_not_mix(folder, monkeypatch, caplog):
     monkeypatch.setattr(os, "fsync", interrupted)
     disk_cache.store("entry", b"one's own")
     assert disk_cache.load("entry") == b"one's own"
-    assert [file.name for file in folder.iterdir()] == ["entry"]
+    assert [file.name for file in cache_folder.iterdir()] == ["entry"]
     assert not caplog.records
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
-def test_a_folder_that_others_may_write_is_not_used(folder, mode, caplog):
-    folder.mkdir()
-    (folder / "entry").write_bytes(b"planted")
-    folder.chmod(mode)
+def test_a_folder_that_others_may_write_is_not_used(cache_folder, mode, caplog):
+    cache_folder.mkdir()
+    (cache_folder / "entry").write_bytes(b"planted")
+    cache_folder.chmod(mode)
     with caplog.at_level(logging.WARNING, "gemm"):
         assert disk_cache.load("entry") is None
         disk_cache.store("other", b"x")
-    assert not (folder / "other").exists()
+    assert not (cache_folder / "other").exists()
     assert "others may write" in caplog.text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
-    folder.mkdir(mode=0o700)
-    owner = folder.stat().st_uid
+def test_a_folder_of_another_user_is_not_used(cache_folder, monkeypatch, caplog):
+    cache_folder.mkdir(mode=0o700)
+    owner = cache_folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with caplog.at_level(logging.WARNING, "gemm"):
         disk_cache.store("entry", b"x")
         assert disk_cache.load("entry") is None
-    assert not list(folder.iterdir())
+    assert not list(cache_folder.iterdir())
     assert "another user" in caplog.text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750])
-def test_a_folder_that_others_may_read_is_used(folder, mode):
-    folder.mkdir()
-    folder.chmod(mode)
+def test_a_folder_that_others_may_read_is_used(cache_folder, mode):
+    cache_folder.mkdir()
+    cache_folder.chmod(mode)
     disk_cache.store("entry", b"x")
     assert disk_cache.load("entry") == b"x"
 
@@ -125,26 +116,26 @@ def test_a_folder_that_others_may_replace_is_not_used(tmp_path, monkeypatch, mod
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-def test_an_entry_that_is_no_plain_file_is_not_waited_for(folder):
-    folder.mkdir(mode=0o700)
-    os.mkfifo(folder / "entry")
-    (folder / "other").mkdir()
+def test_an_entry_that_is_no_plain_file_is_not_waited_for(cache_folder):
+    cache_folder.mkdir(mode=0o700)
+    os.mkfifo(cache_folder / "entry")
+    (cache_folder / "other").mkdir()
     assert disk_cache.load("entry") is None
     assert disk_cache.load("other") is None
     assert disk_cache.damaged() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a FIFO is opened for reading and writing on Linux")
-def test_what_comes_out_of_a_fifo_is_no_entry(folder):
+def test_what_comes_out_of_a_fifo_is_no_entry(cache_folder):
     """Whole as it may be: it can be another one each time that it is read."""
     disk_cache.store("entry", b"data")
-    whole = (folder / "entry").read_bytes()
-    os.mkfifo(folder / "other")
-    with open(folder / "other", "r+b", buffering=0) as fifo:
+    whole = (cache_folder / "entry").read_bytes()
+    os.mkfifo(cache_folder / "other")
+    with open(cache_folder / "other", "r+b", buffering=0) as fifo:
         fifo.write(whole)
-        handle = os.open(folder / "other", os.O_RDONLY | os.O_NONBLOCK)
+        handle = os.open(cache_folder / "other", os.O_RDONLY | os.O_NONBLOCK)
         with pytest.raises(OSError, match="no plain file"):
-            disk_cache._plain(folder / "other")
+            disk_cache._plain(cache_folder / "other")
         assert disk_cache.load("other") is None
         assert os.read(handle, len(whole)) == whole  # nothing was taken out
         os.close(handle)
@@ -159,9 +150,9 @@ def test_a_folder_below_home(monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX links")
-def test_a_link_is_not_used(folder, tmp_path):
+def test_a_link_is_not_used(cache_folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    folder.symlink_to(tmp_path / "elsewhere")
+    cache_folder.symlink_to(tmp_path / "elsewhere")
     assert disk_cache.cache_dir() is None
 
 
