@@ -10,6 +10,7 @@ from pathlib import Path
 import helpers
 import numpy as np
 import pytest
+from helpers import rand
 
 import gemm
 from gemm.frontend import plan_cache
@@ -196,6 +197,21 @@ def test_copies_in_the_child_of_a_fork():
     """,
         COPIES,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_for_any_number_of_threads(dtype):
+    for m, n, k in ((1, 5000, 300), (16, 700, 300), (230, 240, 300), (700, 3, 300), (64, 64, 64)):
+        a, b, c = (rand(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
+        results = set()
+        for threads in (1, 2, 3, 16):
+            gemm.set_num_threads(threads)
+            for beta, out in ((0, None), (0, np.empty((n, m), dtype).T), (0.5, None), (0.5, c.copy())):
+                result = gemm.gemm(
+                    a, b, out if beta and out is not None else c, alpha=0.3, beta=beta, out=out, backend="cpu"
+                )
+                results.add((beta, result.tobytes()))
+        assert len(results) == 2, (m, n, k)  # one for each beta
 
 
 def test_limit_changed_while_others_multiply():
