@@ -223,7 +223,7 @@ def device(request, backend):
 
 PRODUCT = """
 import os, sys, numpy as np, gemm
-from gemm.execute import registry
+from gemm.backends import registry
 a, b = (np.random.default_rng(s).standard_normal((40, 40)).astype("float32") for s in (1, 2))
 def product(**more):
     return gemm.gemm(a, b, kernel="sgemm_cuda_tile", **more)
