@@ -346,7 +346,7 @@ FAULTS = (
     ),
     Fault(
         "one lane of a warp tells that all have read a stage",
-        ((FFMA, "            __syncwarp(); // all lanes have read it\n", ""),),
+        ((FFMA, "            __syncwarp(); // all lanes have read the stage\n", ""),),
         "ffma",
     ),
     Fault(
@@ -446,7 +446,7 @@ FAULTS = (
     ),
     Fault(
         "a tile is multiplied while it is still copied",
-        ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),),
+        ((DMMA, "                copy_wait<STAGES - 2>(); // the next tile is in shared memory, and\n", ""),),
         "dmma",
     ),
     Fault(

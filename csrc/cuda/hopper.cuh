@@ -128,8 +128,8 @@ template <int DEPTH, int BYTES> struct Ring {
     }
 
     // Called by all lanes of a warp that has read the stage. With SHARING = 1, one lane arrives at this block's
-    // barrier. Otherwise one lane arrives at the barrier of each block first .. first + SHARING - 1 of the cluster. Only
-    // for reads by wgmma, because waiting for a wgmma group covers the reads of the whole warp.
+    // barrier. Otherwise one lane arrives at the barrier of each block first .. first + SHARING - 1 of the cluster.
+    // Only for reads by wgmma, because waiting for a wgmma group covers the reads of the whole warp.
     template <int SHARING> __device__ __forceinline__ void leave(int first) const {
         const int lane = threadIdx.x % 32;
         if (SHARING == 1) {

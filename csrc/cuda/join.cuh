@@ -54,8 +54,8 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
 // exactly one part of the tile.
 //
 // MEMBERS threads of the block call this function, with `thread` from 0 to MEMBERS - 1. No copy to shared memory may be
-// in flight. The block's other threads must have exited. With parts = 1 the sums stay in registers, and `i` is a
-// constant after unrolling.
+// in flight. The block's other threads must have exited, or call cluster_meet once meanwhile if parts > 1. With parts =
+// 1 the sums stay in registers, and `i` is a constant after unrolling.
 //   tile     number of this block's tile, counted over the batch too
 //   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16, that no thread uses any more
 //   turn     number of tiles that this block has joined before; the first call initializes the barrier

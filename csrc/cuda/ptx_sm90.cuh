@@ -133,7 +133,7 @@ PTX void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// waits until at most PENDING of this thread's store groups are not yet written
+// Waits until at most PENDING of this thread's store groups are not yet written.
 template <int PENDING> PTX void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
