@@ -5,8 +5,8 @@
 //       k | b       |            stores them. Its lanes store adjacent elements, 128 bytes of a row per access, even if
 //     k   +---------+            rows are not aligned. Several blocks per multiprocessor hide the memory latency.
 //   +---+ +---------+
-//   |   | | warp 0  | BM rows    Lanes store 16-bit elements in pairs, which must be aligned to 4 bytes. A row of out is
-// m | a | | warp 1  |            aligned, or it starts one element late. If the row length is odd, every second row
+//   |   | | warp 0  | BM rows    Lanes store 16-bit elements in pairs, which must be aligned to 4 bytes. A row of out
+// m | a | | warp 1  |            is aligned, or it starts one element late. If the row length is odd, every second row
 //   |   | |  ...    |            starts late. A warp's rows are an even number of rows apart, so all of them start
 //   +---+ +---------+            alike. If they start late, the warp computes columns that are one further to the left.
 //
