@@ -26,7 +26,7 @@
 #ifndef PANEL     /* columns per panel of a buffer, whose panels are consecutive in memory; 0: row-major */
 #define PANEL 0
 #endif
-#ifndef TALL      /* TALL x WIDE: 1 x 1, or more if work-items are expensive, as on CPUs. WIDE is PANEL if PANEL is not 0 */
+#ifndef TALL      /* TALL x WIDE: 1 x 1; more if work-items are expensive (CPUs). WIDE is PANEL if PANEL is not 0 */
 #define TALL 1
 #endif
 #ifndef WIDE
