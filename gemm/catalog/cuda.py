@@ -51,8 +51,8 @@ the transposed product if out is closer to column-major. The last row of the typ
 and products that are too large for a row.
 
 A tensor map has three axes: the contiguous axis, the other axis, and batch * planes + plane. An operand that is the
-same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; its batch coordinate is always 0. TMA reads
-0 outside of the operand. Maps describe elements as unsigned integers of the same width (except with tf32), so TMA
+same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; its batch coordinate is always 0. TMA
+reads 0 outside of the operand. Maps describe elements as unsigned integers of the same width (except with tf32), so TMA
 changes no bit.
 
 A kernel is compiled in several forms. Besides A_TYPE, B_TYPE and OUT_TYPE, these macros select the form: A_TURNED (1: a
