@@ -400,7 +400,7 @@ FAULTS = (
     ),
     Fault(
         "staged sums are overwritten while lanes read",
-        ((DELIVER, "{ // one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),),
+        ((DELIVER, "{ // not unrolled: one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),),
         "kmajor whole",
     ),
     Fault(

@@ -22,7 +22,7 @@ enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
     // Columns of a warp's sums in shared memory at a time.
     STAGED = 32,
-    PITCH = STAGED + 8,                 // elements from row to row there, chosen to avoid bank conflicts
+    PITCH = STAGED + 8,                 // elements from row to row in shared memory, chosen to avoid bank conflicts
     BOX_BYTES = 16 * 128,               // bytes of a box
     STAGING_AT = OUT_BOXES ? 1024 : 16, // alignment of the staging memory
     // Bytes of staging memory per warp: 16 * PITCH elements, or the warp's boxes.
@@ -140,8 +140,8 @@ template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
 }
 
-// Stores columns `first` to first + BLOCK - 1 of alpha * sums to these rows. The results are rounded in registers;
-// stmatrix then converts fragments to rows.
+// Stores columns `first` to first + BLOCK - 1 of alpha * sums to shared memory at `rows`. The results are rounded in
+// registers; stmatrix then converts fragments to rows.
 template <int BLOCK, bool PAIRED, class T, int COUNT>
 INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
@@ -312,7 +312,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         left += 8 * exchange.first(), here = 8 * exchange.count();
     }
 #pragma unroll 1
-    for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code
+    for (int at = 0; at < here; at += STAGED) { // not unrolled: one copy of the epilogue's code
         __syncwarp();
         if (g.parts > 1) {
             const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);

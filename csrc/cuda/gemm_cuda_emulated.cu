@@ -74,7 +74,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
 // All products of a stage, the smallest first.
 template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
-    for (int order = PLANES - 1; order >= 0; --order) // sum of the two plane numbers
+    for (int order = PLANES - 1; order >= 0; --order) // a's plane number plus b's
 #pragma unroll
         for (int p = 0; p <= order; ++p)
 #pragma unroll

@@ -270,7 +270,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
 // computed from a tile of a in shared memory. All threads synchronize after the tile is stored, and again after it is
 // read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
-    constexpr int PITCH = PIECE + FULL; // rows start 16 bytes apart modulo the width of all banks
+    constexpr int PITCH = PIECE + FULL; // shifts each row by 16 bytes, which avoids bank conflicts
     const int i = threadIdx.x % BM;
     const B_TYPE *column[CHAINS];
 #pragma unroll

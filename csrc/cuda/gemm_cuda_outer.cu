@@ -36,7 +36,7 @@
 #define THREADS 256
 #endif
 #ifndef RESIDENT
-#define RESIDENT 4 // blocks per multiprocessor for which registers must suffice
+#define RESIDENT 4 // blocks per multiprocessor; limits the registers per thread
 #endif
 
 #include "gemm.cuh"
@@ -103,7 +103,7 @@ INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long lon
     } while (l < last && !along_k);
 }
 
-// TM neighbours, 16 bytes at a time.
+// Loads TM adjacent elements, 16 bytes at a time.
 INLINE void load(SUM (&to)[TM], const SUM *from) {
     constexpr int RUN = 16 / sizeof(SUM);
 #pragma unroll

@@ -39,7 +39,7 @@
 #define THREADS 128
 #endif
 #ifndef RESIDENT
-#define RESIDENT 8 // blocks per multiprocessor for which registers must suffice
+#define RESIDENT 8 // blocks per multiprocessor; limits the registers per thread
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k

@@ -51,7 +51,7 @@
 #define OUT_BOXES 2 // boxes of out that a warp may have in flight by TMA; 0: the lanes store
 #endif
 #ifndef RESIDENT
-#define RESIDENT 1 // blocks per multiprocessor for which registers must suffice
+#define RESIDENT 1 // blocks per multiprocessor; limits the registers per thread
 #endif
 #ifndef THREADS
 #define THREADS 384 // BM / 64 warpgroups that multiply, and one that loads

@@ -182,8 +182,8 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
 
 // The register counts of the loading warpgroup and of the multiplying warpgroups, with BLOCKS blocks per multiprocessor
 // and GROUPS multiplying warpgroups per block. The register file of a multiprocessor has four quarters, and each warp
-// of a warpgroup uses another quarter. Each quarter has 512 registers per lane. At the start all warpgroups have the
-// same register count, a multiple of 8. Afterwards registers can only move between the warpgroups of a block: a
+// of a warpgroup uses a different quarter. Each quarter has 512 registers per lane. At the start all warpgroups have
+// the same register count, a multiple of 8. Afterwards registers can only move between the warpgroups of a block: a
 // warpgroup that requests more than the others have released waits forever.
 enum { LOADER_REGISTERS = 40 };
 template <int GROUPS, int BLOCKS> struct Registers {

@@ -94,8 +94,8 @@ def inbox(tile: int, members: int, parts: int) -> int:
 
 
 def _ring(stage: str, boxes: int) -> dict[str, str]:
-    """The expression from which `shared` is derived: the stages with their `stage` bytes and their barriers, the
-    staging memory of each warp (STAGING in deliver.cuh), and the bytes that alignment may skip.
+    """The expression for `shared`: STAGES stages of `stage` bytes with their barriers, the staging memory of the warps
+    (STAGING in deliver.cuh), and the bytes that alignment may skip.
     """
     staging, aligned = (2560, 3072, 4096)[boxes], 1008 if boxes else 0
     return {"shared": f"STAGES * ({stage} + 16) + BM // 16 * {staging} + {1040 + aligned}"}
@@ -106,7 +106,7 @@ _FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper one
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
           startup: float, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_ffma. `groups` groups of threads share the steps of a stage; a thread has tm x tn sums."""
+    """A row of gemm_cuda_ffma with tm x tn sums per thread. `groups`: number of thread groups that share a stage."""
     size = 8 if op == "d" else 4
     tile, workers = bm * bn * size, bm * bn // (tm * tn)
     shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))

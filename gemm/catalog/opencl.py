@@ -48,7 +48,7 @@ def _intel_block_read(tm: int, tn: int) -> Kernel:
 
 def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
     """An Intel row that shares A by shuffles. half: sums are in half."""
-    kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # as many as the registers that the sums leave free allow
+    kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
     return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",
                 f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"

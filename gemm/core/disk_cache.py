@@ -93,9 +93,7 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 
 @cache
 def state() -> str:
-    """A fingerprint of all sources that are compiled at run time. It uses sizes and times, because reading takes
-    longer.
-    """
+    """A fingerprint of the sources that are compiled at run time: of sizes and times, because reading is slower."""
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
 
@@ -253,9 +251,7 @@ def entries(prefix: str) -> list[str]:
 
 
 def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the cache entry `name` by change(its data or None). A lock makes concurrent updates of processes
-    sequential.
-    """
+    """Replace the cache entry `name` by change(its data or None). A lock file excludes concurrent updates."""
     folder = cache_dir()
     if folder is None:
         return

@@ -1,4 +1,4 @@
-/* Loops around calls of C functions, so that no library pays for the overhead of Python; and microbenchmarks of a core
+/* Loops around calls of C functions, so that timings exclude the overhead of Python; and microbenchmarks of a CPU core
  * and of memory. */
 #include <stddef.h>
 #include <stdint.h>
