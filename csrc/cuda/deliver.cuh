@@ -64,9 +64,9 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
-// Loads four rows of a column, starting at `mine`. Four lanes load different rows of the same column. Each of these
-// lanes starts at another of its four rows, so their loads hit different banks; the two selection steps then restore
-// the order.
+// Loads four rows of a column, starting at `mine`. Four adjacent lanes load from the same column. Lane x starts with
+// row x % 4 of its four rows, so that the loads of the four lanes hit different banks. The two selection steps then
+// restore the order of the rows.
 template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
     const int first = threadIdx.x % 4;
     FOUR x, y, z;

@@ -88,8 +88,8 @@ struct Share {
     int first, steps; // in steps of DEEP along k; the last step of the product may be shorter
 };
 
-// The share of part `part` of k. All parts have the same number of whole steps, except the last parts, which may have
-// fewer steps or none.
+// The share of part `part` of k. All parts have the same number of whole steps. Only the last parts may have fewer
+// steps, or none.
 template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     const int all = (int)((g.k + DEEP - 1) / DEEP), share = (all + g.parts - 1) / g.parts;
     const int first = min(part * share, all);
@@ -120,7 +120,7 @@ template <class T> INLINE T activate(T x, int) {
     return x;
 }
 
-// The outputs of batch item z, stored in runs of RUN neighbouring elements of a row. A run is one memory access if
+// The outputs of batch item z, stored in runs of RUN adjacent elements of a row. A run is one memory access if
 // alignment allows it.
 template <int RUN> struct Output {
     const Gemm &g;

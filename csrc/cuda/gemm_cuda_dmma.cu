@@ -10,16 +10,16 @@
 // A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
 // of a warp are free only if they fit between two mma. The kernel therefore needs few of them, evenly distributed:
 //   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
-//     t + 4, in adjacent registers. Loads of 16 bytes would bring other elements: moving these between registers
-//     takes longer than twice as many loads.
+//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements: moving these between registers
+//     takes longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
-//   - Addresses differ by constants where possible, so the loads and copies encode the offsets in the instruction.
+//   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
 // Shared memory keeps the layout of the tile in global memory. Its rows are 128 bytes or a multiple. Pieces of 32 bytes
 // within a row are permuted: shared memory serves 4 x 4 lanes at once, which read 8 bytes each from 4 pieces, and the
 // permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper one instruction sums 8 steps of k in an order of its own. Grid: x = tiles * parts, y = the
+// Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
 // batch.
 
 #ifndef BM

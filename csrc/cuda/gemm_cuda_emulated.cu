@@ -100,9 +100,9 @@ struct Unscale {
   private:
     long long z;
 
-    // Computes one result whose row or column is SPECIAL. The planes of such a row are also scaled by some 2^-e, but e
-    // is not stored. It is not needed: scaling does not change infinities and NaNs, and from the finite products the
-    // result only needs that they are finite.
+    // Computes one result whose row or column is SPECIAL, from the planes. The planes are scaled by a 2^-e that is not
+    // stored, but the scaling does not matter. The result is an infinity or NaN: scaling does not change infinities and
+    // NaNs, and the other products only have to be finite.
     __device__ __noinline__ float chain(long long i, long long j) const {
         const A_TYPE *a = g.a + (g.a_batch ? z * g.a_batch : 0) + i * g.a_row;
         const B_TYPE *b = g.b + (g.b_batch ? z * g.b_batch : 0) + j * g.b_col;

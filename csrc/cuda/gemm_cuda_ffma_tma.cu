@@ -4,12 +4,12 @@
 //
 // One warpgroup loads and the others multiply, as in hopper.cuh. A warp waits only for the tile that it needs next.
 // Warps therefore run at different places of the loop, and the loads of one hide behind the arithmetic of another. The
-// first elements of a tile are loaded behind the last products of the previous tile. The BK rows of a tile are one
+// first elements of a tile are loaded during the last products of the previous tile. The BK rows of a tile are one
 // piece of code without a branch. Instruction fetch becomes too slow if this code is longer than 36 KiB, or if more
 // than 8 warps are at different places in it. A block computes tiles until none is left: the operands of the next tile
 // are loaded while the results of the current tile are stored. If the last tiles are fewer than the blocks, all blocks
 // share them. b must be contiguous along n, and a along m (A_TURNED) or k; other layouts are packed first. With a along
-// m the loop is 2% faster. For large products this pays for packing a, so the catalog has two rows.
+// m the loop is 2% faster. For large products this gain exceeds the cost of packing a: the catalog has two rows.
 //
 // ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
 //
@@ -64,10 +64,11 @@ struct B {
 typedef Operand<float, BM, BK, !A_TURNED> A;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 
-// The elements that a lane multiplies in a stage. The lane loads ahead, also from the next stage: one row of k of b; of
-// a, the 16 bytes of each of its TM rows with the next four k, or, with A_TURNED, a row of k in chunks of four m. Both
-// layouts of a need TM / 4 loads per row of k and have no bank conflicts, because TMA has swizzled a: the 16 bytes
-// number x of line y are at position x ^ y % 8.
+// The elements that a lane multiplies in a stage. The lane loads ahead, also from the next stage:
+//   b   one row of k
+//   a   for each of its TM rows, 16 bytes with the next four k; with A_TURNED, one row of k in chunks of four m
+// Both layouts of a need TM / 4 loads per row of k. They have no bank conflicts, because TMA has swizzled a: chunk x
+// (16 bytes) of line y is at position x ^ y % 8.
 struct Rolling {
     enum { DEEP = A_TURNED ? 1 : 4 };
     alignas(16) float a[2][TM * DEEP], b[2][TN];
@@ -102,7 +103,7 @@ struct Rolling {
     }
     // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
-#pragma unroll // fully unrolled: register moves at the end of a loop iteration cost up to a tenth of the time
+#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
         for (int p = 0; p < BK; ++p) {
             if (p + DEEP == BK) a_begin(a_at);
             if (p + 1 == BK) b_base = kept(b_at);

@@ -38,7 +38,7 @@
 #define A_TURNED 0 // 1: a is contiguous along m, not k
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of a per load: 16 bytes of them, or 1
+#define A_VECTOR 1 // elements of a per load: those of 16 bytes, or 1
 #endif
 #ifndef ORDERED
 #define ORDERED 0 // 1: each element is one chain of fma along k

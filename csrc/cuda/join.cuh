@@ -5,8 +5,8 @@
 // increments the tile's counter in g.arrivals. The block that increments it last adds all sums and resets the counter.
 // Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks finish.
 //
-// Sums are exchanged between threads of the same number. Any mapping of sums to threads works if all parts use the same
-// one.
+// Sums are exchanged between threads with the same number. Any mapping of sums to threads works if all parts use the
+// same mapping.
 #ifndef GEMM_CUDA_JOIN
 #define GEMM_CUDA_JOIN
 

@@ -1,7 +1,7 @@
 // wgmma (sm_90a): d = a * b + (scale_d ? d : 0) by a warpgroup. A warpgroup is 4 consecutive warps, starting at a warp
-// number that is a multiple of 4. m = 64; n = 8 or a multiple of 16 up to 256, which is twice the number of
-// accumulators; k = 32 bytes. b is in shared memory; a is in shared memory or in registers. The functions are called
-// wgmma_<type of a>, or wgmma_<type of a>_<type of b> if a and b are 8-bit types.
+// number that is a multiple of 4. m = 64 and k = 32 bytes. n = 8, or a multiple of 16 up to 256; n is twice the number
+// of accumulators. b is in shared memory; a is in shared memory or in registers. The functions are called wgmma_<type
+// of a>, or wgmma_<type of a>_<type of b> if a and b are 8-bit types.
 //
 //     wgmma_hold(d); wgmma_fence(); wgmma_bf16(d, a, b, 1); ... wgmma_commit(); wgmma_wait<0>(); wgmma_hold(d);
 //
