@@ -91,7 +91,7 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
             add_product(acc, a[p % 2], b[p % 2]);
         }
     }
-    // The same over the first `steps` rows, for the last tile of k. The rows of zeros after them must not be
+    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
     // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
     __device__ __forceinline__ void multiply_rest(T (&acc)[TM * TN], int steps) {
 #pragma unroll 1

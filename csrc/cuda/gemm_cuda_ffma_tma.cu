@@ -115,7 +115,7 @@ struct Rolling {
             add_product(acc, row, b[p % 2]);
         }
     }
-    // The same over the first `steps` rows, for the last tile of k. The rows of zeros after them must not be
+    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
     // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
     __device__ __forceinline__ void multiply_rest(float (&acc)[TM * TN], unsigned a_at, int steps) {
 #pragma unroll 1

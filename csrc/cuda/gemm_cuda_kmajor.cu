@@ -222,7 +222,7 @@ template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int blo
     if (SETS == 2 && steps) leave(before, block);
 }
 
-// The same with PROMOTE: each piece is multiplied separately, and its result is then added to the sums.
+// As sum_up, but with PROMOTE: each piece is multiplied separately, and its result is then added to the sums.
 template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows, int block, D &sums) {
     for (int step = 0; step < steps; ++step, ring.next()) {
         From a;

@@ -42,15 +42,17 @@ class Kernel:
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
         precision: the strictest precision that it offers; see `gemm.gemm`.
-        auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose it unnamed. On other kinds it runs, and
-            is verified, only when it is named: a row that another row always beats is not worth a longer probe.
-        fuses: adds a bias and applies an activation as it stores. Other rows need a second pass over the result.
-        lazy_verify: it is verified when dispatch first chooses it, not by the probe, because its backend has too many
-            rows to verify them all in advance.
-        excluded_features: on devices with one of these features it runs only when it is named, because other rows are
-            always faster there, or its outputs do not fit into the registers.
-        suits: an expression over m n k batch and params. Dispatch may choose the row unnamed only for products for
-            which it is true. The row computes all others, too, but slower than `gflops` says. "" for all.
+        auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose the row if the user does not name it.
+            On other kinds the row runs, and is verified, only when it is named: a row that another row always beats is
+            not worth a longer probe.
+        fuses: the row adds a bias and applies an activation as it stores. Other rows need another pass over the result.
+        lazy_verify: the row is verified when dispatch first chooses it, not by the probe, because its backend has too
+            many rows to verify them all in advance.
+        excluded_features: on devices with one of these features the row runs only when it is named, because other rows
+            are always faster there, or the row's outputs do not fit into the registers.
+        suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
+            for products for which the expression is true. The row computes all others, too, but slower than `gflops`
+            says. "" for all.
         label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
         group: rows and columns of the result that a work-group computes (of the transposed result, if swapped).
     """
@@ -108,22 +110,20 @@ class Kernel:
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
-        """Whether it computes products of `dtype`. Operands of types `inputs` are converted if the row does not take
-        them.
-        """
+        """Whether this row computes products of `dtype`. It may have to convert operands of types `inputs` first."""
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
     @property
     def apart(self) -> bool:
-        """Whether it computes pointer batches, in which each product has its own addresses: Problem.apart."""
+        """Whether this row computes pointer batches, in which each product has its own addresses: Problem.apart."""
         return bool(self.params.get("pointers"))
 
     def chosen_on(self, kind: str, features: Set[str]) -> bool:
-        """Whether dispatch may choose it unnamed on a device of that kind with those features."""
+        """Whether dispatch may choose this row on such a device if the user does not name the row."""
         return kind in self.auto_kinds and features.isdisjoint(self.excluded_features)
 
     def suited(self, sizes: Mapping[str, int]) -> bool:
-        """Whether dispatch may choose it unnamed for a product of those m, n, k and batch."""
+        """Whether dispatch may choose this row for such a product if the user does not name the row."""
         return not self.suits or bool(eval(_compiled(self.suits), {"__builtins__": {}}, {**sizes, **self.params}))
 
     @property
@@ -132,9 +132,7 @@ class Kernel:
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
-        """Whether its launches compute out' = b' a' for such operands. m, n and layout are those of the original
-        product.
-        """
+        """Whether the launches compute out' = b' a'. m, n and layout are those of the original product."""
         names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
         return bool(self.swap) and bool(eval(_compiled(self.swap), {"__builtins__": {}}, names))
 

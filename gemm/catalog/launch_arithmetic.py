@@ -29,7 +29,7 @@ The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
 _NEXT = 0.5  # microseconds from a block's tile to its next tile, per block of a multiprocessor
-_BESIDE = 0.4  # fraction of its startup that each additional block next to a persistent block adds
+_BESIDE = 0.4  # part of the startup that each further persistent block of a multiprocessor adds
 _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
 

@@ -79,7 +79,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """The same with tanh(y) for erf, y = sqrt(2/pi)·(x + 0.044715·x³). (1 + tanh(y))/2 equals 1/(1 + exp(-2y))."""
+    """GELU with tanh(y) in place of erf, y = sqrt(2/pi)·(x + 0.044715·x³); (1 + tanh(y))/2 = 1/(1 + exp(-2y))."""
     return np.asarray(x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
 
 
