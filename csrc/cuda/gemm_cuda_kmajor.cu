@@ -140,12 +140,14 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
     }
 }
 
-// Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, registers 2 and 3 the same rows at
-// the next 16 of k. ldmatrix transposes pairs of bytes. It reads rows of 16 elements of m at one k, and gives lane
-// 4g + t the elements m = 2g and 2g + 1 of two values of k. The fragment's rows g and g + 8 are therefore rows 2g and
-// 2g + 1 of the tile (`deliver` is told by PAIRED). Two such pairs of k, with their bytes reordered, are the registers.
-// A matrix of ldmatrix takes k + 0 and k + 1 from the first two quads, and k + 2 and k + 3 from the other two. Its rows
-// then all differ in k % 8 and are in different banks.
+// Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, and registers 2 and 3 need the same
+// rows at the next 16 of k.
+// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each of its input rows is 16 elements of
+// m at one k. It gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
+//   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
+//   - The bytes of two such results, reordered, are the registers of the fragment.
+//   - A matrix of ldmatrix has the input rows k + 0 and k + 1 of quads 0 and 1, and k + 2 and k + 3 of quads 2 and 3.
+//     These 8 rows all differ in k % 8, so they are in different banks.
 INLINE void fetch_bytes(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, row = rows + threadIdx.x / 32 % 4 * 16, quad = lane % 8 / 2;
     // The k that this lane addresses.
