@@ -61,7 +61,7 @@ vectors (with a_lies 7 and A_VECTOR 1, strides are arbitrary); A_VECTOR and B_VE
 bias and activation).
 
 Grid: a group of parts * MULTICAST blocks (a cluster on sm_90 and newer) computes a tile of BM * MULTICAST by BN
-outputs. Block x has row block x % MULTICAST and part x / MULTICAST % parts of tile x / (MULTICAST * parts). If the
+outputs. Block x computes row block x % MULTICAST and part x / MULTICAST % parts of tile x / (MULTICAST * parts). If the
 batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several launches.
 """
 
