@@ -50,7 +50,7 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
     if any(need.endswith("a") for need in needed):
         return [need for need in needed if int(need[3:-1]) in known]
     least = max((int(need[3:]) for need in needed), default=0)
-    better = min((int(feature[3:]) for feature in kernel.beaten if feature.startswith("sm_")), default=10**3)
+    better = min((int(feature[3:]) for feature in kernel.excluded_features if feature.startswith("sm_")), default=10**3)
     return [f"sm_{capability}" for capability in known if least <= capability < better]
 
 

@@ -311,7 +311,7 @@ FAULTS = (
     Fault(
         "one lane of a warp tells that all have read a stage",
         "ffma",
-        (FFMA, "            __syncwarp(); // all lanes have read it\n", ""),
+        (FFMA, "            __syncwarp(); // all lanes have read the stage\n", ""),
     ),
     Fault(
         "sums are sent before the other block's products are done",
@@ -363,7 +363,7 @@ FAULTS = (
     Fault(
         "staged sums are overwritten while lanes read",
         "kmajor whole",
-        (DELIVER, "{ // one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),
+        (DELIVER, "{ // not unrolled: one copy of the epilogue's code\n        __syncwarp();\n", "{\n"),
     ),
     Fault(
         "parts tell of sums that are not yet in memory",
@@ -407,7 +407,7 @@ FAULTS = (
     Fault(
         "a tile is multiplied while it is still copied",
         "dmma",
-        (DMMA, "                copy_wait<STAGES - 2>(); // the next tile is there, and\n", ""),
+        (DMMA, "                copy_wait<STAGES - 2>(); // the next tile is in shared memory, and\n", ""),
     ),
     Fault(
         "the first tile is multiplied while it is still copied",

@@ -121,7 +121,7 @@ def plant(monkeypatch):
     def planted(fault, when=1):
         backend = Faulty(fault, when)
         source, is_late = BY_NAME[NAIVE].source, fault.at == "verify"  # text that wheels carry, too
-        rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, late=is_late),
+        rows = [Kernel(FAULTY, "faulty", "faulty", "float32", source, lazy_verify=is_late),
                 Kernel(SPARE, "faulty", "faulty", "float32", source)]  # fmt: skip
         host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
         monkeypatch.setattr(candidates, "KERNELS", (*host, *rows))

@@ -415,7 +415,7 @@ class TestShipped:
         assert [kernel.chosen for kernel in tuning_db.variants(ROW, DEVICE)] == [{"FAULT": 2}, {"FAULT": 5}]
 
     def test_what_is_chosen_by_name_only_stays_so(self):
-        row = replace(ROW, auto=())
+        row = replace(ROW, auto_kinds=())
         tuning_db.save(DEVICE, [record()])
         for trusting in (True, False):
             weighed = Entrant(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)

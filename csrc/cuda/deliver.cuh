@@ -1,10 +1,10 @@
-// The end of a tile that wgmma has summed: from the fragments of a warp to neighbouring elements of out.
+// Stores a tile that wgmma has computed: moves the accumulators from a warp's fragments to adjacent elements of out.
 //
-// A warp's sums are 16 rows of the tile, sums[4j + 2h + i] in lane l that of row l/4 + 8h and column 8j + 2(l%4) + i; or
-// of row 2(l/4) + h, if PAIRED.
-// They pass through shared memory, from where lanes read runs of 16 bytes of out, or elements where runs are not aligned:
-// along its rows, or down its columns where out is contiguous so. No warp waits for another, but where parts of k are
-// joined (exchange.cuh).
+// A warp holds 16 rows of the tile. In lane l, sums[4j + 2h + i] is the element of column 8j + 2(l%4) + i and of row
+// l/4 + 8h, or of row 2(l/4) + h if PAIRED. The sums pass through shared memory. From there, each lane reads a run of
+// 16 bytes of out, or single elements if the runs are not aligned. The runs follow the rows of out, or its columns if
+// out is contiguous along its columns. Each warp works independently, except with split-K, where blocks exchange
+// partial sums (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 
@@ -13,18 +13,19 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// Boxes of 16 rows and 128 bytes that a warp may have on their way to out by TMA; 0: none goes so.
+// Number of boxes of 16 rows by 128 bytes that a warp may have in flight to out by TMA. 0: out is not stored by TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
 #endif
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    STAGED = 32,                                                     // columns of a warp's sums that pass at once
-    PITCH = STAGED + 8,                 // elements between rows there: no conflict of banks
-    BOX_BYTES = 16 * 128,               // of a box
-    STAGING_AT = OUT_BOXES ? 1024 : 16, // where staging begins: at multiples of this
-    // Bytes a warp: room for 16 * PITCH elements, or for its boxes.
+    // Columns of a warp's sums in shared memory at a time.
+    STAGED = 32,
+    PITCH = STAGED + 8,                 // elements from row to row in shared memory, chosen to avoid bank conflicts
+    BOX_BYTES = 16 * 128,               // bytes of a box
+    STAGING_AT = OUT_BOXES ? 1024 : 16, // alignment of the staging memory
+    // Bytes of staging memory per warp: 16 * PITCH elements, or the warp's boxes.
     STAGING = OUT_BOXES == 0   ? 16 * PITCH * 4
               : OUT_BOXES == 1 ? 3072
                                : OUT_BOXES * BOX_BYTES
@@ -40,7 +41,7 @@ template <class T> INLINE unsigned halves(T, float, float) {
     return 0;
 }
 
-// Columns FIRST .. FIRST + WIDE - 1 of the sums to rows `pitch` apart.
+// Stores columns FIRST .. FIRST + WIDE - 1 of the sums to shared memory, with rows `pitch` elements apart.
 template <int FIRST, int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
     const int lane = threadIdx.x % 32;
@@ -54,7 +55,8 @@ INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
         }
 }
 
-// The block of STAGED columns that has number `block`: registers have no run-time index.
+// Stores block number `block` of STAGED columns. The recursion turns `block` into a constant, because registers cannot
+// be indexed at run time.
 template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int block, T *to, const T (&sums)[COUNT]) {
     if constexpr (WIDE > STAGED) {
         if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED, PAIRED>(block, to, sums);
@@ -62,8 +64,9 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
-// Four rows of a column, from `mine` on. Four lanes read below each other: each starts with another of its four, whose
-// rows lie in other banks.
+// Loads four rows of a column, starting at `mine`. Four adjacent lanes load from the same column. Lane x starts with
+// row x % 4 of its four rows, so that the loads of the four lanes hit different banks. The two selection steps then
+// restore the order of the rows.
 template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
     const int first = threadIdx.x % 4;
     FOUR x, y, z;
@@ -76,7 +79,7 @@ template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
     return z;
 }
 
-// STRETCH sums, `step` apart from `mine`.
+// Loads STRETCH sums, `step` elements apart, starting at `mine`.
 template <class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step) {
     union Four {
         float4 words;
@@ -93,14 +96,14 @@ template <class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step)
     }
 }
 
-// The epilogue of 16 rows and the first `here` of WIDE columns of sums at `from`, that of out being (top, left). `down`: g and
-// so out are transposed, and runs go down the columns of sums.
+// The epilogue for 16 rows and the first `here` of WIDE columns of the sums at `from`; out's element of the first sum
+// is (top, left). `down`: g describes the transposed out, and the runs follow the columns of the sums.
 template <int WIDE, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long top, long long left, long long z,
                    ADJUST adjust) {
     const Output<STRETCH> output(g, z);
     const int lane = threadIdx.x % 32;
-    if (!output.vectors) { // neighbouring lanes store neighbours, as in finish_halves
+    if (!output.vectors) { // adjacent lanes store adjacent elements, as in finish_halves
         const Output<1> single(g, z);
 #pragma unroll 4
         for (int at = lane; at < 16 * WIDE; at += 32) {
@@ -129,14 +132,16 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
     }
 }
 
-// A warp's 16 rows of 16-bit numbers in shared memory, BLOCK columns of them in chunks of 16 bytes: chunk j of row r lies in
-// place j ^ swapped(r), so that 8 lanes meet 32 banks along a row and down a column. Of 64 columns as TMA swizzles 128 bytes.
+// A warp's 16 rows of BLOCK 16-bit numbers in shared memory, as chunks of 16 bytes. Chunk j of row r is stored at
+// position j ^ swapped(r). With this swizzle, 8 lanes access all 32 banks, along a row and along a column. For 64
+// columns it is TMA's 128-byte swizzle.
 template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
     const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
 }
 
-// Columns `first` to first + BLOCK - 1 of alpha * sums, rounded in registers, there: stmatrix turns them into rows.
+// Stores columns `first` to first + BLOCK - 1 of alpha * sums to shared memory at `rows`. The results are rounded in
+// registers; stmatrix then converts fragments to rows.
 template <int BLOCK, bool PAIRED, class T, int COUNT>
 INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
@@ -152,8 +157,10 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
     }
 }
 
-// 16-bit results without c along the rows of out, stored by the lanes: WIDE columns, BLOCK at a time. Where rows are aligned
-// by 16 bytes; else by two, so that neighbouring lanes store neighbours: of 16 bytes each access would touch every sector.
+// Stores 16-bit results along the rows of out, for products without c. The lanes store WIDE columns, BLOCK at a time.
+// If the rows are aligned, each lane stores 16 bytes. Otherwise each lane stores two elements, so that adjacent lanes
+// store adjacent elements: if each lane stored the elements of its own 16 bytes, every store instruction would touch
+// every sector of the rows.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
@@ -161,7 +168,7 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < WIDE; first += BLOCK) {
-        __syncwarp(); // the last block is read
+        __syncwarp(); // all lanes have read the previous block
         put_halves<BLOCK, PAIRED>(g, sums, first, staging);
         __syncwarp();
         if (!output.vectors) {
@@ -198,7 +205,7 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
-// 32 columns of alpha * sums of 4 bytes, from `first` on, as TMA swizzles 128 bytes.
+// Stores 32 columns of alpha * sums as 4-byte numbers, starting at column `first`, in TMA's 128-byte swizzle.
 template <bool PAIRED, class T, int COUNT>
 INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32;
@@ -212,10 +219,13 @@ INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned
         }
 }
 
-// Results without c, stored by TMA: the warp goes on while boxes are on their way. Of a box that lies beyond n altogether an
-// H200 wrote up to the next 16 bytes behind a row's end, so none is sent, and rows are whole 16 bytes (out_map).
-// A box's memory is the warp's own. It is filled anew after its lane has waited for the read of the box that was sent from
-// there, and the warp has met; and sent after each lane's fence, and another meeting.
+// Stores results by TMA, for products without c. The warp continues while its boxes are in flight. For a box
+// that was completely beyond n, an H200 wrote past the end of the row, up to the next multiple of 16 bytes. Such boxes
+// are therefore not sent, and rows of out must be multiples of 16 bytes (out_map).
+//
+// The memory of a box belongs to one warp. Before the warp writes a new box there, the lane that sent the previous box
+// waits until TMA has read it, and the warp synchronizes. Before the new box is sent, each lane executes a proxy fence,
+// and the warp synchronizes again.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
                        unsigned top, unsigned left, int z) {
@@ -237,7 +247,8 @@ INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *sta
             if (threadIdx.x % 32 == 0)
                 tma_store_3d(out_map, shared_address(rows), (int)left + box * COLUMNS, (int)top, z);
         }
-        if (threadIdx.x % 32 == 0) bulk_commit(); // a box that was not sent counts, too
+        // A box that was not sent also forms a group: the number of groups per box stays constant.
+        if (threadIdx.x % 32 == 0) bulk_commit();
     }
 }
 
@@ -247,17 +258,18 @@ struct AsTheyAre {
     }
 };
 
-// Delivers the tile at (top, left) of product z, of which this warp holds 16 rows of WIDE columns. By all warps of
-// GROUPS warpgroups at once. `staging`: STAGING bytes a warp. `ring`: shared memory for what parts exchange, at the barrier
-// `joined`. `out_map`: of out, used where g.mapped says so. Before the epilogue each sum becomes adjust(sum, i, j), also
-// where these are beyond m and n.
+// Stores the tile at (top, left) of product z. This warp holds 16 rows of WIDE columns. All warps of GROUPS warpgroups
+// call this function together. `staging`: STAGING bytes per warp. `ring`: shared memory for the split-K exchange.
+// `joined`: the barrier of that exchange. `out_map`: tensor map of out, used if g.mapped is 1. Before the epilogue each
+// sum becomes adjust(sum, i, j); adjust is also called with i and j beyond m and n.
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
     enum { MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
     static_assert(WIDE % STAGED == 0, "tiles are whole");
     const int warp = threadIdx.x / 32;
-    const unsigned top = (unsigned)tile.top + 16 * warp; // maps have no more
+    // Tensor maps have 32-bit coordinates.
+    const unsigned top = (unsigned)tile.top + 16 * warp;
     unsigned left = (unsigned)tile.left;
     staging += warp * STAGING;
     if constexpr (OUT_BOXES > 0 && !EPILOGUE) {
@@ -281,15 +293,16 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         turned.c_row = g.c_col, turned.c_col = g.c_row;
         turned.bias_row = g.bias_col, turned.bias_col = g.bias_row;
     }
-    int here = WIDE; // columns that this block stores, from `left` on
-    union Run {      // of a thread: rows l/4 and l/4 + 8 of 8 columns
+    int here = WIDE; // number of columns that this block stores, from `left` on
+    union Run {      // a thread's sums of 8 columns: rows l/4 and l/4 + 8
         float4 words;
         T at[4];
     };
     typedef Exchange<RUNS, MEMBERS> Parts;
     if (g.parts > 1) {
         const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
-        const unsigned parity = barrier_passed(joined, 0); // nothing comes there before all have met
+        // The parity of the current phase. The phase cannot end before the cluster has synchronized.
+        const unsigned parity = barrier_passed(joined, 0);
         exchange.pass(threadIdx.x, blockIdx.x % SHARING, SHARING, parity, [&](int i) {
             Run run;
 #pragma unroll
@@ -299,7 +312,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         left += 8 * exchange.first(), here = 8 * exchange.count();
     }
 #pragma unroll 1
-    for (int at = 0; at < here; at += STAGED) { // one copy of the epilogue's code
+    for (int at = 0; at < here; at += STAGED) { // not unrolled: one copy of the epilogue's code
         __syncwarp();
         if (g.parts > 1) {
             const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);

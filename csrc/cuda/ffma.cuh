@@ -1,12 +1,13 @@
-// Products in registers, by fused multiply-adds: what the register-tiled kernels share. T is float or double.
+// Products by fused multiply-adds with the outputs in registers: the code that the register-tiled kernels share. T is
+// float or double.
 //
-//   block    BM x BN outputs; BK rows of BM elements of a, and of BN elements of b, in shared memory
-//   warp     4 x 8 lanes of TM x TN outputs each; warps lie BN / (8 * TN) side by side
-//   lane     chunks of 16 bytes, consecutive lanes consecutive chunks: loads without bank conflicts. Lanes 2i and 2i + 1
-//            differ in m only, and so do lanes i and i + 16: a half-warp reads 2 chunks of a or 8 of b, which is one
-//            access
+//   block    BM x BN outputs; shared memory holds BK rows of BM elements of a, and BK rows of BN elements of b
+//   warp     4 x 8 lanes with TM x TN outputs each; BN / (8 * TN) warps along n
+//   lane     its outputs are in chunks of 16 bytes, and consecutive lanes have consecutive chunks: loads without bank
+//            conflicts. Lanes 2i and 2i + 1 differ only in m, and so do lanes i and i + 16. A half-warp therefore reads
+//            2 chunks of a or 8 chunks of b, which is one shared memory access
 //
-// 8 x 16 outputs a lane need 6 loads of 16 bytes for 128 multiply-adds.
+// With 8 x 16 outputs, a lane needs 6 loads of 16 bytes for 128 multiply-adds.
 #ifndef GEMM_CUDA_FFMA
 #define GEMM_CUDA_FFMA
 
@@ -20,18 +21,18 @@ enum {
     LANES_N = 8,
     WARPS_N = BN / (LANES_N * TN),
     WARPS_M = BM / (LANES_M * TM),
-    WORKERS = 32 * WARPS_M * WARPS_N // threads that hold a tile's sums
+    WORKERS = 32 * WARPS_M * WARPS_N // threads that hold the sums of a tile
 };
 static_assert(BM % (LANES_M * TM) == 0 && BN % (LANES_N * TN) == 0, "warps are whole");
 static_assert(TM % CHUNK == 0 && TN % CHUNK == 0, "lanes read whole chunks");
 
-// Rows of a lane that lie next to each other: those of a chunk, where a lies along m in shared memory.
+// Number of adjacent rows of a lane. It is the size of a chunk if a is contiguous along m in shared memory.
 #ifndef BESIDE_M
 #define BESIDE_M CHUNK
 #endif
 
 struct Lane {
-    int m, n; // its first row and column in the block's tile
+    int m, n; // first row and first column of the lane in the block's tile
 };
 
 INLINE Lane lane_of(int thread) {
@@ -40,7 +41,7 @@ INLINE Lane lane_of(int thread) {
                 warp % WARPS_N * LANES_N * TN + lane / 2 % 8 * CHUNK};
 }
 
-// How far its i-th row (column) is from there.
+// Distance of the lane's i-th row (column) from its first one.
 template <int LANES, int BESIDE = CHUNK> INLINE int ahead(int i) {
     return i / BESIDE * LANES * BESIDE + i % BESIDE;
 }
@@ -50,11 +51,11 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) 
     for (int i = 0; i < COUNT; i += CHUNK) shared_load(to + i, from + ahead<LANES>(i) * (int)sizeof(T));
 }
 
-// acc += a * b', where acc[i * TN + j] is row i and column j.
+// acc += a * b' (outer product). acc[i * TN + j] is the element of row i and column j.
 //
-// A multiprocessor issues an fma a clock only if it reads two registers at most; what was read for the same place by the
-// fma before counts for nothing. So the order of the outer product, along one row and back along the next, leaves one of a
-// or b to be read, and the sum.
+// A multiprocessor issues one fma per clock only if the fma reads at most two registers. An operand that the previous
+// fma has read in the same position is reused and does not count. The loop therefore goes along one row and back along
+// the next. Each fma then reads the sum and one new element of a or b.
 INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -66,13 +67,14 @@ INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
     }
 }
 
-// What a lane multiplies of tiles whose rows have A_PITCH and B_PITCH elements: one row, and the next, which is loaded
-// meanwhile: a multiprocessor has 2 warps a scheduler, too few to hide what a load takes behind each other's arithmetic.
+// The elements that a lane multiplies, from tiles with rows of A_PITCH and B_PITCH elements. The lane holds two rows:
+// while it multiplies one row, it loads the next. A scheduler has only 2 warps, which is not enough to hide the latency
+// of the loads behind the arithmetic of other warps.
 template <int A_PITCH, int B_PITCH> struct Fragments {
     alignas(16) T a[2][TM], b[2][TN];
-    unsigned a_from, b_from; // its chunks of the first row
+    unsigned a_from, b_from; // shared memory addresses of the lane's chunks in the first row
 
-    // The first row of tiles whose chunks for this lane begin there in shared memory.
+    // Starts a tile. a_at and b_at are the addresses of this lane's chunks in the first row.
     __device__ __forceinline__ void begin(unsigned a_at, unsigned b_at) {
         a_from = kept(a_at), b_from = kept(b_at);
         row(0, 0);
@@ -81,16 +83,16 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
         load<LANES_M>(a[half], a_from + p * (A_PITCH * (int)sizeof(T)));
         load<LANES_N>(b[half], b_from + p * (B_PITCH * (int)sizeof(T)));
     }
-    // acc += a * b over STEPS rows, k ascending.
+    // acc += a * b over STEPS rows, in ascending k.
     template <int STEPS> __device__ __forceinline__ void multiply(T (&acc)[TM * TN]) {
-#pragma unroll // without a branch: moves of sums at the end of a loop cost up to a tenth
+#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
         for (int p = 0; p < STEPS; ++p) {
             if (p + 1 < STEPS) row((p + 1) % 2, p + 1);
             add_product(acc, a[p % 2], b[p % 2]);
         }
     }
-    // The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would
-    // make +0 of a sum that has come to -0, which the chain over k does not.
+    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
+    // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
     __device__ __forceinline__ void multiply_rest(T (&acc)[TM * TN], int steps) {
 #pragma unroll 1
         for (int p = 0; p < steps; ++p) {
@@ -100,7 +102,7 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
     }
 };
 
-// Where a thread's sums go.
+// The place in out of a thread's sums.
 struct Target {
     Tile tile;
     Lane lane;
@@ -114,12 +116,14 @@ struct Target {
     }
 };
 
-// Sums of all parts, through the epilogue, to out; for `WORKERS` threads. ROOM, `shared`, `turn`: as for join.
+// Adds the sums of all parts, applies the epilogue and stores to out. Called by WORKERS threads. ROOM, `shared` and
+// `turn` are as in join.
 template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
                    void *shared, int turn = 0) {
     const long long tile = z * tiles_of<BM, BN>(g) + index;
-    if (ROOM) { // the target is computed where it is used: beside the sums there are no registers for it on some chips
+    // The target is computed where it is used: on some GPUs there are not enough registers to hold it next to the sums.
+    if (ROOM) {
         join<TM * TN, WORKERS, true>(
             g, tile, part, thread, acc, shared,
             [&](int i, const SUM(&sums)[RUN]) { Target(g, z, index, thread).put(i, sums); }, turn);

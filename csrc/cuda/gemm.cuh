@@ -1,7 +1,8 @@
-// What the CUDA kernels share: the arguments of a product, the order of tiles, the epilogue.
+// The code that all CUDA kernels share: the arguments of a product, the order of tiles, and the epilogue.
 //
-// A kernel's file defines its parameters' defaults and includes this. Who compiles it chooses the types with -DA_TYPE,
-// -DB_TYPE and -DOUT_TYPE (number.cuh); sums are SUM, and alpha, beta and the bias are applied in SCALE.
+// Each kernel's .cu file defines the defaults of its parameters and then includes this header. The compile command
+// chooses the element types with -DA_TYPE, -DB_TYPE and -DOUT_TYPE (see number.cuh). Kernels accumulate in type SUM.
+// They apply alpha, beta and the bias in type SCALE.
 #ifndef GEMM_CUDA_GEMM
 #define GEMM_CUDA_GEMM
 
@@ -17,14 +18,17 @@
 #define OUT_TYPE float
 #endif
 #ifndef EPILOGUE
-#define EPILOGUE 0 // 1: bias and activation too
+#define EPILOGUE 0 // 1: the kernel also adds a bias and applies an activation
 #endif
 #ifndef POINTERS
-#define POINTERS 0 // 1: each product's operands lie by themselves: see `item`; only kernels that say so may be
+// 1: a table holds the address of each product's operands, see `item`; only kernels that document it support 1
+#define POINTERS 0
 #endif
 
 #if __CUDA_ARCH__ >= 700
-#define ARGUMENT const __grid_constant__ // read where the launch has put it; older chips copy what is indexed
+// The kernel reads its arguments in constant memory, where the launch stored them. GPUs before sm_70 have no
+// __grid_constant__: they copy an argument to local memory if the kernel indexes it.
+#define ARGUMENT const __grid_constant__
 #else
 #define ARGUMENT const
 #endif
@@ -32,41 +36,42 @@
 typedef Scale<OUT_TYPE>::type SCALE;
 typedef SCALE SUM;
 
-// The arguments of a product, by value. Strides count elements and have any sign. k = 0 is allowed; then a and b may be
-// null. c is null exactly when beta is 0, so that a C full of NaN is never read; it may be out itself.
+// The arguments of a product, passed by value. Strides count elements and may be negative. k = 0 is allowed; then a and
+// b may be null. c is null exactly when beta is 0: the kernel never reads such a C, so NaN in C has no effect. c and
+// out may be the same memory.
 struct Gemm {
     const A_TYPE *a;
     const B_TYPE *b;
     const OUT_TYPE *c;
     OUT_TYPE *out;
-    const OUT_TYPE *bias; // or null
+    const OUT_TYPE *bias; // may be null
     long long m, n, k, batch;
     long long a_row, a_col, a_batch, b_row, b_col, b_batch, c_row, c_col, c_batch, out_row, out_col, out_batch;
-    long long bias_row, bias_col; // strides of bias along m and along n; one of them is 0
-    void *memory;                 // null, or room for sums of parts: see join.cuh, gemm_cuda_ffma_tma
-    unsigned *arrivals;           // zeros, before and after: as many as tiles, or blocks and one more
-    int parts;                    // shares of k that a tile is cut into
+    long long bias_row, bias_col; // strides of bias along m and along n; one of the two is 0
+    void *memory;                 // null, or memory for partial sums: see join.cuh and gemm_cuda_ffma_tma
+    unsigned *arrivals;           // counters, zero before and after the launch: one per tile, or one per block plus one
+    int parts;                    // split-K: number of parts of k per tile
     int activation;               // 0 none, 1 relu, 2 gelu by erf, 3 gelu by tanh
-    int raster;                   // columns of tiles that are walked together; 0: all
-    int mapped;                   // 1: out is stored through its tensor map, where the kernel has one
+    int raster;                   // columns of tiles in a band of the tile order; 0: all columns
+    int mapped;                   // 1: store out through its tensor map, if the kernel has one
     alignas(16) SCALE alpha;
     alignas(16) SCALE beta;
 };
 
-// Where an operand of batch item z begins, of which `base` is the first. With POINTERS `base` is where a table has that
-// one's address, and `step` counts addresses.
+// The address of the operand of batch item z. `base` is the address of item 0, and `step` counts elements. With
+// POINTERS, `base` is the address of item 0's entry in a table of addresses, and `step` counts table entries.
 template <class T> INLINE T *item(T *base, long long z, long long step) {
     return POINTERS ? ((T *const *)base)[z * step] : base + z * step;
 }
 
-// The order of work. A block does part `blockIdx.x % parts` of tile `blockIdx.x / parts`.
+// The order of work: block x computes part x % parts of tile x / parts.
 
 struct Tile {
-    long long top, left; // its first row and column of out
+    long long top, left; // first row and first column of the tile in out
 };
 
-// Tiles of one product are walked in bands of `raster` columns of tiles, row by row in a band: blocks that run at the
-// same time then share rows of a and columns of b, which lie in L2.
+// The tiles of one product are ordered in bands of `raster` columns of tiles. Inside a band the order is row by row.
+// Blocks that run at the same time therefore read the same rows of a and columns of b, which stay in the L2 cache.
 template <int HIGH, int WIDE> INLINE Tile tile_of(const Gemm &g, unsigned index) {
     const unsigned down = (unsigned)((g.m + HIGH - 1) / HIGH), across = (unsigned)((g.n + WIDE - 1) / WIDE);
     const unsigned band = g.raster > 0 && (unsigned)g.raster < across ? g.raster : across;
@@ -80,24 +85,27 @@ template <int HIGH, int WIDE> INLINE unsigned tiles_of(const Gemm &g) {
 }
 
 struct Share {
-    int first, steps; // in steps of DEEP along k; the last step of all may be a shorter one
+    int first, steps; // in steps of DEEP along k; the last step of the product may be shorter
 };
 
-// Part `part` of k: all parts but the last ones have as many whole steps; there may be none left for the last.
+// The share of part `part` of k. All parts have the same number of whole steps. Only the last parts may have fewer
+// steps, or none.
 template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     const int all = (int)((g.k + DEEP - 1) / DEEP), share = (all + g.parts - 1) / g.parts;
     const int first = min(part * share, all);
     return Share{first, min(share, all - first)};
 }
 
-// The epilogue: t = alpha * sum; t = beta * c + t; t += bias; t = activation(t); out = t rounded. Each step is rounded
-// on its own, so that an element's bits do not depend on the kernel that has summed it.
+// The epilogue: t = alpha * sum; t = beta * c + t; t += bias; t = activation(t); out = t rounded to OUT_TYPE. Each step
+// is rounded separately, so the bits of an element do not depend on the kernel that computed the sum.
 
 #ifndef ACTIVATION
-#define ACTIVATION INLINE // a source that would inline it for each sum makes it a function, which compiles sooner
+// A kernel that would inline `activate` once per sum defines ACTIVATION as a function that is not inlined: this
+// compiles faster.
+#define ACTIVATION INLINE
 #endif
 ACTIVATION float activate(float x, int kind) {
-    if (kind == 1) return x < 0 ? 0.f : x; // a NaN stays one
+    if (kind == 1) return x < 0 ? 0.f : x; // NaN stays NaN
     if (kind == 2) return 0.5f * x * erfcf(x * -0.70710678118654752f);
     if (kind == 3) return x / (1.f + expf(-1.5957691216057308f * fmaf(0.044715f * x, x * x, x)));
     return x;
@@ -112,12 +120,13 @@ template <class T> INLINE T activate(T x, int) {
     return x;
 }
 
-// Where the outputs of batch item z go, in runs of RUN neighbours of a row: one access where memory allows it.
+// The outputs of batch item z, stored in runs of RUN adjacent elements of a row. A run is one memory access if
+// alignment allows it.
 template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;
     const OUT_TYPE *c;
-    bool vectors; // whole runs that start at multiples of RUN lie aligned
+    bool vectors; // whole runs that start at multiples of RUN are aligned
 
     __device__ __forceinline__ Output(const Gemm &g, long long z)
         : g(g), out(item(g.out, z, g.out_batch)), c(g.c ? item(g.c, z, g.c_batch) : nullptr) {
@@ -136,7 +145,8 @@ template <int RUN> struct Output {
         return narrow<OUT_TYPE>(t);
     }
 
-    // Stores sums of (i, j) to (i, j + RUN - 1), as far as these exist; j is a multiple of RUN.
+    // Stores the sums of elements (i, j) to (i, j + RUN - 1), except elements outside the matrix. j is a multiple of
+    // RUN.
     __device__ __forceinline__ void put(long long i, long long j, const SUM (&sums)[RUN]) const {
         if (i >= g.m || j >= g.n) return;
         OUT_TYPE *to = out + i * g.out_row + j * g.out_col;

@@ -1,37 +1,41 @@
-// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores (sm_80 and newer), operands by cp.async.
+// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores (sm_80 and newer), operands loaded by
+// cp.async.
 //
-//   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes a load--> fragments --mma--> acc
+//   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes per load--> fragments --mma--> acc
 //
-// A block owns BM x BN outputs, a warp TM x TN of them. STAGES - 1 tiles are on their way while one is multiplied.
-// Fragments of a, 16 rows and 8 steps along k, are replaced by the next as soon as they are multiplied; of b there
-// are two sets.
+// A block computes BM x BN outputs, a warp TM x TN of them. While one tile is multiplied, STAGES - 1 tiles are in
+// flight. A fragment of a covers 16 rows and 8 steps of k; the next one replaces it as soon as it has been multiplied.
+// Fragments of b are double-buffered.
 //
-// A scheduler has but two warps here, and a tensor core takes 32 cycles an mma of 16 x 8 x 8. What a warp does beside
-// costs nothing only where it fits between two mma, so that there must be little of it, evenly spread:
-//   - An mma asks lane (g, t) = (lane / 4, lane % 4) for rows g, g + 8, or column g, and for steps t, t + 4, as
-//     neighbours in registers. Loads of 16 bytes bring others, whose moves take longer than twice as many loads.
-//   - A tile that exists whole is copied without any test, a copy or two after an mma.
-//   - Where places differ by constants, the loads and copies themselves add them.
+// A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
+// of a warp are free only if they fit between two mma. The kernel therefore needs few of them, evenly distributed:
+//   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
+//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements: moving these between registers
+//     takes longer than loading 8 bytes at a time.
+//   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
+//   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
-// Tiles stay as they lie in memory: rows of 128 bytes or a multiple, whose pieces of 32 are swapped such that the 4 x 4
-// lanes that are served at once, 8 bytes each of 4 pieces, find them in different banks.
+// Shared memory keeps the layout of the tile in global memory. Its rows are 128 bytes or a multiple. Pieces of 32 bytes
+// within a row are permuted: shared memory serves 4 x 4 lanes at once, which read 8 bytes each from 4 pieces, and the
+// permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper one instruction sums 8 steps, in an order of its own. Grid: x = tiles * parts, y = the batch.
+// Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
+// batch.
 
 #ifndef BM
-#define BM 128 // rows of out a block
+#define BM 128 // rows of out per block
 #endif
 #ifndef BN
-#define BN 64 // columns of out a block
+#define BN 64 // columns of out per block
 #endif
 #ifndef BK
-#define BK 16 // steps along k a stage
+#define BK 16 // elements of k per stage
 #endif
 #ifndef TM
-#define TM 64 // rows of out a warp
+#define TM 64 // rows of out per warp
 #endif
 #ifndef TN
-#define TN 32 // columns of out a warp
+#define TN 32 // columns of out per warp
 #endif
 #ifndef STAGES
 #define STAGES 4 // tiles of a and b in shared memory
@@ -40,7 +44,7 @@
 #define THREADS 128
 #endif
 #ifndef BLOCKS
-#define BLOCKS 2 // blocks that a multiprocessor shall hold at once
+#define BLOCKS 2 // blocks that a multiprocessor must be able to hold at once
 #endif
 #ifndef A_TYPE
 #define A_TYPE double
@@ -54,7 +58,7 @@
 #define B_TURNED 0 // 1: b is contiguous along k, not n
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of one copy: 2 or 1
+#define A_VECTOR 1 // elements per copy: 2 or 1
 #endif
 #ifndef B_VECTOR
 #define B_VECTOR 1
@@ -63,24 +67,27 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
-constexpr bool ROLLS = __CUDA_ARCH__ < 1200; // later compilers do not find registers for the fragments ahead
+// Double-buffers the fragments. For sm_120 and newer the compiler does not find enough registers for this.
+constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
-// Where element (x, p) of a tile of SIZE rows of a (columns of b) and BK steps lies. ALONG: its rows are steps.
+// The position of element (x, p) in a tile of BK steps and SIZE rows of a (columns of b). ALONG: the rows of the tile
+// are steps of k.
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
     return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
 
-// A thread's share of the copies of an operand's tiles: of one place in every DOWN-th of the tile's rows, which are of
-// memory, too. Of rows of a (columns of b) `size` exist.
+// A thread's share of the copies of an operand's tiles. The thread copies WIDTH elements at one position of every
+// DOWN-th row of the tile. Of the rows of a (columns of b), `size` exist. The strides of_x and of_p are references to
+// the kernel's arguments.
 template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     static constexpr int ACROSS = (ALONG ? SIZE : BK) / WIDTH, DOWN = THREADS / ACROSS, ROWS = ALONG ? BK : SIZE;
     static constexpr int COUNT = ROWS / DOWN;
     static_assert(THREADS % ACROSS == 0 && ROWS % DOWN == 0, "a row of copies is a share of the threads");
     static_assert((DOWN & (DOWN - 1)) == 0, "row + i * DOWN is row | i * DOWN");
-    const double *at;             // of the next copy
-    const long long &of_x, &of_p; // read again where they are needed: registers are short
+    const double *at;             // address of the next copy
+    const long long &of_x, &of_p; // read from the arguments at each use, because registers are scarce
     int row, col, size;
 
     __device__ __forceinline__ Copies(const double *from, const long long &of_x, const long long &of_p, int size)
@@ -89,24 +96,25 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
         at = from + row * (ALONG ? of_p : of_x) + col * (ALONG ? of_x : of_p);
     }
 
-    // Starts copy i to the tile at `tile`. `valid` of its elements exist: zeros come from beyond, and nothing is read
-    // there. Each tile's i must count from 0 to COUNT - 1.
+    // Starts copy i into the tile at `tile`. `valid` of its elements exist; the copy fills the others with zeros and
+    // does not read their memory. For each tile, i must count from 0 to COUNT - 1.
     __device__ __forceinline__ void start(unsigned tile, int i, int valid) {
         const int first = ALONG ? place<true, SIZE>(col, row) : place<false, SIZE>(row, col);
-        const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8; // few different ones: the rest is constant
+        // The parenthesis takes few different values; the rest of the address is constant.
+        const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8;
         copy_async<WIDTH * 8>(to + i * DOWN * (ALONG ? SIZE : BK) * 8, at, valid * 8);
         at += DOWN * (ALONG ? of_p : of_x);
         if (!ALONG && i + 1 == COUNT) at += BK * of_p - SIZE * of_x;
     }
 
-    // Starts all copies of a tile of which `steps` exist.
+    // Starts all copies of a tile. `steps` of its steps exist.
     __device__ __forceinline__ void start_all(unsigned tile, int steps) {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
-#pragma unroll(WIDTH == 1 ? 1 : COUNT) // more at once would not find registers
+#pragma unroll(WIDTH == 1 ? 1 : COUNT) // unrolling more would need too many registers
         for (int i = 0; i < COUNT; ++i) start(tile, i, row + i * DOWN < rows ? width : 0);
     }
 
-    // Starts the n-th of `all` shares of the copies of a tile that exists whole.
+    // Starts share number `n` of `all` shares of the copies of a tile that is completely inside the matrix.
     __device__ __forceinline__ void start_share(unsigned tile, int n, int all) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
@@ -115,7 +123,8 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     }
 };
 
-// Where this lane's elements of the warp's rows of a (columns of b) lie: each a constant from one of a few places.
+// The addresses of this lane's elements of the warp's rows of a (columns of b). Each element is at a constant offset
+// from one of a few base addresses.
 template <bool ALONG, int SIZE> struct Elements {
     const double *at[ALONG ? 2 : 4];
 
@@ -126,14 +135,14 @@ template <bool ALONG, int SIZE> struct Elements {
         for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
 
-    // Of row x + g (column x + g) and step p + t; x and p are multiples of 8 and 4.
+    // The element of row x + g (column x + g) and step p + t. x must be a multiple of 8, and p of 4.
     __device__ __forceinline__ double of(int tile, int x, int p) const {
         const int within = (ALONG ? x : p) % 16;
         return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];
     }
 };
 
-// d += a * b for 16 x 8 outputs and 8 steps.
+// d += a * b for 16 x 8 outputs and 8 steps of k.
 INLINE void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
     mma_f64(d, a, b);
@@ -159,14 +168,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // of the warp in the block
+    // The first row and column of the warp in the block's tile.
+    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN;
 
     const long long first = share.first * (long long)BK;
     Copies<A_TURNED, BM, A_VECTOR> a_copies(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col,
                                             g.a_row, g.a_col, (int)min((long long)BM, g.m - tile.top));
     Copies<!B_TURNED, BN, B_VECTOR> b_copies(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row,
                                              g.b_col, g.b_row, (int)min((long long)BN, g.n - tile.left));
-    const int rest = (int)min((long long)BK, g.k - first - (share.steps - 1) * (long long)BK); // steps of the last tile
+    // The number of steps in the last tile.
+    const int rest = (int)min((long long)BK, g.k - first - (share.steps - 1) * (long long)BK);
     int copied = 0;
     auto start = [&](int stage) {
         if (copied < share.steps) {
@@ -175,10 +186,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
             b_copies.start_all(b_address + stage * (BN * BK * 8), steps);
             ++copied;
         }
-        copy_commit(); // an empty group keeps the count
+        copy_commit(); // the group may be empty: the number of groups per step stays constant
     };
 
-    double acc[HIGH][WIDE][4] = {}; // of rows g (+ 8) of 16 and columns 2t (+ 1) of 8
+    double acc[HIGH][WIDE][4] = {}; // rows g and g + 8 of 16, and columns 2t and 2t + 1 of 8
     double a[HIGH][4], b[ROLLS ? 2 : 1][WIDE][2];
     const Elements<A_TURNED, BM> a_elements(a_tiles, top);
     const Elements<!B_TURNED, BN> b_elements(b_tiles, left);
@@ -191,11 +202,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int i = 0; i < 2; ++i) b[ROLLS ? slice % 2 : 0][y][i] = b_elements.of(stage, 8 * y, slice * 8 + i * 4);
     };
 
-    // Why a stage may be read, and be filled anew: a thread waits for its own copies of a tile, all but the newest
-    // STAGES - 2 groups, then all meet, so that all copies of that tile are there. The same meeting comes after all
-    // reads of the tile before it: with ROLLS its last fragments are in registers by then. Only after the meeting a
-    // thread starts copies to that one's memory. No copy is under way, and nobody reads, when the join takes the
-    // memory.
+    // Why a stage may be read and refilled: each thread waits for its own copies of a tile (all copy groups except the
+    // newest STAGES - 2). Then all threads synchronize, so the whole tile is in shared memory. This barrier also comes
+    // after all reads of the previous tile: with ROLLS, its last fragments are already in registers. A thread starts
+    // copies into the previous tile's memory only after the barrier. When `join` reuses the shared memory, no copy is
+    // in flight, and no thread reads a stage.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     copy_wait<STAGES - 2>();
     __syncthreads();
@@ -206,8 +217,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts another's copies: if that exists whole, in the first slice, a few after each mma.
-    auto multiply_tile = [&](bool whole) { // a constant: this is inlined
+    // Multiplies a tile and starts the copies of another tile. `whole`: that tile is completely inside the matrix. Its
+    // copies are then distributed over the first slice, a few after each mma.
+    auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {
             copy_wait<STAGES - 2>();
@@ -218,14 +230,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int slice = 0; slice < SLICES; ++slice) {
             const bool last = slice + 1 == SLICES;
             if (ROLLS && last) {
-                copy_wait<STAGES - 2>(); // the next tile is there, and
-                __syncthreads();         // nobody needs memory of this one any more
+                copy_wait<STAGES - 2>(); // the next tile is in shared memory, and
+                __syncthreads();         // nobody reads this tile any more
             }
             if (!ROLLS) {
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            const int from = last ? next : stage, ahead = last ? 0 : slice + 1; // after the last step unused
+            const int from = last ? next : stage, ahead = last ? 0 : slice + 1; // not used after the last step
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
                 if (!ROLLS) fetch_a(x, stage, slice);
@@ -245,7 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // Copies of single elements of both are too many: they would not find registers.
+    // If both operands are copied by single elements, the copies are too many to be distributed: registers would not
+    // suffice.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

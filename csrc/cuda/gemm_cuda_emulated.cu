@@ -1,21 +1,25 @@
-// gemm_cuda_emulated: float32 products out of bfloat16 or float16 ones on Hopper's tensor cores, as accurate as a chain
-// of float32 fma; see hopper.cuh for who does what, and gemm_cuda_split for the planes that the operands come in.
+// gemm_cuda_emulated: float32 products computed from bfloat16 or float16 products on Hopper's tensor cores, as accurate
+// as a chain of float32 fma. hopper.cuh describes the roles of the warpgroups, gemm_cuda_split the planes of the
+// operands.
 //
 //     PLANES 3, bfloat16    a*b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0)     dropped: below 2^-23 |a b|
 //     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|
 //
-// The tensor cores' accumulator truncates, so that its error would grow with k and to one side. A warpgroup therefore
-// sums a stage in it, the smallest products first, and adds that to sums of its own, rounded to nearest. While it does
-// so the other one multiplies: they take turns, so that the tensor cores never wait for additions.
+// The tensor core's accumulator truncates, so its error would grow with k and have a bias. A warpgroup therefore uses
+// this accumulator for one stage only, adding the smallest products first. Then it adds the result to separate float32
+// sums, rounded to nearest. The two warpgroups alternate: while one adds, the other multiplies, so the tensor cores
+// never wait for additions.
 //
-// |error| <= (k + 48) 2^-24 |a| |b|, besides what gemm_cuda_split loses of elements 2^-17 times the largest of their
-// line or less, with float16 (2^-39 of the largest). Measured as tests/test_emulated.py models it, it is far less.
+// |error| <= (k + 48) 2^-24 |a| |b|. With float16, the error of gemm_cuda_split is added: elements that are at most
+// 2^-17 times the largest element of their row (column) lose up to 2^-39 of the largest. tests/test_emulated.py models
+// the kernel; the errors that it measures are far smaller.
 //
-// Lines of a and b are scaled by powers of two: results are scaled back, at no loss. A result in a line with an infinity
-// or NaN is summed up again from the planes, one fma an element, as IEEE arithmetic has it.
+// Rows of a and columns of b are scaled by powers of two. The results are scaled back without loss. If the row of a or
+// the column of b of a result contains an infinity or NaN, the kernel computes this result again from the planes, with
+// one fma per step of k, as IEEE arithmetic requires.
 
 #ifndef A_TYPE
-#define A_TYPE bfloat16 // of the planes, or float16, as B_TYPE
+#define A_TYPE bfloat16 // type of the planes: bfloat16 or float16; B_TYPE must be the same
 #endif
 #ifndef B_TYPE
 #define B_TYPE bfloat16
@@ -27,16 +31,16 @@
 #define B_TURNED 0 // 1: b's planes are contiguous along k
 #endif
 #ifndef PLANES
-#define PLANES 3 // 2 of float16
+#define PLANES 3 // 3 of bfloat16, or 2 of float16
 #endif
 #ifndef BM
-#define BM 128 // rows of out a block, 64 for each warpgroup
+#define BM 128 // rows of out per block, 64 for each warpgroup
 #endif
 #ifndef BN
-#define BN 192 // columns of out a block
+#define BN 192 // columns of out per block
 #endif
 #ifndef BK
-#define BK 32 // of k a stage
+#define BK 32 // elements of k per stage
 #endif
 #ifndef STAGES
 #define STAGES 3
@@ -45,7 +49,7 @@
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef THREADS
-#define THREADS 384 // two warpgroups, and the one that loads
+#define THREADS 384 // two warpgroups that multiply, and one that loads
 #endif
 
 #include "hopper.cuh"
@@ -70,7 +74,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
 // All products of a stage, the smallest first.
 template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
-    for (int order = PLANES - 1; order >= 0; --order) // sum of the planes' numbers
+    for (int order = PLANES - 1; order >= 0; --order) // a's plane number plus b's
 #pragma unroll
         for (int p = 0; p <= order; ++p)
 #pragma unroll
@@ -79,10 +83,10 @@ template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
                         B::at(tiles + PLANES * A::BYTES + (order - p) * B::BYTES, 0, k), order < PLANES - 1 || p || k);
 }
 
-// A sum of scaled products becomes that of a's and b's.
+// Scales a sum of scaled products back to the sum of the original products.
 struct Unscale {
     const Gemm &g;
-    const int *of_a, *of_b; // exponents
+    const int *of_a, *of_b; // exponents of a's rows and b's columns
 
     __device__ __forceinline__ Unscale(const Gemm &g, long long z)
         : g(g), of_a((const int *)g.memory + (g.a_batch ? z * g.m : 0)),
@@ -96,8 +100,9 @@ struct Unscale {
   private:
     long long z;
 
-    // Elements of a line that is special are scaled by 2^-e, too, but its e is not known: infinities and NaNs have none,
-    // and any other product is finite, which is all that a special line's result needs.
+    // Computes one result whose row or column is SPECIAL, from the planes. The planes are scaled by a 2^-e that is not
+    // stored, but the scaling does not matter. The result is an infinity or NaN: scaling does not change infinities and
+    // NaNs, and the other products only have to be finite.
     __device__ __noinline__ float chain(long long i, long long j) const {
         const A_TYPE *a = g.a + (g.a_batch ? z * g.a_batch : 0) + i * g.a_row;
         const B_TYPE *b = g.b + (g.b_batch ? z * g.b_batch : 0) + j * g.b_col;
@@ -126,7 +131,7 @@ INLINE void consume(const Gemm &g, Stages ring) {
         for (int step = 0; step < steps; ++step, ring.next()) {
             float latest[BN / 2];
             barrier_wait(ring.full(), ring.parity);
-            bar_sync(2 + group, 256); // the other warpgroup's products are under way
+            bar_sync(2 + group, 256); // waits until the other warpgroup has issued its products
             wgmma_fence();
             products(latest, ring.tiles(), rows);
             wgmma_commit();

@@ -1,43 +1,46 @@
-// gemm_cuda_ffma: out = alpha * a * b + beta * c with outputs in registers, operands by cp.async (sm_80 and newer).
+// gemm_cuda_ffma: out = alpha * a * b + beta * c with outputs in registers, operands loaded by cp.async (sm_80 and
+// newer).
 //
-//   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes a load--> registers --fma--> acc
+//   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
-// STAGES - 1 tiles are on their way while one is multiplied; one barrier a step, which says both that the next tile has
-// come and that the one before has been read by all. An operand that is contiguous along m (n) is copied by A_VECTOR
-// (B_VECTOR) elements; one that is contiguous along k, element by element, and so is turned on the way: 8 lanes copy 32
-// bytes of a row, which costs a multiply-add or two in a hundred. Zeros come from beyond the edges. See ffma.cuh.
+// While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per step is enough: it says that the next
+// tile has arrived and that all threads have read the previous tile. An operand that is contiguous along m (n) is
+// copied in pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element
+// and transposed by the copy: 8 lanes copy 32 bytes of a row. This costs one or two percent of the speed. Beyond the
+// edges the copies write zeros. See ffma.cuh.
 //
-// GROUPS of threads share the steps of a stage where a tile is too small to keep a multiprocessor busy with 64 or more
-// sums a thread. ORDERED when k is cut neither so nor into parts: each output is one chain of fma, k ascending.
+// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile is too small for
+// enough threads with 64 or more sums each. ORDERED if GROUPS is 1 and k is not split into parts: each output is then
+// one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 
 #ifndef BM
-#define BM 128 // rows of out a block
+#define BM 128 // rows of out per block
 #endif
 #ifndef BN
-#define BN 128 // columns of out a block
+#define BN 128 // columns of out per block
 #endif
 #ifndef BK
-#define BK 16 // steps along k a stage
+#define BK 16 // elements of k per stage
 #endif
 #ifndef TM
-#define TM 8 // rows of out a thread
+#define TM 8 // rows of out per thread
 #endif
 #ifndef TN
-#define TN 8 // columns of out a thread
+#define TN 8 // columns of out per thread
 #endif
 #ifndef STAGES
 #define STAGES 4 // tiles of a and b in shared memory
 #endif
 #ifndef GROUPS
-#define GROUPS 1 // groups of threads that share a stage's steps
+#define GROUPS 1 // groups of threads that share the steps of a stage
 #endif
 #ifndef THREADS
 #define THREADS 256
 #endif
 #ifndef RESIDENT
-#define RESIDENT 1 // blocks that a multiprocessor shall hold at once
+#define RESIDENT 1 // blocks that a multiprocessor must be able to hold at once
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -46,7 +49,7 @@
 #define B_TURNED 0 // 1: b is contiguous along k, not n
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of one copy
+#define A_VECTOR 1 // elements per copy
 #endif
 #ifndef B_VECTOR
 #define B_VECTOR 1
@@ -56,19 +59,19 @@
 
 static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM * TN sums");
 
-// Elements from one k to the next in shared memory: with 16 bytes more than the tile's, 8 lanes that write a turned row
-// meet no bank conflict.
+// Distance in elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts when 8
+// lanes write a transposed row.
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 
-// A thread's share of the copies of an operand's tiles: BK rows of WIDE elements, contiguous in memory along WIDE or
-// (TURNED) along k; the other stride is `stride`. `from` is the tile's corner.
+// A thread's share of the copies of an operand's tiles. A tile is BK rows of WIDE elements. In memory it is contiguous
+// along WIDE, or along k if TURNED; `stride` is the stride of the other axis. `from` is the tile's first element.
 template <int WIDE, int WIDTH, bool TURNED> struct Copies {
-    static constexpr int PITCH = WIDE + CHUNK; // elements from one k to the next in shared memory
-    static constexpr int LENGTH = TURNED ? BK : WIDE, LINES = TURNED ? WIDE : BK; // of the tile as it lies in memory
+    static constexpr int PITCH = WIDE + CHUNK; // distance in elements from one k to the next in shared memory
+    static constexpr int LENGTH = TURNED ? BK : WIDE, LINES = TURNED ? WIDE : BK; // shape of the tile in global memory
     static constexpr int WHOLE = LENGTH / WIDTH, LINE = TURNED            ? 8
                                                         : WHOLE < THREADS ? WHOLE
-                                                                          : THREADS; // threads a line
-    static constexpr int AT_ONCE = THREADS / LINE;                                   // lines
+                                                                          : THREADS; // threads per line
+    static constexpr int AT_ONCE = THREADS / LINE;                                   // lines copied at a time
     static_assert(THREADS % LINE == 0 && WHOLE % LINE == 0 && !(TURNED && WIDTH > 1), "lines are whole");
     const T *from;
     long long stride;
@@ -79,7 +82,8 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
         from = corner + line * stride + at;
     }
 
-    // Starts the copies of one tile, of which `wide` elements and `steps` rows exist, and moves on to the next.
+    // Starts the copies of one tile and moves on to the next one. `wide` elements per row and `steps` rows of the tile
+    // exist.
     template <bool FULL> __device__ __forceinline__ void start(T *tile, int wide, int steps) {
         const T *next = from;
 #pragma unroll
@@ -98,7 +102,8 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
     }
 };
 
-// The sums of all groups in the first one's threads. `shared` has room for those of the others.
+// Adds the sums of all groups into the threads of the first group. `shared` must have room for the sums of the other
+// groups.
 INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
     const int group = threadIdx.x / WORKERS;
     Vector<T, CHUNK> *const sums = (Vector<T, CHUNK> *)shared + threadIdx.x % WORKERS;
@@ -136,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     Copies<BN, B_TURNED ? 1 : B_VECTOR, B_TURNED> b(
         g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, B_TURNED ? g.b_col : g.b_row);
 
-    const int ragged = (int)((g.k - first) / BK); // the step, if there is one, of fewer than BK rows
+    const int ragged = (int)((g.k - first) / BK); // index of the step that has fewer than BK rows, if there is one
     const bool whole = rows == BM && cols == BN;
     int copied = 0;
     auto start = [&](int stage) {
@@ -152,17 +157,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
             }
             ++copied;
         }
-        copy_commit(); // an empty group keeps the count
+        copy_commit(); // the group may be empty: the number of groups per step stays constant
     };
 
     T acc[TM * TN] = {};
     Fragments<A_PITCH, B_PITCH> fragments;
-    const int mine = threadIdx.x / WORKERS * STEPS; // the first of this group's rows of a stage
+    const int mine = threadIdx.x / WORKERS * STEPS; // first of this group's rows in a stage
     const unsigned a_from = kept(shared_address(a_tiles + lane.m)), b_from = kept(shared_address(b_tiles + lane.n));
-    // Why a stage may be read, and be filled anew: a thread waits for its own copies of this step's tile, all but the
-    // newest STAGES - 2 groups, then all meet, so that all copies of the tile are there. All have read the tile of the
-    // step before by then, and only now copies to its memory start. The join, or add_groups, takes the memory after
-    // every thread has waited for all of its copies, and then met the others.
+    // Why a stage may be read and refilled: each thread waits for its own copies of this step's tile (all copy groups
+    // except the newest STAGES - 2). Then all threads synchronize, so the whole tile is in shared memory. At this
+    // barrier, all threads have also read the tile of the previous step. Only after the barrier do new copies into that
+    // tile's memory start. `join` and add_groups reuse the memory after every thread has waited for all of its copies
+    // and the threads have synchronized.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();

@@ -1,30 +1,30 @@
-// gemm_cuda_ffma_held: out = alpha * a * b + beta * c with outputs in registers, operands held there on their way, too:
-// for GPUs without cp.async (sm_50 to sm_75).
+// gemm_cuda_ffma_held: out = alpha * a * b + beta * c with outputs in registers. Operands also pass through registers
+// on the way to shared memory: for GPUs without cp.async (sm_50 to sm_75).
 //
-//   memory --> registers --> shared memory, two tiles of a and b in turn --16 bytes a load--> registers --fma--> acc
+//   memory --> registers --> shared memory, two tiles each of a and b --16 bytes per load--> registers --fma--> acc
 //
-// While one tile is multiplied, the next one's elements are on their way to registers; then they are stored into the
-// other half of shared memory, and one barrier a step suffices. Consecutive threads read along whichever axis of an
-// operand is contiguous, 8 of them where that is k. How the product's tiles are shared: ffma.cuh.
+// While one tile is multiplied, the next tile is loaded into registers and then stored to the other half of shared
+// memory. One barrier per step is enough. Consecutive threads read along the contiguous axis of an operand: groups
+// of 8 threads if that axis is k. ffma.cuh describes how a tile is distributed to threads.
 //
-// ORDERED when k is not cut: each output is one chain of fma, k ascending.
+// ORDERED if k is not split: each output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN).
 
 #ifndef BM
-#define BM 64 // rows of out a block
+#define BM 64 // rows of out per block
 #endif
 #ifndef BN
-#define BN 64 // columns of out a block
+#define BN 64 // columns of out per block
 #endif
 #ifndef BK
-#define BK 16 // steps along k between two barriers
+#define BK 16 // elements of k between two barriers
 #endif
 #ifndef TM
-#define TM 8 // rows of out a thread
+#define TM 8 // rows of out per thread
 #endif
 #ifndef TN
-#define TN 4 // columns of out a thread
+#define TN 4 // columns of out per thread
 #endif
 #ifndef THREADS
 #define THREADS 128
@@ -40,19 +40,19 @@
 
 static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
 
-// A thread's share of an operand's tiles, BK rows of WIDE elements. In memory `step` is from one k to the next and
-// `line` from one m (n) to the next; ALONG_K: the former is 1. `from` is the tile's corner.
+// A thread's share of an operand's tiles, of BK rows of WIDE elements. In memory, `step` is the stride along k and
+// `line` the stride along m (n). ALONG_K: `step` is 1. `from` is the tile's first element.
 template <int WIDE, bool ALONG_K> struct Held {
     static constexpr int LINE = ALONG_K ? 8 : WIDE;                           // threads along the contiguous axis
-    static constexpr int LINES = THREADS / LINE;                              // loaded at once, along the other one
-    static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads of a thread along k
-    static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // and along m (n)
-    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // from one of them to the next
-    static constexpr int PITCH = WIDE + CHUNK; // 8 threads that store one column meet no bank conflict
+    static constexpr int LINES = THREADS / LINE;                              // threads along the other axis
+    static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads per thread along k
+    static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // loads per thread along m (n)
+    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distance between these loads
+    static constexpr int PITCH = WIDE + CHUNK; // the padding avoids bank conflicts when 8 threads store one column
     static_assert(THREADS % LINE == 0 && STEPS * COUNT * THREADS == WIDE * BK, "tiles are whole");
     const T *from;
     long long line, step;
-    int l, k; // the first that this thread loads
+    int l, k; // position of this thread's first load
     T at[STEPS][COUNT];
 
     __device__ __forceinline__ Held(const T *corner, long long line, long long step) : line(line), step(step) {
@@ -61,7 +61,8 @@ template <int WIDE, bool ALONG_K> struct Held {
         from = corner + l * line + k * step;
     }
 
-    // Of the tile, `lines` and `steps` exist; `zero` comes from beyond. The next call is for the next tile along k.
+    // Loads a tile, of which `lines` and `steps` exist. Elements outside the matrix become `zero`. The next call loads
+    // the next tile along k.
     __device__ __forceinline__ void load(int lines, int steps, T zero) {
 #pragma unroll
         for (int x = 0; x < COUNT; ++x) {
@@ -85,11 +86,12 @@ enum {
     A_PITCH = BM + CHUNK,
     B_PITCH = BN + CHUNK,
     STAGE = BK * (A_PITCH + B_PITCH),
-    RESIDENT = sizeof(T) == 4 ? 4 : 3 // blocks a multiprocessor: where it is not said, the assembler spills to fit more
+    // Blocks per multiprocessor. Without this bound, the assembler spills registers in order to fit more blocks.
+    RESIDENT = sizeof(T) == 4 ? 4 : 3
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
-    // What a join needs besides is for those chips whose parts are clusters.
+    // On sm_90 and newer, clusters exchange partial sums through this memory. It may need more bytes than the tiles.
     constexpr int JOINED = __CUDA_ARCH__ >= 900 ? JOIN_BYTES(TM * TN, WORKERS) / sizeof(T) : 0;
     alignas(16) __shared__ T tiles[2 * STAGE > JOINED ? 2 * STAGE : JOINED];
 
@@ -104,11 +106,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_h
     const long long first = share.first * (long long)BK;
     Held<BM, !A_TURNED> a(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col, g.a_row, g.a_col);
     Held<BN, B_TURNED> b(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, g.b_col, g.b_row);
-    long long left = g.k - first; // of k, for the next loads
+    long long left = g.k - first; // remaining elements of k for the next loads
     auto load = [&] {
         const int steps = (int)min((long long)BK, left);
         a.load(rows, steps, T(0));
-        b.load(cols, steps, -T(0)); // 0 * -0 leaves any sum as it is, one of -0 too
+        b.load(cols, steps, -T(0)); // 0 * -0 = -0, and adding -0 changes no sum, not even -0
         left -= BK;
     };
     auto store = [&](int half) {
@@ -122,8 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_h
         load();
         store(0);
     }
-    // One meeting a step is enough for two halves: it comes after the stores to the one that is read next, and after
-    // all reads of the one that is stored to next.
+    // One barrier per step is enough for two halves: it comes after the stores to the half that is read next, and after
+    // all reads of the half that is written next.
     __syncthreads();
     for (int step = 0; step < share.steps; ++step) {
         const int half = step % 2;

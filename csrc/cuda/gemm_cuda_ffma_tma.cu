@@ -1,33 +1,34 @@
-// gemm_cuda_ffma_tma: out = alpha * a * b + beta * c in float32, operands by TMA, outputs in registers (Hopper).
+// gemm_cuda_ffma_tma: out = alpha * a * b + beta * c in float32, operands loaded by TMA, outputs in registers (Hopper).
 //
-//   memory --TMA--> ring of STAGES tiles of a (BK x BM) and b (BK x BN) --16 bytes a load--> registers --fma--> acc
+//   memory --TMA--> ring of STAGES tiles of a (BK x BM) and b (BK x BN) --16 bytes per load--> registers --fma--> acc
 //
-// A warpgroup loads and the others multiply, as in hopper.cuh. A warp waits for the tile that it needs and for nothing
-// else, so that warps drift apart and one's loads hide behind the other's arithmetic; what of a tile comes first is loaded
-// behind the last of the one before. The BK rows of a tile are one piece of code without a branch; of pieces longer than
-// 36 KiB, or of more warps than 8, which are at different places in it, the instructions come too slowly. A block walks
-// tiles until none is left: the next tile's operands come while this one's results go. The last tiles, fewer than there
-// are blocks, are shared by all. b must be contiguous along n, a along m (A_TURNED) or k: else they are packed so first.
-// Along m the loop is quicker by a fiftieth, which large products earn back when they pack a: two rows of the catalog.
+// One warpgroup loads and the others multiply, as in hopper.cuh. A warp waits only for the tile that it needs next.
+// Warps therefore run at different places of the loop, and the loads of one hide behind the arithmetic of another. The
+// first elements of a tile are loaded during the last products of the previous tile. The BK rows of a tile are one
+// piece of code without a branch. Instruction fetch becomes too slow if this code is longer than 36 KiB, or if more
+// than 8 warps are at different places in it. A block computes tiles until none is left: the operands of the next tile
+// are loaded while the results of the current tile are stored. If the last tiles are fewer than the blocks, all blocks
+// share them. b must be contiguous along n, and a along m (A_TURNED) or k; other layouts are packed first. With a along
+// m the loop is 2% faster. For large products this gain exceeds the cost of packing a: the catalog has two rows.
 //
-// ORDERED when k is not cut and no tile shared: each output is one chain of fma, k ascending.
+// ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
 //
-// Grid: x = parts * as many blocks as run at once, or less. Block: THREADS = BM * BN / (TM * TN) + 128.
+// Grid: x = parts * the number of blocks that run at once, or less. Block: THREADS = BM * BN / (TM * TN) + 128.
 
 #ifndef BM
-#define BM 128 // rows of out a block
+#define BM 128 // rows of out per block
 #endif
 #ifndef BN
-#define BN 128 // columns of out a block
+#define BN 128 // columns of out per block
 #endif
 #ifndef BK
-#define BK 32 // steps along k a stage
+#define BK 32 // elements of k per stage
 #endif
 #ifndef TM
-#define TM 8 // rows of out a thread
+#define TM 8 // rows of out per thread
 #endif
 #ifndef TN
-#define TN 8 // columns of out a thread
+#define TN 8 // columns of out per thread
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -38,10 +39,11 @@
 #ifndef THREADS
 #define THREADS 384
 #endif
-#define JOIN_BARRIER 2 // 1 is that of hopper.cuh
+#define JOIN_BARRIER 2 // hopper.cuh uses barrier 1
 #define ACTIVATION static __device__ __noinline__
 #if !A_TURNED
-#define BESIDE_M 1 // lanes read neighbouring rows, whose 16 bytes of the same k lie in different banks
+// Lanes read adjacent rows, whose 16 bytes of the same k are in different banks.
+#define BESIDE_M 1
 #endif
 
 #include "ffma.cuh"
@@ -50,7 +52,7 @@
 static_assert(THREADS == WORKERS + 128 && WORKERS % 128 == 0, "a thread has TM * TN outputs; a warpgroup loads");
 static_assert(BK == 32 && LANES_M * TM == 32, "a slab of a is 128 bytes along k, or along m the rows of a warp");
 
-// The tile of b: BK rows of BN elements, which are one box.
+// The tile of b: BK rows of BN elements, loaded as one box.
 struct B {
     enum { BYTES = BK * BN * (int)sizeof(float), BOXES = 1 };
 
@@ -62,15 +64,17 @@ struct B {
 typedef Operand<float, BM, BK, !A_TURNED> A;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 
-// What a lane multiplies of a stage while it loads what follows, also of the next one: of b a row of k ahead, of a the 16
-// bytes of its TM rows that are four k, or those of a row of k that are four rows of m. Either way TM / 4 loads of a for
-// each row of k, without conflicts of banks: TMA has swizzled a, 16 bytes x of line y lie at x ^ y % 8.
+// The elements that a lane multiplies in a stage. The lane loads ahead, also from the next stage:
+//   b   one row of k
+//   a   for each of its TM rows, 16 bytes with the next four k; with A_TURNED, one row of k in chunks of four m
+// Both layouts of a need TM / 4 loads per row of k. They have no bank conflicts, because TMA has swizzled a: chunk x
+// (16 bytes) of line y is at position x ^ y % 8.
 struct Rolling {
     enum { DEEP = A_TURNED ? 1 : 4 };
     alignas(16) float a[2][TM * DEEP], b[2][TN];
     unsigned a_bases[4], b_base;
 
-    // Where this lane's 16 bytes of a's first line begin in a tile that lies at 0.
+    // The address of this lane's first 16 bytes in a tile of a that starts at address 0.
     static __device__ __forceinline__ unsigned a_first(Lane lane) {
         return A_TURNED ? lane.m / 32 * A::SLAB + lane.m % 32 * 4 : lane.m * 128 + lane.m % 4 * 16;
     }
@@ -78,11 +82,11 @@ struct Rolling {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a_bases[i] = kept(at ^ i * 16);
     }
-    // The loads of a that are due DEEP rows before row p.
+    // The loads of a that must start DEEP rows before row p.
     __device__ __forceinline__ void load_a(int p) {
 #pragma unroll
         for (int x = 0; x < TM / 4; ++x) {
-            const int i = A_TURNED ? x : p % 4 * (TM / 4) + x, line = A_TURNED ? p : i * LANES_M; // 128 bytes long
+            const int i = A_TURNED ? x : p % 4 * (TM / 4) + x, line = A_TURNED ? p : i * LANES_M; // a line is 128 bytes
             const int chunk = A_TURNED ? p : p / 4;
             const unsigned at = a_bases[chunk % 4] + line * 128 + (chunk / 4 + i) % 2 * 64;
             shared_load(a[p / DEEP % 2] + i * 4, at);
@@ -97,9 +101,9 @@ struct Rolling {
         for (int p = 0; p < DEEP; ++p) load_a(p);
         load_b(0);
     }
-    // acc += a * b over the BK rows that are begun, k ascending, and begins those of another stage.
+    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
-#pragma unroll // without a branch: moves of sums at the end of a loop cost up to a tenth
+#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
         for (int p = 0; p < BK; ++p) {
             if (p + DEEP == BK) a_begin(a_at);
             if (p + 1 == BK) b_base = kept(b_at);
@@ -111,8 +115,8 @@ struct Rolling {
             add_product(acc, row, b[p % 2]);
         }
     }
-    // The same over the `steps` rows that the last tile of k has. Zeros behind them must not be multiplied: they would
-    // make +0 of a sum that has come to -0, which the chain over k does not.
+    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
+    // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
     __device__ __forceinline__ void multiply_rest(float (&acc)[TM * TN], unsigned a_at, int steps) {
 #pragma unroll 1
         for (int p = 0; p < steps; ++p) {
@@ -128,14 +132,15 @@ struct Rolling {
     }
 };
 
-// What a block computes, one after the other. Where g.memory is there, the tiles that would be a last round of fewer than
-// there are blocks are shared by all, in equal runs of steps along k ("stream-K": Osama et al., PPoPP 2023), which come
-// first: the beginning or middle of a tile, whose sums the block leaves in memory; then the end of a tile, to which it adds
-// what blocks of lower numbers have left of that. Then whole tiles, as in Walk.
+// The sequence of work pieces of a block. If g.memory is set, and the last round of tiles has fewer tiles than there
+// are blocks, all blocks share these tiles ("stream-K": Osama et al., PPoPP 2023). Each block gets an equal run of
+// steps along k. The shared pieces come first. LEFT is the beginning or middle of a tile: the block writes its sums to
+// memory. ENDED is the end of a tile: the block adds the sums that blocks of lower numbers have written for this tile.
+// WHOLE are the whole tiles that follow, as in Walk.
 struct Pieces : Walk<BM, BN, 1> {
     enum { LEFT, ENDED, WHOLE };
-    unsigned block, shared, steps; // number of this block; tiles that are shared; steps of a tile
-    long long whole;               // tiles that are not
+    unsigned block, shared, steps; // number of this block; number of shared tiles; steps per tile
+    long long whole;               // number of tiles that are not shared
     int piece = LEFT - 1;
     Share run{};
 
@@ -144,7 +149,7 @@ struct Pieces : Walk<BM, BN, 1> {
         shared = g.memory ? all % gridDim.x : 0, whole = all - shared, steps = (unsigned)((g.k + BK - 1) / BK);
         next();
     }
-    // The step, counted over all shared tiles, at which block x begins.
+    // The step at which block x begins, counted over all shared tiles.
     __device__ __forceinline__ unsigned start(unsigned x) const {
         return (unsigned)((unsigned long long)x * shared * steps / gridDim.x);
     }
@@ -173,8 +178,10 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // Where block x leaves the sums of this thread, WORKERS apart. They are there when its arrival is: each thread has its
-    // fence before the barrier after which one of them sets it. Who takes it has a fence, and a barrier tells the others.
+    // The address of the sums that block x writes for this thread. They are WORKERS elements apart. Memory ordering:
+    // each thread executes a fence after its stores, then all threads synchronize, then one thread sets the block's
+    // arrival flag. In the block that reads the sums, one thread reads the flag and executes a fence, and a barrier
+    // releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }
@@ -186,7 +193,7 @@ struct Pieces : Walk<BM, BN, 1> {
         bar_sync(JOIN_BARRIER, WORKERS);
         if (threadIdx.x == 0) atomicExch(g.arrivals + block, 1u);
     }
-    // What others have left of the tile that this block ends, in the order of k.
+    // Adds the sums that other blocks have written for the tile that this block ends, in the order of k.
     __device__ __forceinline__ void add_left(float (&sums)[TM * TN]) const {
         unsigned x = block;
         for (const unsigned first = start(block) / steps * steps; start(x) > first;) --x;
@@ -214,7 +221,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     int turn = 0;
     for (; walk.more(); walk.next(), ++turn) {
         const Share share = walk.share<BK>();
-        const int ragged = (share.first + share.steps) * (long long)BK > g.k; // steps of fewer rows: the last
+        // 1 if the last step has fewer rows, else 0
+        const int ragged = (share.first + share.steps) * (long long)BK > g.k;
         float acc[TM * TN] = {};
         Rolling rolling;
         int left = share.steps;
@@ -226,10 +234,11 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
         for (; left > ragged; --left) {
             const Stages before = ring;
             ring.next();
-            if (left > 1) barrier_wait(ring.full(), ring.parity); // so early that no branch is in what follows
-            const unsigned next = kept((left > 1 ? ring : before).stage * bytes); // some tile: loads without a branch
+            if (left > 1) barrier_wait(ring.full(), ring.parity); // here, so that the code that follows has no branch
+            // After the last step this is still a valid stage, so that the loads need no branch.
+            const unsigned next = kept((left > 1 ? ring : before).stage * bytes);
             rolling.multiply(acc, a_from + next, b_from + next);
-            __syncwarp(); // all lanes have read it
+            __syncwarp(); // all lanes have read the stage
             before.leave<1>(0);
         }
         if (left > 0) {
@@ -248,8 +257,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     }
 }
 
-// The number of this block in the order in which blocks start, so that one which waits for a lower number waits for one
-// that runs, whatever else does on the chip. `count` is 0 before and after.
+// The number of this block in the order in which blocks start. A block only waits for blocks of lower numbers. These
+// have already started, so the wait ends whatever else runs on the GPU. `count` is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) {

@@ -1,39 +1,44 @@
-// gemm_cuda_gemv: few columns: out = alpha * a * b + beta * c in one pass over a, which is all the time it takes.
+// gemm_cuda_gemv: out = alpha * a * b + beta * c for few columns of b. The kernel reads a once, and this read
+// determines its time.
 //
 //                       n <= BN
-//                      +--+         A block owns BM rows. Its THREADS threads have BK of k on their way by accesses of 16
-//                    k |b |         bytes (by elements where a does not lie aligned), each replaced by the next as
-//          k           +--+         soon as it is multiplied; b comes through shared memory, CHUNK of k at once.
-//      +-------+       +--+
-//    m | a     | BM    |  |         a along k (A_TURNED 0)           a along m (A_TURNED 1)
-//      +-------+       +--+         a warp: ROWS rows,               a row of lanes: BM rows, another k each;
-//                                   its lanes run along k            the rows of lanes run along k
+//                      +--+         A block computes BM rows. Its THREADS threads have BK of k in flight to registers,
+//                    k |b |         by 16-byte loads (single elements if a is not aligned). Each load is replaced by
+//          k           +--+         the next one as soon as its data is multiplied. b goes through shared memory, CHUNK
+//      +-------+       +--+         of k at a time.
+//    m | a     | BM    |  |
+//      +-------+       +--+         a along k (A_TURNED 0)           a along m (A_TURNED 1)
+//                                   a warp has ROWS rows;            ACROSS lanes cover BM rows at one k;
+//                                   its lanes run along k            different groups of lanes have different k
 //
-// Sums of a row that lie in several lanes or warps are added up in a fixed order, those of the parts of k by join.cuh.
-// ORDERED: one thread sums an element, k in order; the block then brings a through shared memory for its BM * BN chains.
+// The sums of a row that are in several lanes or warps are added in a fixed order. join.cuh adds the parts of a split
+// k. ORDERED: one thread sums each element, with k in order; the block then loads a into shared memory for its BM * BN
+// chains.
 //
-// Products of few rows are launched transposed: out' = b' a'. Those of more columns are computed, too, BN at a time, each
-// by a pass of its own. Grid: x over the parts of ceil(m / BM) blocks of rows, then over ceil(n / BN) of columns; y over
-// the batch. Any strides, but that one of a's is 1 where A_VECTOR is not. Bytes of a in flight decide the speed:
-// 16 loads of 256 threads are 64 KiB a multiprocessor, and a loaded one of an H200 needs about 30.
+// A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
+// columns: it computes BN columns at a time, and each group of columns reads a again. Grid: x counts ceil(n / BN)
+// groups of columns, in each ceil(m / BM) blocks of rows, and in each of these the parts of k. y counts the batch.
+// Strides may be anything, except that one stride of a is 1 if A_VECTOR is not 1. The number of bytes of a in flight
+// determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor, and a busy multiprocessor of an
+// H200 needs about 30 KiB.
 
 #ifndef BM
-#define BM 64 // rows of out a block
+#define BM 64 // rows of out per block
 #endif
 #ifndef BN
-#define BN 1 // columns a pass: 1, 2, 4 or 8
+#define BN 1 // columns per pass: 1, 2, 4 or 8
 #endif
 #ifndef THREADS
 #define THREADS 256
 #endif
 #ifndef BK
-#define BK 256 // of k, which is on its way to a block's registers: 64 KiB of a, or half of it
+#define BK 256 // elements of k in flight to a block's registers: 64 KiB of a, or half of that
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of a in an access: 16 bytes' or 1
+#define A_VECTOR 1 // elements of a per load: those of 16 bytes, or 1
 #endif
 #ifndef ORDERED
 #define ORDERED 0 // 1: each element is one chain of fma along k
@@ -43,27 +48,33 @@
 #include "ptx.cuh"
 #include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements of 16 bytes; of an access
-constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1); // where registers are short
-constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // of k: what a tile or registers hold at once
-constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // accesses of a thread for a piece
-constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // of k, for which b is in shared memory
-constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows of a warp
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements in 16 bytes; elements per load
+// Reduces the piece if registers are scarce.
+constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1);
+constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k in a tile or in registers at a time
+constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // loads per thread for a piece
+constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b in shared memory at a time
+constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
 constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS; // A_TURNED 1: lanes along m, and along k
-constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // of a thread
-constexpr int LOWEST = A_TURNED ? ACROSS : 1;             // lanes so far apart and more share rows
-constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1; // of a lane when they have met
-constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;          // sums of an element
-constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1;                     // ORDERED: elements of a thread
-constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;                      // threads that add up and store
-constexpr int STAGED = CHUNK * BN / THREADS;                                         // elements of b a thread brings
-constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1;                            // of an access
+constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // sums per thread
+// Lanes whose distance is a multiple of this have the same rows.
+constexpr int LOWEST = A_TURNED ? ACROSS : 1;
+// Sums per lane after the reduction in the warp.
+constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1;
+// Partial sums of an element in shared memory.
+constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;
+constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1; // ORDERED: elements per thread
+// Threads that add the partial sums and store.
+constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;
+// Elements of b that a thread loads per chunk.
+constexpr int STAGED = CHUNK * BN / THREADS;
+constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1; // 32-bit words per load
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
 static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "what parts exchange has no room");
 
 typedef unsigned Piece[RUNS][WORDS];
 
-// Element e of an access.
+// Element e of a load.
 INLINE float element(const unsigned *words, int e, float) {
     return __uint_as_float(words[e]);
 }
@@ -77,7 +88,7 @@ INLINE float element(const unsigned *words, int e, bfloat16) {
     return __uint_as_float(e % 2 ? words[e / 2] & 0xFFFF0000 : words[e / 2] << 16);
 }
 
-// VEC elements from `from` on. The first `left` of them exist, the others are 0.
+// Loads VEC elements starting at `from`. The first `left` of them exist; the others become 0.
 template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *from, int left) {
     if (VEC > 1 && (WHOLE || left >= VEC)) {
         load_once(words, from);
@@ -99,7 +110,7 @@ template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *f
     }
 }
 
-// The words of an access to `to` in shared memory.
+// Stores the words of a load to shared memory at `to`.
 INLINE void store_words(A_TYPE *to, const unsigned (&words)[WORDS]) {
     if (VEC * SIZE >= 4)
         *(Vector<unsigned, WORDS> *)to = *(const Vector<unsigned, WORDS> *)words;
@@ -107,7 +118,7 @@ INLINE void store_words(A_TYPE *to, const unsigned (&words)[WORDS]) {
         *(unsigned short *)to = (unsigned short)words[0];
 }
 
-// Access r of a piece: its first row in the block and first step along k in the piece.
+// The place of load r in a piece: its first row in the block, and its first step along k.
 INLINE int row_of(int r) {
     const int t = threadIdx.x;
     return A_TURNED ? t % ACROSS * VEC : t / 32 * ROWS + r % ROWS;
@@ -118,9 +129,9 @@ INLINE int step_of(int r) {
 }
 
 struct Block {
-    const A_TYPE *a; // its first row at k = 0
-    int rows;        // that exist
-    long long end;   // of its part of k
+    const A_TYPE *a; // address of the block's first row at k = 0
+    int rows;        // number of rows that exist
+    long long end;   // end of the block's part of k
     long long a_row, a_col;
 };
 
@@ -144,14 +155,16 @@ INLINE void fetch(Piece &piece, const Block &block, long long p) {
     }
 }
 
-// Where b's element (q, j) of a chunk lies in shared memory: lanes along k then read 16 bytes each, side by side.
+// The position of b's element (q, j) of a chunk in shared memory. Lanes along k then read 16 bytes each from adjacent
+// addresses.
 INLINE int place(int q, int j) {
     if (A_TURNED) return q * BN + j;
-    const int lanes = 32 * 8; // lanes that take 8 steps each read them in halves
+    const int lanes = 32 * 8; // lanes with 8 steps each read them in two halves
     return j * CHUNK + (VEC < 8 ? q : q / lanes * lanes + q / 4 % 2 * (lanes / 2) + q % lanes / 8 * 4 + q % 4);
 }
 
-// Of the chunk from p on a thread brings the elements (step_b(x), column_b(x)), or 0 beyond: first into registers.
+// A thread loads elements (step_b(x), column_b(x)) of the chunk that starts at p, first into registers. Elements
+// outside the matrix become 0.
 INLINE int step_b(int x) {
     return x % (CHUNK / THREADS) * THREADS + threadIdx.x;
 }
@@ -168,8 +181,8 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
     }
 }
 
-// Adds the products of the piece whose b begins at step `from` of the chunk. FETCH: each access, once done with, is replaced
-// by that of the piece from p on, which is a whole one.
+// Adds the products of the piece. Its b starts at step `from` of the chunk. FETCH: replaces each load, as soon as its
+// data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll
@@ -188,8 +201,9 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
     }
 }
 
-// Adds up what lanes that share rows have, by halves, so that COUNT sums become one in few steps; a lane's first is then
-// number `base`. Where lanes have the same one, a single lane keeps it.
+// Adds the sums of lanes that have the same rows. Each step exchanges half of the sums between two lanes, so COUNT sums
+// become one in few steps. `base` is then the number of the lane's first sum. If several lanes have the same sum,
+// `mine` is true in only one of them.
 template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool &mine) {
     const bool upper = threadIdx.x & BIT;
     constexpr int HALF = COUNT / 2;
@@ -203,7 +217,7 @@ template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool
     if constexpr (BIT > LOWEST) fold<(HALF > 0 ? HALF : 1), BIT / 2>(acc, base, mine);
 }
 
-// Puts a warp's sums into slots[.][j * BM + row].
+// Stores a warp's sums to slots[.][j * BM + row].
 INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     int base = 0;
     bool mine = true;
@@ -216,12 +230,13 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     }
 }
 
-// The block's sums over its part of k, at shared[slot * BM * BN + j * BM + row] to be added up.
+// Computes the block's sums over its part of k and stores them to shared[slot * BM * BN + j * BM + row]. The caller
+// adds the slots.
 //
-// Why two buffers of b need one meeting a chunk: it comes after all stores of that chunk. Who stores the chunk after
-// the next to the same place has passed the meeting of the next, to which each thread comes after its last read of this
-// one. The sums take the memory of both after one more meeting. They are read after another, and given to join's
-// exchange, which begins with a meeting of its own.
+// Why one barrier per chunk is enough for two buffers of b: the barrier comes after all stores of its chunk. A thread
+// stores chunk c + 2 to the buffer of chunk c only after the barrier of chunk c + 1, and each thread reaches that
+// barrier after its last read of chunk c. One more barrier comes before the sums are stored over both buffers, and
+// another one before they are read. The exchange in `join`, which reuses the memory, starts with a barrier of its own.
 INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long long p, SUM *shared) {
     SUM acc[SUMS] = {}, staged[STAGED];
     Piece piece;
@@ -235,7 +250,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
             from = 0, buffer ^= 1;
 #pragma unroll
             for (int x = 0; x < STAGED; ++x) shared[buffer * CHUNK * BN + place(step_b(x), column_b(x))] = staged[x];
-            __syncthreads(); // all are done with the chunk before the last, whose place the next will take
+            __syncthreads(); // all are done with the previous chunk, whose buffer the next chunk will use
             fetch_b(staged, g, b, p + CHUNK, block.end);
         }
         const SUM *chunk = shared + buffer * CHUNK * BN;
@@ -251,10 +266,11 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
     __syncthreads();
 }
 
-// Sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM), each by one chain, from a tile of a in
-// shared memory. All meet after it is stored, and again after it is read.
+// ORDERED: the sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM). Each sum is one chain,
+// computed from a tile of a in shared memory. All threads synchronize after the tile is stored, and again after it is
+// read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
-    constexpr int PITCH = PIECE + FULL; // rows lie 16 bytes apart modulo the banks
+    constexpr int PITCH = PIECE + FULL; // shifts each row by 16 bytes, which avoids bank conflicts
     const int i = threadIdx.x % BM;
     const B_TYPE *column[CHAINS];
 #pragma unroll
@@ -288,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT
     const unsigned tile = blockIdx.x / g.parts, down = (unsigned)((g.m + BM - 1) / BM);
     const int part = blockIdx.x % g.parts;
     const long long top = (long long)(tile % down) * BM, left = (long long)(tile / down) * BN;
-    Gemm own = g; // the columns of this block alone
+    Gemm own = g; // the product restricted to the columns of this block
     own.n = min((long long)BN, g.n - left);
     own.out += left * g.out_col;
     if (g.c) own.c += left * g.c_col;
@@ -314,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_cuda_gemv(ARGUMENT
     }
     by_lanes(own, block, b, first, shared);
     if (threadIdx.x >= MEMBERS) return;
-    const int mine = threadIdx.x * RUN % (BM * BN); // MEMBERS is a warp at least, which may be more than needed
+    const int mine = threadIdx.x * RUN % (BM * BN); // MEMBERS is at least a warp, which may be more threads than needed
     SUM sums[RUN] = {};
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s)

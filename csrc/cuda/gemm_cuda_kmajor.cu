@@ -1,24 +1,26 @@
-// gemm_cuda_kmajor: TF32, int8 and fp8 on Hopper's tensor cores; see hopper.cuh for who does what.
+// gemm_cuda_kmajor: TF32, int8 and fp8 on Hopper's tensor cores. hopper.cuh describes the roles of the warpgroups.
 //
-//                           BN                 A warpgroup multiplies 64 rows of a's tile by all of b's, four wgmma of 32
-//                     +-----------+            bytes of k a stage. wgmma reads these types from shared memory only where
-//              128 B  | b         |            they lie contiguous along k, so that b always has to.
-//            128 B    +-----------+
-//         +-------+   +-----------+            a may be contiguous along m (A_TURNED): its fragments then come through
-//      BM | a     |   | 64 rows   |            registers, turned on the way. There are two sets of them: those of the
-//         |       |   | 64 rows   |            next stage are fetched while the tensor cores multiply this one's.
+//                           BN                 A warpgroup multiplies 64 rows of a's tile by the whole tile of b, with
+//                     +-----------+            four wgmma of 32 bytes of k per stage. From shared memory, wgmma reads
+//              128 B  | b         |            these types only if they are contiguous along k. b must therefore always
+//            128 B    +-----------+            be contiguous along k.
 //         +-------+   +-----------+
+//      BM | a     |   | 64 rows   |            a may be contiguous along m (A_TURNED). Its fragments then go through
+//         |       |   | 64 rows   |            registers and are transposed on the way. They are double-buffered: the
+//         +-------+   +-----------+            next stage is fetched while the tensor cores multiply this one.
 //
-// Sums: int8 and uint8 exact in int32, modulo 2^32. TF32 in the tensor core's accumulator, which cuts what it drops; a
-// and b are rounded to TF32 (to nearest even) by their maps. fp8's accumulator keeps 14 bits, so that it joins sums in
-// float32 after each stage of 128 (PROMOTE); a warpgroup then multiplies PIECE columns at a time, for want of registers,
-// while another one's products keep the tensor cores busy. docs/cuda.md has the bounds.
+// Sums of int8 and uint8 are exact in int32, modulo 2^32. TF32 is summed in the tensor core's accumulator, which
+// truncates; the tensor maps round a and b to TF32 (to nearest even). The tensor core sums fp8 with only 14 bits. The
+// kernel therefore adds each stage of 128 products to sums in float32 (PROMOTE). Registers then suffice only for PIECE
+// columns at a time. While a warpgroup adds, the products of another warpgroup keep the tensor cores busy. docs/cuda.md
+// lists the error bounds.
 //
-// Grid: x over clusters of MULTICAST * parts blocks, persistent. Strides of a and b are their maps'; c, bias and out may
-// lie in any strides. The sums' order is that of the tensor cores: fixed for a form of the launch, not ORDERED.
+// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
+// bias and out may have any strides. The tensor cores determine the order of the sums: the order is fixed for given
+// launch parameters, but it is not ORDERED.
 
 #ifndef A_TYPE
-#define A_TYPE float // TF32; or int8 by int8 or uint8, or e4m3 or e5m2 by either
+#define A_TYPE float // TF32; or int8 by int8, int8 by uint8, uint8 by int8; or e4m3 or e5m2 by either of them
 #endif
 #ifndef B_TYPE
 #define B_TYPE float
@@ -27,16 +29,16 @@
 #define OUT_TYPE float // int32 for integers; float or bfloat16 for fp8
 #endif
 #ifndef A_TURNED
-#define A_TURNED 0 // 1: a is contiguous along m; types of a byte: only where BM is a multiple of 128
+#define A_TURNED 0 // 1: a is contiguous along m; for 1-byte types only if BM is a multiple of 128
 #endif
 #ifndef BM
-#define BM 128 // rows of out a block, 64 for each warpgroup
+#define BM 128 // rows of out per block, 64 for each warpgroup
 #endif
 #ifndef BN
-#define BN 256 // columns of out a block
+#define BN 256 // columns of out per block
 #endif
 #ifndef BK
-#define BK 32 // of k a stage: 128 bytes
+#define BK 32 // elements of k per stage: 128 bytes
 #endif
 #ifndef STAGES
 #define STAGES 4
@@ -45,19 +47,19 @@
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef PROMOTE
-#define PROMOTE 0 // 1: the sums of each stage join those of all others in float32
+#define PROMOTE 0 // 1: the sums of each stage are added to float32 sums
 #endif
 #ifndef PIECE
 #define PIECE 256 // columns that a warpgroup multiplies at a time; BN without PROMOTE
 #endif
 #ifndef OUT_BOXES
-#define OUT_BOXES 2 // boxes of out that a warp has on their way by TMA; 0: lanes store
+#define OUT_BOXES 2 // boxes of out that a warp may have in flight by TMA; 0: the lanes store
 #endif
 #ifndef RESIDENT
-#define RESIDENT 1 // blocks of a multiprocessor that registers must suffice for
+#define RESIDENT 1 // blocks per multiprocessor; limits the registers per thread
 #endif
 #ifndef THREADS
-#define THREADS 384 // BM / 64 warpgroups, and the one that loads
+#define THREADS 384 // BM / 64 warpgroups that multiply, and one that loads
 #endif
 
 #include "hopper.cuh"
@@ -97,7 +99,8 @@ template <> struct Accumulator<uint8> {
 };
 typedef Accumulator<A_TYPE>::type SUMS[BN / 2];
 
-// What the four wgmma of a stage take of 64 rows of a: descriptors; or (A_TURNED) fragments of this warp's 16 of them.
+// The operand a of the four wgmma of a stage: descriptors of 64 rows of a; or, with A_TURNED, fragments of this warp's
+// 16 rows.
 #if !A_TURNED
 enum { SETS = 2 };
 typedef unsigned long long From[4];
@@ -111,12 +114,14 @@ INLINE void leave(const Stages &stage, int block) {
     stage.leave<MULTICAST>(block);
 }
 #else
-enum { SETS = RESIDENT > 1 || CONSUMERS > 2 ? 1 : 2 }; // others' products keep the tensor cores busy, too
+// One set is enough if other warpgroups keep the tensor cores busy.
+enum { SETS = RESIDENT > 1 || CONSUMERS > 2 ? 1 : 2 };
 typedef unsigned From[4][4];
 
-// Of float: lane 4g + t has, of each 8 of k, registers 0 and 1: rows g and g + 8 at k = t; 2 and 3: the same at k = t + 4.
-// A row of the tile is 32 of m at one k, in chunks of 4 that are swapped by k % 8. Lanes of g >= 4 read k = t + 4 first:
-// with their chunk, the one next to that of g < 4, it is in the other 16 banks.
+// Fragments of float (TF32). For each 8 steps of k, lane 4g + t needs rows g and g + 8 at k = t (registers 0 and 1) and
+// at k = t + 4 (registers 2 and 3). A row of the tile has 32 elements of m at one k. Its chunks of 4 elements are
+// permuted by k % 8. Lanes with g >= 4 read k = t + 4 first. They read the chunk next to that of the lanes with g < 4,
+// so the two halves of the warp use different banks.
 INLINE void fetch_words(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, row = rows + threadIdx.x / 32 % 4 * 16 + g;
     const unsigned char *tile = stage.memory + stage.stage * (A::BYTES + B::BYTES) + row / 32 * A::SLAB + row % 4 * 4;
@@ -135,13 +140,18 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
     }
 }
 
-// Of bytes: registers 0 and 1 have two rows at k = 4t .. 4t + 3, 2 and 3 at the next 16 of k. ldmatrix turns pairs of
-// bytes: from rows that are 16 of m at a k each, two to a lane, it gives lane 4g + t the m = 2g and 2g + 1 of two k. So
-// these are the fragment's rows g and g + 8 (`deliver` knows), and two such pairs of k, sorted, its registers. A matrix
-// takes k + 0, 1 of the first two quads and k + 2, 3 of the others, which differ in k % 8: its rows are in all banks.
+// Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, and registers 2 and 3 need the same
+// rows at the next 16 of k.
+// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each of its input rows is 16 elements of
+// m at one k. It gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
+//   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
+//   - The bytes of two such results, reordered, are the registers of the fragment.
+//   - A matrix of ldmatrix has the input rows k + 0 and k + 1 of quads 0 and 1, and k + 2 and k + 3 of quads 2 and 3.
+//     These 8 rows all differ in k % 8, so they are in different banks.
 INLINE void fetch_bytes(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, row = rows + threadIdx.x / 32 % 4 * 16, quad = lane % 8 / 2;
-    const int at = lane / 16 * 16 + quad * 4 + lane % 2 + 2 * (lane / 8 % 2 ^ quad / 2); // k
+    // The k that this lane addresses.
+    const int at = lane / 16 * 16 + quad * 4 + lane % 2 + 2 * (lane / 8 % 2 ^ quad / 2);
     const unsigned from = stage.tiles() + row / 128 * A::SLAB + at * 128 + (row % 128 / 16 ^ at % 8) * 16;
     const bool late = lane % 4 >= 2; // this lane's first pair of k is the later one
 #pragma unroll
@@ -163,7 +173,8 @@ INLINE void fetch(From &a, const Stages &stage, int rows) {
         fetch_bytes(a, stage, rows);
 }
 
-INLINE void leave(const Stages &stage, int block) { // by all lanes, which all have read themselves
+// Called by all lanes, because each lane has read the stage itself.
+INLINE void leave(const Stages &stage, int block) {
 #pragma unroll
     for (int i = 0; i < MULTICAST; ++i) {
         if (MULTICAST == 1)
@@ -174,7 +185,7 @@ INLINE void leave(const Stages &stage, int block) { // by all lanes, which all h
 }
 #endif
 
-// sums = a * b + (keep ? sums : 0), of columns `first` on.
+// sums = a * b + (keep ? sums : 0) for the columns of b from `first` on.
 template <class D> INLINE void multiply(const From &a, const Stages &stage, int first, D &sums, bool keep) {
     wgmma_fence();
 #pragma unroll
@@ -183,8 +194,8 @@ template <class D> INLINE void multiply(const From &a, const Stages &stage, int 
     wgmma_commit();
 }
 
-// Starts a stage of the sums, and leaves the one before, whose products are done by then, if `any`; of one set of `a`:
-// does and leaves this one.
+// Starts the products of a stage. With two sets of `a`, it then waits for the products of the previous stage and leaves
+// that stage, if there is one (`any`). With one set, it waits for the products of this stage and leaves it.
 template <class D>
 INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {
     barrier_wait(ring.full(), ring.parity);
@@ -213,7 +224,7 @@ template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int blo
     if (SETS == 2 && steps) leave(before, block);
 }
 
-// The same, piece by piece: each is multiplied by itself, and joins the sums when it is done.
+// As sum_up, but with PROMOTE: each piece is multiplied separately, and its result is then added to the sums.
 template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows, int block, D &sums) {
     for (int step = 0; step < steps; ++step, ring.next()) {
         From a;
@@ -233,7 +244,8 @@ template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows
 }
 
 INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
-    const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64; // of this warpgroup; uniform, says the shuffle
+    // The first row of this warpgroup. The shuffle tells the compiler that it is uniform in a warp.
+    const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64;
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
         SUMS sums = {};
         const int steps = share_of<BK>(g, walk.part).steps;
@@ -264,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
 #if OUT_BOXES
         consume(g, ring, &out_map);
-        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // what TMA stores must be there
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
 #else
         consume(g, ring, nullptr);
 #endif

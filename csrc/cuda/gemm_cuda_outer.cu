@@ -1,61 +1,63 @@
-// gemm_cuda_outer: few k: out = alpha * a * b + beta * c as fast as memory takes the result.
+// gemm_cuda_outer: out = alpha * a * b + beta * c for small k, limited only by the speed of storing the result.
 //
-//              n                 A block brings DEPTH of k of BM rows of a and BN columns of b to shared memory, all of it
-//         +---------+            at once. Each warp sums every WARPS-th row by all columns, TM rows at a time, which it
-//       k | b       |            then stores: its lanes store neighbours, 128 bytes of a row an access, whether rows are
-//     k   +---------+            aligned or not. What hides memory's latency is that a multiprocessor has several blocks.
+//              n                 A block loads DEPTH of k of BM rows of a and BN columns of b into shared memory at
+//         +---------+            once. Each warp computes every WARPS-th row over all columns, TM rows at a time, and
+//       k | b       |            stores them. Its lanes store adjacent elements, 128 bytes of a row per access, even if
+//     k   +---------+            rows are not aligned. Several blocks per multiprocessor hide the memory latency.
 //   +---+ +---------+
-//   |   | | warp 0  | BM rows    Lanes store pairs of 16-bit numbers, which must lie aligned by 4 bytes. A row of out begins
-// m | a | | warp 1  |            there or one element late, by turns where rows have odd lengths. Those of a warp are an even
-//   |   | |  ...    |            number of rows apart and so begin alike: where that is late, the warp computes columns
-//   +---+ +---------+            that lie one further to the left.
+//   |   | | warp 0  | BM rows    Lanes store 16-bit elements in pairs, which must be aligned to 4 bytes. A row of out
+// m | a | | warp 1  |            is aligned, or it starts one element late. If the row length is odd, every second row
+//   |   | |  ...    |            starts late. A warp's rows are an even number of rows apart, so all of them start
+//   +---+ +---------+            alike. If they start late, the warp computes columns that are one further to the left.
 //
-// Larger k is done DEPTH at a time. ORDERED: each output is one chain of fma, k ascending.
+// Larger k is computed DEPTH at a time. ORDERED: each output is one chain of fma in ascending k.
 //
 // Grid: x = tiles of out, y = the batch. Any strides.
 
 #ifndef BM
-#define BM 128 // rows of out a block
+#define BM 128 // rows of out per block
 #endif
 #ifndef BN
-#define BN 128 // columns of out a block: 32 * TN
+#define BN 128 // columns of out per block: 32 * TN
 #endif
 #ifndef BK
 #define BK 4 // steps along k that are unrolled
 #endif
 #ifndef TM
-#define TM 4 // rows of out that a warp sums at a time
+#define TM 4 // rows of out that a warp computes at a time
 #endif
 #ifndef TN
-#define TN 4 // columns of out a lane
+#define TN 4 // columns of out per lane
 #endif
 #ifndef DEPTH
-#define DEPTH 32 // of k that lie in shared memory
+#define DEPTH 32 // elements of k in shared memory
 #endif
 #ifndef THREADS
 #define THREADS 256
 #endif
 #ifndef RESIDENT
-#define RESIDENT 4 // blocks of a multiprocessor that registers must suffice for
+#define RESIDENT 4 // blocks per multiprocessor; limits the registers per thread
 #endif
 
 #include "gemm.cuh"
 
 enum {
     WARPS = THREADS / 32,
-    ROWS = BM / WARPS,                                      // of a warp
-    PAIR = sizeof(OUT_TYPE) < 4 ? 4 / sizeof(OUT_TYPE) : 1, // neighbours that a lane stores at once
-    LEFT = PAIR - 1,                                        // columns of b's tile that lie left of the block's
-    WIDE = LEFT + BN,                                       // all of them
-    PLANE = (WIDE / PAIR + 15) / 32 * 32 + 16,              // elements there from column 0 to column 1, if PAIR is 2
-    A_PITCH = BM + 16 / sizeof(SUM),                        // from one k to the next
+    ROWS = BM / WARPS,                                      // rows per warp
+    PAIR = sizeof(OUT_TYPE) < 4 ? 4 / sizeof(OUT_TYPE) : 1, // adjacent elements that a lane stores at once
+    LEFT = PAIR - 1,                                        // columns of b's tile to the left of the block's columns
+    WIDE = LEFT + BN,                                       // all columns of b's tile
+    // Elements from column 0 to column 1 in shared memory, if PAIR is 2.
+    PLANE = (WIDE / PAIR + 15) / 32 * 32 + 16,
+    A_PITCH = BM + 16 / sizeof(SUM), // elements from one k to the next
     B_PITCH = (PAIR == 1 ? WIDE : PAIR * PLANE) + 1,
-    // Elements that a thread has on their way, as registers allow.
+    // Loads in flight per thread, limited by the registers.
     AHEAD = __CUDA_ARCH__ >= 750 && __CUDA_ARCH__ < 1000 ? 4 : 2,
 };
 static_assert(BN == 32 * TN && TN % PAIR == 0 && ROWS % TM == 0 && WARPS % PAIR == 0, "lanes have whole pairs");
 
-// Where a tile has row r of a: those of a warp lie side by side. And column j of b: lanes read neighbours.
+// The position of row r of a in its tile: the rows of a warp are adjacent. The position of column j of b in its tile:
+// adjacent lanes read adjacent elements.
 struct PlaceA {
     __device__ __forceinline__ int operator()(int r) const {
         return r % WARPS * ROWS + r / WARPS;
@@ -71,8 +73,8 @@ INLINE long long magnitude(long long stride) {
     return stride < 0 ? -stride : stride;
 }
 
-// Brings lines first to last - 1, of `steps` along k, of an operand to tile[p * PITCH + place(l)], by half of the block: its
-// consecutive threads read along the shorter stride.
+// Copies lines first to last - 1 of an operand, and `steps` of k, to tile[p * PITCH + place(l)]. Half of the block's
+// threads do this. Consecutive threads read along the shorter stride.
 template <int PITCH, class PLACE, class T>
 INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long long step, int first, int last,
                  int steps) {
@@ -80,7 +82,7 @@ INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long lon
     const int t = threadIdx.x % HALF;
     const bool along_k = magnitude(step) < magnitude(line);
     const int bits = 32 - __clz(steps - 1); // 1 << bits threads along k
-    // From a thread's element to its next: so many lines and steps.
+    // The number of lines and steps from an element of a thread to its next one.
     const int down = along_k ? HALF >> bits : 0, deep = along_k ? 0 : 1;
     const long long next = along_k ? down * line : step;
     int l = first + (along_k ? t >> bits : t);
@@ -101,7 +103,7 @@ INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long lon
     } while (l < last && !along_k);
 }
 
-// TM neighbours, 16 bytes at a time.
+// Loads TM adjacent elements, 16 bytes at a time.
 INLINE void load(SUM (&to)[TM], const SUM *from) {
     constexpr int RUN = 16 / sizeof(SUM);
 #pragma unroll
@@ -122,24 +124,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
     const A_TYPE *a = g.a + blockIdx.y * g.a_batch + top * g.a_row;
     const B_TYPE *b = g.b + blockIdx.y * g.b_batch;
     const Output<1> output(g, blockIdx.y);
-    const bool odd =
-        ((unsigned long long)output.out / sizeof(OUT_TYPE) | g.out_row) % PAIR != 0; // some row begins late
+    // Whether some rows start at an address that is not aligned to a pair.
+    const bool odd = ((unsigned long long)output.out / sizeof(OUT_TYPE) | g.out_row) % PAIR != 0;
     long long left = (long long)(blockIdx.x % across) * BN;
 
-    do { // once; but a column that is left over, as others lie further to the left, is done by the first block of a row
+    // Runs once. If some rows are shifted to the left, one last column may remain: the first block of each row of
+    // blocks computes it in a second iteration.
+    do {
         OUT_TYPE *to = output.out + (top + warp) * g.out_row + left * g.out_col;
         const int shift = g.out_col == 1 ? (int)((unsigned long long)to / sizeof(OUT_TYPE) % PAIR) : 0;
-        const long long corner = left - shift, column = corner + lane * PAIR; // the warp's and the lane's first column
+        // The first column of the warp, and the first column of the lane.
+        const long long corner = left - shift, column = corner + lane * PAIR;
         to += (lane * PAIR - shift) * g.out_col;
         const OUT_TYPE *from = output.c + (g.c ? (top + warp) * g.c_row + column * g.c_col : 0);
-        // The columns, of BN from `corner` on, that exist.
+        // The range of existing columns among the BN columns from `corner` on.
         const int begin = (int)max(-corner, 0ll), end = (int)min(g.n - corner, (long long)BN);
-        const SUM *columns[PAIR]; // the lane's first ones in b's tile
+        const SUM *columns[PAIR]; // the lane's first columns in b's tile
 #pragma unroll
         for (int e = 0; e < PAIR; ++e) columns[e] = b_tile + PlaceB()(LEFT - shift + e) + lane;
 
-        // The tiles are filled anew between two meetings: all come to the first after their last reads, to the second
-        // after their stores. Every thread of the block runs as many turns, for their bounds are the block's own.
+        // The tiles are refilled between two barriers. All threads reach the first barrier after their last read, and
+        // the second after their stores. All threads of the block run the same number of iterations, because the loop
+        // bounds are the same for the whole block.
         for (int row = 0; row < ROWS && row * WARPS < rows; row += TM) {
             SUM acc[TM][TN] = {};
             for (long long done = 0; done < g.k; done += DEPTH) {
@@ -147,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
                 if (row == 0 || g.k > DEPTH) {
                     __syncthreads(); // all have read the last tiles
                     if (warp < WARPS / 2) {
-                        const int first = g.k > DEPTH ? row * WARPS : 0; // of larger k only what is used next
+                        // If k > DEPTH, load only the rows that are used next.
+                        const int first = g.k > DEPTH ? row * WARPS : 0;
                         const int last = g.k > DEPTH ? min(rows, (row + TM) * WARPS) : rows;
                         fill<A_PITCH>(a_tile, PlaceA(), a + done * g.a_col, g.a_row, g.a_col, first, last, steps);
                     } else {

@@ -1,45 +1,49 @@
-// gemm_cuda_pack: a copy of an operand that is contiguous along its columns, for kernels that cannot read it as it lies.
+// gemm_cuda_pack: copies an operand into a layout that is contiguous along its columns, for kernels that cannot read
+// its original layout.
 //
-//     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that rows may be read by
-//                                                              16 bytes to their end
+//     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that a kernel may read rows
+//                                                              to their end by 16 bytes
 //
-// k-contiguous copies have m (b: n) rows and k columns; m-contiguous ones k rows and m columns. Only bits are moved:
-// ELEMENT_BYTES is all that a type is here. Or fp8 becomes float16 on the way, exactly (WIDEN). A block moves tiles of EDGE x
-// EDGE elements in steps of 16 bytes:
+// A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m has k rows and m
+// columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, it also converts fp8 to float16,
+// which is exact. A block copies tiles of EDGE x EDGE elements in steps of 16 bytes:
 //
 //     from contiguous along its columns       chunk by chunk, without shared memory
-//     else, so mostly along its rows:
+//     else (mostly contiguous along its rows):
 //             i                      j
-//         +-------+              +-------+    Chunks of 16 bytes along i are put as they come into a row of `tile`,
-//       j |=======|     ->     i |=======|    one row a column j. A thread then reads words of it downwards, CHUNK
-//         |=======|              |=======|    of them, and turns them in registers into chunks along j.
+//         +-------+              +-------+    A chunk of 16 bytes along i is stored unchanged in a row of `tile`. Each
+//       j |=======|     ->     i |=======|    row of `tile` has one j. A thread then reads CHUNK words of a column of
+//         |=======|              |=======|    `tile` and transposes them in registers into chunks along j.
 //         +-------+              +-------+
-//           tile                    to        A warp's words, 8 along i by 4 chunks along j, lie in 32 banks since the
-//                                             chunks of tile's rows are swapped by an exclusive or: see `place`.
+//           tile                    to        The words of a warp, 8 along i by 4 chunks along j, are in 32 different
+//                                             banks, because an exclusive or permutes the chunks of the tile's rows:
+//                                             see `place`.
 //
-// Grid: x over ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, along a row of tiles first; y over the batch, or less of
-// it: blocks walk on by gridDim.y. 256 threads. `to`, to_row and to_batch must be multiples of 16 bytes.
+// Grid: x counts ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, row by row. y counts the batch; if y is smaller than
+// the batch, blocks step through the batch by gridDim.y. 256 threads per block. `to`, to_row and to_batch must be
+// multiples of 16 bytes.
 
 #ifndef ELEMENT_BYTES
-#define ELEMENT_BYTES 4 // of an element of the copy: 1, 2, 4 or 8
+#define ELEMENT_BYTES 4 // size of an element of the copy: 1, 2, 4 or 8
 #endif
-// WIDEN: e4m3 or e5m2, of which float16 is made; ELEMENT_BYTES is 2 then
+// WIDEN: e4m3 or e5m2, which the kernel converts to float16. ELEMENT_BYTES is then 2.
 
 #include "gemm.cuh"
 #include "ptx.cuh"
 
 #define THREADS 256
-#define RESIDENT (__CUDA_ARCH__ < 700 ? 2 : 4) // blocks of a multiprocessor; older chips address by more registers
-#define CHUNK (16 / ELEMENT_BYTES)             // elements moved at once
-#define EDGE (ELEMENT_BYTES == 1 ? 128 : ELEMENT_BYTES == 8 ? 32 : 64) // of a tile: rows of 128 or 256 bytes
-#define UNIT (ELEMENT_BYTES < 4 ? 4 : ELEMENT_BYTES)                   // bytes read at once from a tile's column
-#define ACROSS (UNIT / ELEMENT_BYTES) // elements of a unit, each of its own row of `to`
+// Blocks per multiprocessor. Older GPUs need more registers for addresses.
+#define RESIDENT (__CUDA_ARCH__ < 700 ? 2 : 4)
+#define CHUNK (16 / ELEMENT_BYTES)                                     // elements moved at a time
+#define EDGE (ELEMENT_BYTES == 1 ? 128 : ELEMENT_BYTES == 8 ? 32 : 64) // edge of a tile: rows of 128 or 256 bytes
+#define UNIT (ELEMENT_BYTES < 4 ? 4 : ELEMENT_BYTES)                   // bytes per read from a column of the tile
+#define ACROSS (UNIT / ELEMENT_BYTES) // elements of a unit; each belongs to another row of `to`
 
 struct Pack {
     const void *from;
     void *to;
     long long rows, cols, batch;
-    long long from_row, from_col, from_batch; // strides in elements, of any sign
+    long long from_row, from_col, from_batch; // strides in elements; they may be negative
     long long to_row, to_batch;               // to_row >= cols
 };
 
@@ -74,7 +78,7 @@ INLINE Element moved(Source x) {
 struct alignas(16) Chunk {
     Unit units[16 / UNIT];
 
-    __device__ __forceinline__ void set(int e, Unit element) { // of a chunk that was 0 there
+    __device__ __forceinline__ void set(int e, Unit element) { // the element must be 0 before
         units[e / ACROSS] |= element << e % ACROSS * ELEMENT_BYTES * 8;
     }
 };
@@ -83,8 +87,8 @@ INLINE bool aligned(const Source *from) {
     return (unsigned long long)from % (CHUNK * sizeof(Source)) == 0;
 }
 
-// CHUNK elements from `from` on, `step` apart, of which `left` exist; the others are 0. WHOLE: they lie side by side,
-// aligned, and all exist.
+// Loads CHUNK elements that are `step` apart, starting at `from`. `left` of them exist; the others become 0. WHOLE:
+// they are adjacent and aligned, and all of them exist.
 template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, long long left) {
     Chunk chunk = {};
     if (WHOLE || (step == 1 && left >= CHUNK && aligned(from))) {
@@ -102,17 +106,17 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
     return chunk;
 }
 
-// Where chunk `along` of the tile's row j lies, in chunks. Threads that read 8 units along i span 8 * UNIT / 16 chunks;
-// for each next chunk of j they find them as many chunks further on, in other banks.
+// The position of chunk `along` in row j of the tile, in chunks. Threads that read 8 units along i access 8 * UNIT / 16
+// chunks. For each next chunk of j, the exclusive or moves the position by that number of chunks, to other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }
 
-// A tile's corner and what exists of it from there on.
+// The first element of a tile, and the rows and columns that exist from there on.
 struct Corner {
     const Source *from;
     Element *to;
-    long long rows, cols, width; // cols of `from`, width of `to`
+    long long rows, cols, width; // columns left in `from`; columns left in `to`
 };
 
 template <bool WHOLE> INLINE void copy_tile(const Pack &p, const Corner &at) {
@@ -137,7 +141,8 @@ template <bool WHOLE> INLINE void fetch_tile(Chunk *tile, const Pack &p, const C
 INLINE void store_turned(const Chunk *tile, const Pack &p, const Corner &at) {
 #pragma unroll
     for (int first = 0; first < EDGE / ACROSS * (EDGE / CHUNK); first += THREADS) {
-        // 8 units along i by 4 chunks along j a warp; then the tile's other rows, then its other columns
+        // A warp reads 8 units along i by 4 chunks along j. The warps then cover the other rows of the tile, then its
+        // other columns.
         const int x = first + threadIdx.x, i = (x % 8 + x / 32 * 8) % (EDGE / ACROSS) * ACROSS;
         const int j = (x / 8 % 4 + x / 32 * 8 / (EDGE / ACROSS) * 4) * CHUNK;
         Unit down[CHUNK];

@@ -1,44 +1,45 @@
-// gemm_cuda_small: many small products, STACK of them a block, each by a team of threads with TM x TN outputs a thread.
+// gemm_cuda_small: many small products. A block computes STACK products, each by a group of TEAM threads with TM x TN
+// outputs per thread.
 //
 //                      n <= BN
-//                   +---+---+---+      A team brings tiles of its a and b to shared memory, BK of k at a time, both with
-//              k    |   |TN |   |      k outermost: a thread's TM elements of a and TN of b are then one wide load each,
-//          +----+   +---+---+---+      and neighbouring threads meet no bank conflict. A team of 32 is a warp and waits
-//          | TM |   |   |acc|   |      for none of the others.
+//                   +---+---+---+      A group loads tiles of its a and b into shared memory, BK of k at a time. k is
+//              k    |   |TN |   |      the outer axis of both tiles: a thread reads its TM elements of a and its TN
+//          +----+   +---+---+---+      elements of b by one wide load each, and adjacent threads have no bank conflict.
+//          | TM |   |   |acc|   |      A group of 32 threads is a warp and waits for no other group.
 //          +----+   +---+---+---+
-//        m <= BM                       There is no pipeline: what hides memory's latency is the number of blocks that
-//                                      a multiprocessor holds, of which each has a whole product on its way.
+//        m <= BM                       The kernel has no pipeline. A multiprocessor hides the memory latency by running
+//                                      many blocks, each with whole products in flight.
 //
-// Larger products than one tile are computed, too, tile by tile. Sums of narrower types are float32. With POINTERS each
-// product's operands lie where a table says; one whose a is null there is none.
+// Products larger than one tile are computed tile by tile. Sums of narrower types are float32. With POINTERS, a table
+// has the addresses of each product's operands; a null address of a means that there is no product.
 //
-// ORDERED: each output is one chain of fma, k ascending, that ends at k.
+// ORDERED: each output is one chain of fma in ascending k that ends at k.
 //
 // Grid: x = tiles of a product, y = ceil(batch / STACK). Block: THREADS = STACK * (BM / TM) * (BN / TN).
 
 #ifndef BM
-#define BM 16 // rows of out a team
+#define BM 16 // rows of out per group of threads
 #endif
 #ifndef BN
-#define BN 16 // columns of out a team
+#define BN 16 // columns of out per group of threads
 #endif
 #ifndef BK
-#define BK 16 // of k that lie in shared memory
+#define BK 16 // elements of k in shared memory
 #endif
 #ifndef TM
-#define TM 2 // rows of out a thread
+#define TM 2 // rows of out per thread
 #endif
 #ifndef TN
-#define TN 4 // columns of out a thread
+#define TN 4 // columns of out per thread
 #endif
 #ifndef STACK
-#define STACK 4 // products a block
+#define STACK 4 // products per block
 #endif
 #ifndef THREADS
 #define THREADS 128
 #endif
 #ifndef RESIDENT
-#define RESIDENT 8 // blocks of a multiprocessor that registers must suffice for
+#define RESIDENT 8 // blocks per multiprocessor; limits the registers per thread
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -47,7 +48,7 @@
 #define B_TURNED 0 // 1: b is contiguous along k, not n
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of a in one aligned access; 1: any strides
+#define A_VECTOR 1 // elements of a per aligned load; 1: any strides
 #endif
 #ifndef B_VECTOR
 #define B_VECTOR 1
@@ -58,19 +59,20 @@
 enum { TEAM = (BM / TM) * (BN / TN) };
 static_assert(THREADS == STACK * TEAM && (TEAM == 32 || THREADS % 32 == 0), "a team a product");
 
-// A tile in shared memory: BK rows of WIDE elements along m or n. Rows begin aligned to what a thread reads at once.
+// A tile in shared memory: BK rows of WIDE elements along m or n. The rows are aligned to the size of a thread's load.
 template <int WIDE> struct Tiled {
     enum { PITCH = WIDE + 16 / sizeof(SUM) };
     alignas(16) SUM at[BK][PITCH];
 
-    // From the corner at `from`, of which `lines` x `steps` exist; `line` and `step` are strides along m (n) and along
-    // k. ALONG_K: VECTOR elements lie side by side along k, else along m (n). What does not exist is left as it was: it
-    // feeds no output that is stored.
+    // Loads the tile that starts at `from`. Of the tile, `lines` x `steps` elements exist. `line` is the stride along m
+    // (n), `step` the stride along k. VECTOR elements are adjacent along k (ALONG_K) or along m (n). Elements that do
+    // not exist are not written to the tile: they affect no output that is stored.
     template <bool ALONG_K, int VECTOR, class T>
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
-        constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // pieces along m (n)
+        constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // vectors along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-        // Before Hopper there are too few registers for more single elements on their way, each with an address.
+        // Before Hopper there are not enough registers for more single-element loads in flight, because each needs an
+        // address.
         constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
 #pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {
@@ -92,7 +94,7 @@ template <int WIDE> struct Tiled {
     }
 };
 
-// COUNT neighbours, from an address aligned to as many, 16 bytes at a time.
+// Loads COUNT adjacent elements, 16 bytes at a time. `from` is aligned to the size of a load.
 template <int COUNT> INLINE void load(SUM (&to)[COUNT], const SUM *from) {
     constexpr int WIDE = COUNT * sizeof(SUM) < 16 ? COUNT : 16 / sizeof(SUM);
 #pragma unroll
@@ -115,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(
     const int row = t / (BN / TN) * TM, col = t % (BN / TN) * TN;
     const long long z = (long long)blockIdx.y * STACK + team;
     const A_TYPE *a = item(g.a, z < g.batch ? z : 0, g.a_batch);
-    const bool here = z < g.batch && (!POINTERS || a); // the others only meet
+    const bool here = z < g.batch && (!POINTERS || a); // groups without a product only synchronize
     Tiled<BM> &a_tile = a_tiles[team];
     Tiled<BN> &b_tile = b_tiles[team];
     const Tile tile = tile_of<BM, BN>(g, blockIdx.x);
@@ -136,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_small(
     };
     for (long long done = 0; done < g.k; done += BK) {
         const int steps = (int)min((long long)BK, g.k - done);
-        if (done) meet(); // all have read the last tiles
+        if (done) meet(); // all threads have read the previous tiles
         a_tile.fill<!A_TURNED, A_VECTOR>(a + done * g.a_col, g.a_row, g.a_col, rows, steps, t);
         b_tile.fill<B_TURNED, B_VECTOR>(b + done * g.b_row, g.b_col, g.b_row, cols, steps, t);
         meet();

@@ -1,32 +1,34 @@
-// gemm_cuda_split: a float32 operand as a sum of narrower planes, for products on tensor cores (gemm_cuda_emulated).
+// gemm_cuda_split: splits a float32 operand into a sum of narrower planes, for products on tensor cores
+// (gemm_cuda_emulated).
 //
 //     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
 //
-// where e belongs to a row of a (a column of b), so that its largest element lies in [1, 2) for planes of bfloat16, in
-// [2^14, 2^15) for float16: nothing overflows, and what is lost to subnormal planes is tiny beside the largest element.
-// Each plane is what remains, rounded to nearest. Three of bfloat16 hold all 24 bits; two of float16 leave an error of
-// at most 2^-23 of the element or 2^-39 of the largest.
+// Each row of a (column of b) has its own exponent e. It is chosen so that the largest element of the row is in [1, 2)
+// for bfloat16 planes, or in [2^14, 2^15) for float16 planes. Then nothing overflows, and what subnormal plane elements
+// lose is tiny compared with the largest element. Each plane is the remainder after the previous planes, rounded to
+// nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most 2^-23 of the element or
+// 2^-39 of the largest element.
 //
-// A line with an infinity or NaN has e = SPECIAL: such elements are put into plane 0 as they are, and the others are
-// scaled by the largest finite one; the product then multiplies what meets this line one by one.
+// A row (column) with an infinity or NaN has e = SPECIAL. Plane 0 stores the infinities and NaNs unchanged. The other
+// elements are scaled by the largest finite element. gemm_cuda_emulated computes the results of such a row one by one.
 //
-//     TURNED 0   a row i has its exponent[z, i]        a block a row, which it reads twice (from L1, the second time)
-//     TURNED 1   a column j has its exponent[z, j]     a block COLUMNS of them: half a warp a row, which writes 32 bytes
+//     TURNED 0   row i has exponent[z, i]      one row per block, which reads it twice (the second time from L1)
+//     TURNED 1   column j has exponent[z, j]   COLUMNS columns per block: half a warp per row, which writes 32 bytes
 //
-// Either way `from` is read and `to` is written along j. Grid: x over rows, or over COLUMNS columns; y over the batch,
-// or less of it: blocks walk on by gridDim.y.
+// In both forms the kernel reads `from` and writes `to` along j. Grid: x counts rows, or groups of COLUMNS columns. y
+// counts the batch; if y is smaller than the batch, blocks step through the batch by gridDim.y.
 
 #ifndef TYPE
-#define TYPE bfloat16 // of the planes, or float16
+#define TYPE bfloat16 // type of the planes: bfloat16 or float16
 #endif
 #ifndef PLANES
-#define PLANES 3 // 2 of float16
+#define PLANES 3 // 3 of bfloat16, or 2 of float16
 #endif
 #ifndef TURNED
 #define TURNED 0 // 1: the operand is contiguous along m (b: n), not along k
 #endif
 #ifndef COLUMNS
-#define COLUMNS 16 // of a block, if TURNED
+#define COLUMNS 16 // columns per block, if TURNED
 #endif
 #ifndef THREADS
 #define THREADS 512
@@ -40,7 +42,7 @@ struct Split {
     const float *from;
     TYPE *to;
     long long rows, cols, batch;
-    long long from_row, from_col, from_batch; // strides in elements, of any sign
+    long long from_row, from_col, from_batch; // strides in elements; they may be negative
     long long to_row, to_batch;
     int *exponents;
     long long to_plane;
@@ -53,7 +55,7 @@ INLINE float16 nearest(float16, float x) {
     return float16{float_to_f16(x)};
 }
 
-// Calls each(x, i, j) for the elements of the block's row, or columns; several loads are under way at once.
+// Calls each(x, i, j) for each element of the block's row or columns. Several loads are in flight at once.
 template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) {
     enum { LANES = TURNED ? COLUMNS : THREADS, STEP = TURNED ? THREADS / COLUMNS : THREADS, TOGETHER = 8 };
     const long long line = TURNED ? blockIdx.x * (long long)COLUMNS + threadIdx.x % LANES : blockIdx.x;
@@ -75,7 +77,7 @@ template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
-    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // of each column; of a row the first
+    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // per column; a row uses the first entry
     follow_launch();
     const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const _
             strange |= magnitude >= 0x7F800000;
             largest = max(largest, magnitude < 0x7F800000 ? magnitude : 0);
         });
-        if (!TURNED) { // one atomic a warp
+        if (!TURNED) { // reduces the number of atomics to one per warp
             largest = __reduce_max_sync(~0u, largest);
             strange = __reduce_max_sync(~0u, strange);
         }

@@ -1,36 +1,37 @@
-// gemm_cuda_tile: out = alpha * a * b + beta * c, one output a thread, tiles of a and b in shared memory.
+// gemm_cuda_tile: out = alpha * a * b + beta * c with one output per thread and tiles of a and b in shared memory.
 //
 //                        n
-//                  +------+----+---     A block owns BM x BN outputs, a thread one of them. Along k the block steps
-//                k | b    |BKxBN        over BK: its threads fetch one tile of a and one of b, meet at a barrier,
-//                  |      |    |        multiply from shared memory, and meet again before the next fetch.
+//                  +------+----+---     A block computes BM x BN outputs, one per thread. It steps along k by BK: its
+//                k | b    |BKxBN        threads load one tile of a and one of b, synchronize, multiply from shared
+//                  |      |    |        memory, and synchronize again before the next load.
 //          k       +------+----+---
-//      +-------+   +------+----+---     threadIdx.x runs along n: a warp (32 threads of one row) reads one word of
-//    m | a     |   |      |    |        the a tile, broadcast, and 32 neighbouring words of the b tile, without a
-//      +-------+   +------+----+---     bank conflict, and stores 32 neighbouring outputs.
+//      +-------+   +------+----+---     threadIdx.x runs along n. A warp computes 32 outputs of one row: it reads one
+//    m | a     |   |      |    |        word of the a tile (a broadcast) and 32 adjacent words of the b tile (no bank
+//      +-------+   +------+----+---     conflict), and it stores 32 adjacent outputs.
 //      | BM x BK   |      |BMxBN
 //
-// Source: a 32x32 tile for the Jetson Nano (Maxwell, sm_53), row-major fp32. As printed it is wrong for a k that is
-// no multiple of 32: the guards skip the fetch but not the product, so that the tail is multiplied with what the step
-// before left in shared memory. Here the product stops at k. New are the strides, the batch, alpha and beta; a tile
-// is fetched along whichever of its axes is contiguous, and its rows are one word longer than the tile so that
-// writing it by columns (column-major operands) is as free of bank conflicts as by rows.
+// Source: a 32x32 tile kernel for the Jetson Nano (Maxwell, sm_53), row-major fp32. The published kernel is wrong if k
+// is not a multiple of 32: its guards skip the loads but not the products, so the last step multiplies with data that
+// the previous step left in shared memory. This kernel stops at k. It adds strides, batches, alpha and beta. It loads a
+// tile along the axis that is contiguous in memory. Rows in shared memory are one word longer than the tile, so storing
+// the tile by columns (column-major operands) has no bank conflicts either.
 //
-// ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1 from +0, then alpha * acc, then fma(beta, c, .), each
-// rounded on its own and no denormal flushed. The intrinsics say so: no compiler flag can contract or split them.
-// Narrow floats are widened on the way into shared memory, once for the 32 products that they take part in.
+// ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then alpha * acc; then fma(beta, c, .).
+// Each step is rounded separately, and denormals are not flushed. The code uses intrinsics, so compiler flags cannot
+// contract or split these operations. Narrow floats are converted when they are stored to shared memory, once for the
+// 32 products that use them.
 //
-// Grid: x over the tiles of one product (x may count 2^31 - 1 blocks, y and z only 65535); y over the batch.
-// Block: BM * BN threads. Any strides. k is never cut.
+// Grid: x counts the tiles of one product (x may have 2^31 - 1 blocks, y and z only 65535); y counts the batch. Block:
+// BM * BN threads. Any strides. k is never split.
 
 #ifndef BM
-#define BM 32 // rows of C a block
+#define BM 32 // rows of out per block
 #endif
 #ifndef BN
-#define BN 32 // columns of C a block; BM * BN threads
+#define BN 32 // columns of out per block; the block has BM * BN threads
 #endif
 #ifndef BK
-#define BK 32 // steps along k between two barriers
+#define BK 32 // elements of k between two barriers
 #endif
 
 #include "gemm.cuh"
@@ -39,18 +40,19 @@ INLINE long long magnitude(long long stride) {
     return stride < 0 ? -stride : stride;
 }
 
-// How much of a tile of `size` exists when `left` rows or columns do.
+// The number of rows or columns of a tile that exist, if `left` of them remain in the matrix.
 INLINE int clip(long long left, int size) {
     return left < size ? (int)left : size;
 }
 
-// Copies the tile at `from`, of which `rows` x `cols` exist, consecutive threads along the shorter stride. Past the
-// edge the last row or column comes again: memory that may be read, and it feeds no output that is stored.
+// Copies the tile at `from` to shared memory. Of the tile, `rows` x `cols` elements exist. Consecutive threads read
+// along the shorter stride. Beyond the edge the copy repeats the last row or column: that memory is readable, and the
+// values affect no output that is stored.
 template <int ROWS, int COLS, class T>
 INLINE void fetch(SUM (&tile)[ROWS][COLS + 1], const T *from, int rows, int cols, long long row, long long col) {
     const bool by_rows = magnitude(col) <= magnitude(row);
 #pragma unroll
-    for (int first = 0; first < ROWS * COLS; first += BM * BN) { // one word a thread when all tiles are equal
+    for (int first = 0; first < ROWS * COLS; first += BM * BN) { // one word per thread if all tiles have the same size
         const int i = first + threadIdx.x;
         const int r = by_rows ? i / COLS : i % ROWS;
         const int c = by_rows ? i % COLS : i / ROWS;
@@ -76,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(BM *BN) gemm_cuda_tile(ARGUMENT Gem
         a += BK * g.a_col;
         b += BK * g.b_row;
         __syncthreads();
-#pragma unroll(sizeof(SUM) == 4 ? 8 : 2) // more would spill on sm_53: 1024 threads have 32 registers each
+// Unrolling more would spill on sm_53, where 1024 threads have 32 registers each.
+#pragma unroll(sizeof(SUM) == 4 ? 8 : 2)
         for (int p = 0; p < steps; ++p) acc[0] = multiply_add(a_tile[y][p], b_tile[p][x], acc[0]);
         __syncthreads();
     }

@@ -1,19 +1,21 @@
-// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, sums in float32; see hopper.cuh for who does what.
+// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, with sums in float32. See hopper.cuh for the roles of
+// the warpgroups.
 //
-//                           BN                 A warpgroup multiplies 64 rows of a's tile by all of b's, BK / 16 wgmma a
-//                     +-----------+            stage, one after the other. It leaves the stage before when the products
-//                  BK | b         |            of this one are under way, so that the tensor cores never wait.
+//                           BN                 A warpgroup multiplies 64 rows of a's tile by the whole tile of b, with
+//                     +-----------+            BK / 16 wgmma per stage. It releases the previous stage only when the
+//                  BK | b         |            wgmma of this stage are in flight, so the tensor cores never wait.
 //            BK       +-----------+
 //         +-------+   +-----------+
-//      BM | a     |   | 64 rows   |  warpgroup 0     Either operand may be contiguous along k or along m (n): wgmma reads
-//         |       |   | 64 rows   |  warpgroup 1     16-bit types both ways, TMA brings boxes that suit (struct Operand).
-//         +-------+   +-----------+
+//      BM | a     |   | 64 rows   |  warpgroup 0     Each operand may be contiguous along k or along m (n): wgmma reads
+//         |       |   | 64 rows   |  warpgroup 1     16-bit types in both layouts, and TMA loads boxes that fit them
+//         +-------+   +-----------+                  (struct Operand).
 //
-// Grid: x over clusters of MULTICAST * parts blocks, persistent. Strides of a and b are their maps'; c, bias and out may
-// lie in any strides. The sums' order is that of the tensor cores: fixed for a form of the launch, not ORDERED.
+// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
+// bias and out may have any strides. The tensor cores determine the order of the sums: the order is fixed for given
+// launch parameters, but it is not ORDERED.
 
 #ifndef A_TYPE
-#define A_TYPE bfloat16 // or float16, as B_TYPE
+#define A_TYPE bfloat16 // or float16; B_TYPE must be the same
 #endif
 #ifndef B_TYPE
 #define B_TYPE bfloat16
@@ -28,13 +30,13 @@
 #define B_TURNED 0 // 1: b is contiguous along k
 #endif
 #ifndef BM
-#define BM 128 // rows of out a block, 64 for each warpgroup
+#define BM 128 // rows of out per block, 64 for each warpgroup
 #endif
 #ifndef BN
-#define BN 256 // columns of out a block
+#define BN 256 // columns of out per block
 #endif
 #ifndef BK
-#define BK 64 // of k a stage
+#define BK 64 // elements of k per stage
 #endif
 #ifndef STAGES
 #define STAGES 4
@@ -43,16 +45,16 @@
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef B_WIDTH
-#define B_WIDTH 128 // bytes of b's swizzle
+#define B_WIDTH 128 // width of b's swizzle in bytes
 #endif
 #ifndef OUT_BOXES
-#define OUT_BOXES 2 // boxes of out that a warp has on their way by TMA; 0: lanes store
+#define OUT_BOXES 2 // boxes of out that a warp may have in flight by TMA; 0: the lanes store
 #endif
 #ifndef RESIDENT
-#define RESIDENT 1 // blocks of a multiprocessor that registers must suffice for
+#define RESIDENT 1 // blocks per multiprocessor; limits the registers per thread
 #endif
 #ifndef THREADS
-#define THREADS 384 // BM / 64 warpgroups, and the one that loads
+#define THREADS 384 // BM / 64 warpgroups that multiply, and one that loads
 #endif
 
 #include "hopper.cuh"
@@ -73,7 +75,8 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
 }
 
 INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
-    const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64; // of this warpgroup; uniform, says the shuffle
+    // The first row of this warpgroup. The shuffle tells the compiler that it is uniform in a warp.
+    const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64;
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
         const Tile tile = walk.tile();
         float sums[BN / 2] = {};
@@ -116,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
 #if OUT_BOXES
         consume(g, ring, &out_map);
-        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // what TMA stores must be there
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
 #else
         consume(g, ring, nullptr);
 #endif

@@ -1,16 +1,18 @@
-// What the kernels for Hopper (sm_90a) share whose operands come by TMA. Those of tensor cores multiply by wgmma, as
-// below; gemm_cuda_ffma_tma has warpgroups of its own kind beside the one that loads.
+// The code shared by the Hopper kernels (sm_90a) that load their operands by TMA. The tensor-core kernels multiply with
+// wgmma, as described below. gemm_cuda_ffma_tma uses the same loading warpgroup, but its other warpgroups multiply with
+// fma.
 //
-//     GROUPS warpgroups    each multiplies its 64 rows of a's tile by all of b's, and holds the sums in registers
-//     ring of stages       in shared memory, each with a tile of a and one of b and two barriers, full and empty
-//     one warpgroup more   of which one lane loads: waits until a stage is empty, expects its bytes, starts its boxes.
-//                          A warpgroup, for only these can hand their registers to others
+//     GROUPS warpgroups    each multiplies its 64 rows of a's tile by the whole tile of b; accumulators in registers
+//     ring of stages       in shared memory; a stage has a tile of a, a tile of b and two barriers, full and empty
+//     1 loading warpgroup  one lane waits until a stage is empty, sets the expected byte count, and starts TMA loads.
+//                          It is a whole warpgroup because only warpgroups can give registers to other warpgroups
 //
-// The grid is persistent: blocks walk tiles and the batch, and the next tile's loads run during a tile's epilogue.
-// SHARING blocks of a cluster have tiles below each other and share those of b: each loads its boxes of them into the
-// shared memory of all, so that a stage is empty when the consumers of all have left it. With parts of k, the parts of
-// a tile are a cluster (SHARING * parts blocks, which lie side by side in the grid), and exchange their sums through
-// shared memory.
+// The grid is persistent: each block computes several tiles, over the whole batch. The loads of the next tile run
+// during the epilogue of the current tile. SHARING blocks of a cluster compute tiles that are adjacent along m and
+// share the tile of b. Each of them loads its part of b's boxes and multicasts it into the shared memory of all of
+// them. A stage is therefore empty when the consumers of all these blocks have left it. With split-K, the parts of a
+// tile also belong to the cluster: it has SHARING * parts blocks, with consecutive block numbers. The parts exchange
+// their partial sums through shared memory.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -18,23 +20,24 @@
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
-// The tile of an operand: ROWS of m or n by DEEP of k, in slabs whose rows are WIDTH bytes (of the swizzle, 32 to 128).
+// An operand's tile: ROWS of m or n by DEEP of k. Shared memory stores the tile as slabs with rows of WIDTH bytes.
+// WIDTH is the width of the swizzle, 32 to 128 bytes.
 //
-//     ALONG_K (k contiguous):   a slab is WIDTH bytes of k x ROWS; a box of its map is BOX rows of a slab
-//     else (m or n is, 16-bit): a slab is WIDTH bytes of m or n x DEEP; a box is a slab
+//     ALONG_K (k is contiguous)           a slab is WIDTH bytes of k by ROWS; a TMA box is BOX rows of a slab
+//     else (m or n is; 16-bit types)      a slab is WIDTH bytes of m or n by DEEP; a TMA box is a whole slab
 template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = ROWS> struct Operand {
     enum {
-        ACROSS = WIDTH / sizeof(T), // elements of a slab's row
+        ACROSS = WIDTH / sizeof(T), // elements in a row of a slab
         SLAB = WIDTH * (ALONG_K ? ROWS : DEEP),
         BYTES = ROWS * DEEP * (int)sizeof(T),
-        STEP = 32 / sizeof(T), // of k, that a wgmma multiplies
+        STEP = 32 / sizeof(T), // elements of k in one wgmma
         BOXES = ALONG_K ? DEEP / ACROSS * (ROWS / BOX) : ROWS / ACROSS,
         TRANSPOSED = !ALONG_K
     };
     static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
     static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
 
-    // Starts box `i` of the tile at (row, k) of matrix z.
+    // Starts the load of box `i` of the tile at (row, k) of matrix z.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
                                                 int k, int z, unsigned short blocks) {
         const int down = ALONG_K ? i % (ROWS / BOX) * BOX : 0, slab = ALONG_K ? i / (ROWS / BOX) : i;
@@ -46,7 +49,8 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
             tma_load_3d(to, map, full, x, y, z);
     }
 
-    // What a wgmma reads from `row` on and, counted in STEPs, from `step` of k on: the tile's descriptor, moved.
+    // The wgmma descriptor of the data that starts at row `row` and at element step * STEP of k: the tile's descriptor
+    // plus an offset.
     static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
         const int k = step * STEP;
         const int offset =
@@ -55,22 +59,24 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     }
 };
 
-// The stages, walked in circles by producer and consumers, each with its own copy of this.
+// The ring of stages. The producer and the consumers each have their own copy of this object and step through the
+// stages in the same order.
 //
-// Why a stage may be used again: its readers arrive at `empty` after their last read of it (of wgmma: after the wait for its
-// group), in each block whose loader writes here, and the loader waits for all of them. What is then written was last
-// written by TMA, too, so that no proxy fence is due. They read what has come, for `full` counts its bytes.
+// Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
+// waited for the wgmma group). It arrives in every block whose loader writes to this stage. The loader waits for all
+// these arrivals before it writes. The previous writes to the stage were also TMA writes, so no proxy fence is needed.
+// Readers read only complete data, because `full` counts the bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
-    unsigned char *memory; // of the stages, then of their barriers and of the one at which parts exchange their sums
+    unsigned char *memory; // the stages, then their barriers, then the barrier of the split-K exchange
     int stage = 0;
     unsigned parity = 0;
 
-    // `base`: dynamic shared memory, of which up to 1024 bytes are lost to alignment.
+    // `base`: start of dynamic shared memory. Alignment skips up to 1023 bytes of it.
     __device__ __forceinline__ explicit Ring(unsigned char *base) {
         memory = base + (1024 - shared_address(base) % 1024) % 1024;
     }
-    __device__ __forceinline__ unsigned char *behind(int alignment) const { // of the barriers
+    __device__ __forceinline__ unsigned char *behind(int alignment) const { // the memory after the barriers
         return memory + (DEPTH * (BYTES + 16) + 16 + alignment - 1) / alignment * alignment;
     }
     __device__ __forceinline__ unsigned joined() const {
@@ -92,7 +98,8 @@ template <int DEPTH, int BYTES> struct Ring {
         }
     }
 
-    // By all threads, before any use. `leaving`: arrivals that empty a stage. The maps are fetched meanwhile.
+    // Called by all threads before any use. `leaving`: number of arrivals that empty a stage. Also prefetches the
+    // tensor maps.
     __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
         if (threadIdx.x == 32) {
             tma_prefetch(a_map);
@@ -114,14 +121,15 @@ template <int DEPTH, int BYTES> struct Ring {
         follow_launch();
     }
 
-    // By the thread that loads, after its last stage: until all arrivals have come, the other blocks' among them, which
-    // must find this block's barriers there.
+    // Called by the loading thread after its last stage. Waits for all outstanding arrivals, including those of other
+    // blocks: this block must not exit while other blocks may still arrive at its barriers.
     __device__ __forceinline__ void drain() {
         for (int i = 0; i < DEPTH; ++i, next()) barrier_wait(empty(), parity ^ 1);
     }
 
-    // By all lanes of a warp that has read the stage: one arrives, at this block's barrier or at each of the cluster's
-    // blocks first .. first + SHARING - 1. Only for reads by wgmma, the wait for which is the whole warp's.
+    // Called by all lanes of a warp that has read the stage. With SHARING = 1, one lane arrives at this block's
+    // barrier. Otherwise one lane arrives at the barrier of each block first .. first + SHARING - 1 of the cluster.
+    // Only for reads by wgmma, because waiting for a wgmma group covers the reads of the whole warp.
     template <int SHARING> __device__ __forceinline__ void leave(int first) const {
         const int lane = threadIdx.x % 32;
         if (SHARING == 1) {
@@ -132,15 +140,16 @@ template <int DEPTH, int BYTES> struct Ring {
     }
 };
 
-// The tiles of this block: in a persistent grid, every so many of all tiles of all products.
+// The tiles of this block. The grid is persistent: the block steps through the tiles of all products with a fixed
+// stride.
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     enum { SHARED_BY = SHARING };
     const Gemm &g;
-    int pair, part;                   // number of this block among those that share b, and its part of k
-    unsigned tiles, rest, step, leap; // from tile to tile: `leap` products and `step` tiles
+    int pair, part;                   // this block's number among the blocks that share b, and its part of k
+    unsigned tiles, rest, step, leap; // the stride to the next tile: `leap` products and `step` tiles
     long long z;
 
-    // Of block number `block`.
+    // The tiles of block number `block`.
     __device__ __forceinline__ explicit Walk(const Gemm &g, unsigned block = blockIdx.x) : g(g) {
         const unsigned blocks = SHARING * g.parts, index = block / blocks;
         pair = block % SHARING;
@@ -163,17 +172,19 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         tile.top += pair * HIGH;
         return tile;
     }
-    template <int DEEP> __device__ __forceinline__ Share share() const { // of k
+    template <int DEEP> __device__ __forceinline__ Share share() const { // this block's share of k
         return share_of<DEEP>(g, part);
     }
-    __device__ __forceinline__ int first() const { // of the cluster's blocks that share b with this one
+    __device__ __forceinline__ int first() const { // first block in the cluster of those that share b with this block
         return part * SHARING;
     }
 };
 
-// Registers of the loading warpgroup and of the others, of BLOCKS blocks of so many warpgroups that multiply. All of them
-// start with as many, a multiple of 8, of the 512 of the four warps that share a quarter of a multiprocessor, and can
-// only hand on what the block then has: who asks for more waits forever.
+// The register counts of the loading warpgroup and of the multiplying warpgroups, with BLOCKS blocks per multiprocessor
+// and GROUPS multiplying warpgroups per block. The register file of a multiprocessor has four quarters, and each warp
+// of a warpgroup uses a different quarter. Each quarter has 512 registers per lane. At the start all warpgroups have
+// the same register count, a multiple of 8. Afterwards registers can only move between the warpgroups of a block: a
+// warpgroup that requests more than the others have released waits forever.
 enum { LOADER_REGISTERS = 40 };
 template <int GROUPS, int BLOCKS> struct Registers {
     enum {
@@ -183,12 +194,13 @@ template <int GROUPS, int BLOCKS> struct Registers {
     };
 };
 
-// With parts of k, the sums of a tile are exchanged through the memory of the ring. A thread that has read all it needs of
-// them calls return_ring; the loading warpgroup calls await_ring before it loads the next tile.
+// With split-K, the partial sums of a tile are exchanged through the memory of the ring. A thread calls return_ring
+// after it has read all the sums that it needs. The loading warpgroup calls await_ring before it loads the next tile.
 //
-// Why that is safe: the fence orders the reads before what TMA writes afterwards, and the barrier orders it in time. Where
-// blocks share b, a loader writes into the ring of the other block, too, so that it must wait for the readers of both:
-// all threads of the cluster meet. Where they do not, it writes into its own ring only, and waits for its own block.
+// Why this is safe: the proxy fence orders the reads before the later TMA writes, and the barrier makes the loader wait
+// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. It must then wait for the
+// readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into its own
+// ring and waits only for its own block.
 template <int SHARING> INLINE void return_ring() {
     fence_async();
     if (SHARING > 1)
@@ -199,11 +211,12 @@ template <int SHARING> INLINE void return_ring() {
 template <int SHARING> INLINE void await_ring() {
     if (SHARING > 1)
         cluster_meet();
-    else if (threadIdx.x % 128 < 32) // the warp that loads
+    else if (threadIdx.x % 128 < 32) // the loading warp
         bar_sync(1, THREADS - 96);
 }
 
-// The loading warpgroup: fills stages with the tiles of a and b of this block, PER_STAGE of each one after the other.
+// The loading warpgroup: fills the stages with this block's tiles of a and b. A stage holds PER_STAGE tiles of a and
+// then PER_STAGE tiles of b.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };
@@ -232,7 +245,8 @@ INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const
             }
         }
         __syncwarp();
-        if (g.parts > 1) { // the others exchange their sums in `deliver`: the ring is theirs until then
+        // The other warpgroups exchange their partial sums in `deliver`. They use the ring's memory until return_ring.
+        if (g.parts > 1) {
             cluster_meet();
             await_ring<SHARING>();
         }

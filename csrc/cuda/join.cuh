@@ -1,11 +1,12 @@
-// The parts of a k that was cut, summed: each part's block holds COUNT sums a thread of the same tile.
+// Split-K reduction: the block of each part of k holds COUNT partial sums per thread of the same tile.
 //
-// On sm_90 and newer the parts of a tile are one cluster, which exchanges them through shared memory (exchange.cuh):
-// nothing goes through memory but the result. Before that, each block writes its sums to g.memory and counts itself at
-// the tile's g.arrivals; the one that comes last sums them all and resets the count. Both add in the order of the parts,
-// so that the bits of a result never depend on which block came first.
+// On sm_90 and newer the parts of a tile are one cluster, which exchanges the sums through shared memory
+// (exchange.cuh): only the result goes to global memory. On older GPUs each block writes its sums to g.memory and
+// increments the tile's counter in g.arrivals. The block that increments it last adds all sums and resets the counter.
+// Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks finish.
 //
-// A sum is exchanged between the threads of the same number, so that any layout will do as long as all parts have it.
+// Sums are exchanged between threads with the same number. Any mapping of sums to threads works if all parts use the
+// same mapping.
 #ifndef GEMM_CUDA_JOIN
 #define GEMM_CUDA_JOIN
 
@@ -14,22 +15,23 @@
 #include "ptx.cuh"
 
 #ifndef JOIN_BARRIER
-#define JOIN_BARRIER 1 // a number of bar.sync that the kernel does not use elsewhere
+#define JOIN_BARRIER 1 // the id of a bar.sync that the kernel uses nowhere else
 #endif
 
-enum { RUN = 16 / sizeof(SUM) }; // sums that are exchanged at once
+enum { RUN = 16 / sizeof(SUM) }; // sums in 16 bytes, the unit of the exchange
 
 union Run {
     float4 words;
     SUM at[RUN];
 };
 
-// Bytes at `shared` that suffice where up to 8 parts are a cluster: slices are whole runs. (Exactly: catalog/cuda.py, inbox.)
+// Bytes that are enough at `shared` for clusters of up to 8 parts, whose slices are whole runs. catalog/cuda.py
+// (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
-// Sums of runs `first` to `last - 1`, where from(part, run) is what a part has.
+// Adds runs `first` to `last - 1` of all parts. from(part, run) returns a run of a part.
 template <class FROM, class STORE> INLINE void add_up(int parts, int first, int last, FROM from, STORE store) {
-    constexpr int TOGETHER = 4; // enough loads on their way to cover their latency
+    constexpr int TOGETHER = 4; // number of loads in flight, enough to hide their latency
     for (int run = first; run < last; run += TOGETHER) {
         Run sums[TOGETHER] = {};
 #pragma unroll 2
@@ -48,15 +50,17 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
     }
 }
 
-// Calls store(i, sums) for the sums i to i + RUN - 1 of this thread, once in some part of the tile, for i = 0, RUN, ...
+// Calls store(i, sums) with the final sums i to i + RUN - 1 of this thread, for i = 0, RUN, ... Each i is stored by
+// exactly one part of the tile.
 //
-// MEMBERS threads of the block come here, `thread` of 0 to MEMBERS - 1, with nothing on its way to shared memory; the
-// others have left the kernel. With parts = 1 the sums never leave the registers and `i` is a constant after unrolling.
-//   tile     number of this block's tile, over the batch too
-//   shared   JOIN_BYTES(COUNT, MEMBERS), aligned to 16, that no thread needs any more
-//   turn     how many tiles this block has joined before: the barrier is made by the first
-//   ROOM     `shared` is free with parts = 1, too. Sums that meet a bias or an activation then go through it to one piece of
-//            code, not each to its own: that takes fewer registers, and compiles in a fraction of the time
+// MEMBERS threads of the block call this function, with `thread` from 0 to MEMBERS - 1. No copy to shared memory may be
+// in flight. The block's other threads must have exited, or call cluster_meet once meanwhile if parts > 1. With parts =
+// 1 the sums stay in registers, and `i` is a constant after unrolling.
+//   tile     number of this block's tile, counted over the batch too
+//   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16, that no thread uses any more
+//   turn     number of tiles that this block has joined before; the first call initializes the barrier
+//   ROOM     `shared` is also free with parts = 1. With a bias or an activation, sums then go through `shared` to a
+//            single copy of the epilogue's code. One copy per sum takes more registers and compiles much slower
 template <int COUNT, int MEMBERS, bool ROOM = false, class STORE>
 INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM (&sums)[COUNT], void *shared,
                  STORE store, int turn = 0) {
@@ -81,7 +85,7 @@ INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM 
     if (g.memory || g.parts == 1) {
         const bool alone = g.parts == 1;
         Run *const runs = (alone ? (Run *)shared : (Run *)g.memory + (tile * g.parts + part) * RUNS * MEMBERS) + thread;
-        bar_sync(JOIN_BARRIER, MEMBERS); // all have read from `shared` what they need
+        bar_sync(JOIN_BARRIER, MEMBERS); // all threads have finished reading `shared`
 #pragma unroll
         for (int i = 0; i < RUNS; ++i) runs[i * MEMBERS] = run_of(i);
         if (alone) {
@@ -90,8 +94,10 @@ INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM 
             return;
         }
         unsigned *const last = (unsigned *)shared;
-        // Each thread's sums are visible everywhere before its block is counted: each has its fence, then the barrier, then
-        // one counts. Who counts last has heard of all, tells it by the barrier, and each of its threads has a fence.
+        // Memory ordering: each thread executes a fence after its stores, then all threads meet at the barrier, then
+        // one thread increments the counter. The sums are therefore visible to all blocks before the block is counted.
+        // In the block that is counted last, one thread reads the counter, the barrier passes the result to the other
+        // threads, and each thread executes a fence before it reads the sums.
         __threadfence();
         bar_sync(JOIN_BARRIER, MEMBERS);
         if (thread == 0) *last = atomicAdd(g.arrivals + tile, 1u) + 1 == (unsigned)g.parts;

@@ -1,7 +1,9 @@
-// Element types of the CUDA kernels, narrow ones as their bits: arithmetic, and conversions from and to wider types.
+// The element types of the CUDA kernels, their arithmetic, and conversions to and from wider types. Narrow floats are
+// stored as their bits.
 //
-// Products are summed, scaled and biased in Scale<type of the result>: float for float and all narrower ones, double,
-// complex numbers, and integers modulo 2^32 or 2^64, of which the result's type is a part.
+// Kernels accumulate, scale and add the bias in Scale<type of the result>: float for float and all narrower floats,
+// double for double, complex for complex. Integers are computed modulo 2^32 or 2^64; the result keeps the low bits that
+// its type has.
 #ifndef GEMM_CUDA_NUMBER
 #define GEMM_CUDA_NUMBER
 
@@ -21,10 +23,10 @@ struct float16 {
 struct bfloat16 {
     unsigned short bits;
 };
-struct e4m3 { // no infinity, and one NaN of either sign: e4m3fn
+struct e4m3 { // the format e4m3fn: no infinity, and one NaN of each sign
     unsigned char bits;
 };
-struct e5m2 { // the upper byte of a float16
+struct e5m2 { // has the layout of the upper byte of a float16
     unsigned char bits;
 };
 struct alignas(8) complex64 {
@@ -34,7 +36,7 @@ struct alignas(16) complex128 {
     double re, im;
 };
 
-// Adjacent elements, moved by one instruction.
+// N adjacent elements that one instruction loads or stores.
 template <class T, int N> struct alignas(sizeof(T) * N) Vector {
     T at[N];
 };
@@ -64,7 +66,7 @@ template <> struct Scale<int64> {
     typedef unsigned long long type;
 };
 
-// Arithmetic in which each step is rounded once, whatever the compiler's flags.
+// Arithmetic in which each step is rounded once, whatever the compiler flags are.
 
 INLINE float multiply(float x, float y) {
     return __fmul_rn(x, y);
@@ -94,8 +96,9 @@ template <class T> INLINE T add(T x, T y) {
     return x + y;
 }
 
-// Complex: four real steps in the order of csrc/complex.h, without any test for infinities. A real alpha or beta scales
-// both parts on their own: as a complex number its zero would turn an infinity beside it into NaN.
+// Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. If alpha or
+// beta is real, it scales the real and imaginary parts separately: multiplying by its zero imaginary part would turn an
+// infinity in the other part into NaN.
 template <class T> INLINE T complex_multiply(T s, T x) {
     if (s.im == 0) return T{multiply(s.re, x.re), multiply(s.re, x.im)};
     return T{multiply_add(-s.im, x.im, multiply(s.re, x.re)), multiply_add(s.im, x.re, multiply(s.re, x.im))};
@@ -128,7 +131,7 @@ INLINE complex128 add(complex128 x, complex128 y) {
     return complex128{add(x.re, y.re), add(x.im, y.im)};
 }
 
-// beta * c + t
+// s * x + y: the epilogue computes beta * c + t.
 template <class T> INLINE T scale_add(T s, T x, T y) {
     return multiply_add(s, x, y);
 }
@@ -139,7 +142,7 @@ INLINE complex128 scale_add(complex128 s, complex128 x, complex128 y) {
     return complex_scale_add(s, x, y);
 }
 
-// Conversions: exact upwards, to nearest even downwards, where too large a number becomes infinity and a NaN stays one.
+// Conversions. Widening is exact. Narrowing rounds to nearest even; overflow gives infinity, and NaN stays NaN.
 
 INLINE float widen(float16 x) {
     return f16_to_float(x.bits);
@@ -152,8 +155,9 @@ INLINE float widen(e5m2 x) {
 }
 INLINE float widen(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7Fu, sign = (x.bits & 0x80u) << 24;
-    const float value = __fmul_rn(__uint_as_float(magnitude << 20),
-                                  0x1p120f); // moves the exponent's bias, 7, subnormals included, exactly
+    // Multiplying by 2^(127 - 7) corrects the exponent bias, 7 for e4m3 and 127 for float. It is exact, also for
+    // subnormals.
+    const float value = __fmul_rn(__uint_as_float(magnitude << 20), 0x1p120f);
     return __uint_as_float((magnitude == 0x7F ? 0x7FC00000u : __float_as_uint(value)) | sign);
 }
 template <class T> INLINE T widen(T x) {

@@ -1,8 +1,9 @@
-// Every PTX instruction the kernels use, each in a small function of its own name: a kernel holds no asm, and a test may
-// put an emulation in the place of this header. NVRTC compiles it without any CUDA header, from sm_50 (12.9) up.
+// Every PTX instruction that the kernels use, each in a small function named after it. The kernels contain no asm, so a
+// test can replace this header by an emulation. NVRTC 12.9 compiles this header without any CUDA header, for sm_50 and
+// newer.
 //
-// Addresses of shared memory are 32-bit, from shared_address(); those of barriers too. What a thread does through
-// shared memory is in "memory" clobbers: no function here may be moved over a load or store, nor be merged or dropped.
+// Addresses of shared memory and of barriers are 32-bit numbers from shared_address(). The functions that access shared
+// memory have a "memory" clobber: the compiler must not move them across a load or store, merge them or delete them.
 // wgmma is in wgmma.cuh.
 
 #ifndef GEMM_CUDA_PTX
@@ -14,13 +15,14 @@ PTX unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// x, of which the compiler knows nothing more: it is computed once and kept, not again wherever it is used.
+// Returns x but hides its value from the compiler. The compiler then computes x once and keeps it in a register,
+// instead of recomputing x at each use.
 PTX unsigned kept(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-// 16 bytes of shared memory.
+// Loads 16 bytes from shared memory.
 PTX void shared_load(float *to, unsigned from) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
@@ -38,7 +40,8 @@ PTX void shared_load(double *to, unsigned from) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
 }
 
-// sum += a * b, the sum staying in its register: ptxas lets those of expressions wander.
+// sum += a * b with the sum in a fixed register. If this were a C expression, ptxas would move the sum between
+// registers.
 PTX void accumulate(float &sum, float a, float b) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
 }
@@ -46,7 +49,8 @@ PTX void accumulate(double &sum, double a, double b) {
     asm volatile("fma.rn.f64 %0, %1, %2, %0;" : "+d"(sum) : "d"(a), "d"(b));
 }
 
-// ---- Barriers of some of a block's warps: `threads` counts all that meet, a multiple of 32; id 0 is __syncthreads.
+// ---- Barriers for some warps of a block. `threads` is the number of threads that take part, a multiple of 32. Barrier
+// 0 is that of __syncthreads.
 
 PTX void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -56,13 +60,14 @@ PTX void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- Launches on one stream (programmatic dependent launch, from sm_90 on): the blocks of this one may start while the
-// launch before it still runs, and those of the next one as soon as all of this one have come here. Waits until what earlier
-// launches wrote is in memory: by all threads, before they read or write any.
+// ---- Programmatic dependent launch (sm_90 and newer) for launches on one stream. The blocks of this launch may start
+// while the previous launch still runs. The blocks of the next launch may start as soon as all blocks of this launch
+// have called this function. The function waits until the writes of all earlier launches are visible. All threads must
+// call it before they read or write global memory.
 //
-// Why all earlier launches are over then, though each waits for the one before it only: that one did not end before its
-// own threads had waited here, and so on. What launches share, such as the memory of sums and its counts, is free by
-// then.
+// Each launch waits only for the one before it, but after the wait all earlier launches have ended: a launch cannot end
+// before its own threads have waited here. Memory that launches share (the partial sums and their counters) is
+// therefore free after the wait.
 
 PTX void follow_launch() {
 #if __CUDA_ARCH__ >= 900
@@ -71,7 +76,8 @@ PTX void follow_launch() {
 #endif
 }
 
-// ---- Aligned words of global memory that nothing writes meanwhile and nobody will soon read again.
+// ---- Streaming loads of aligned words of global memory. Nothing writes these words during the kernel, and no thread
+// reads them again soon.
 
 PTX void load_once(unsigned (&to)[4], const void *from) {
 #if __CUDA_ARCH__ >= 700
@@ -97,7 +103,7 @@ PTX void load_once(unsigned (&to)[1], const void *from) {
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
-// ---- Conversions: a 16-bit number is its bits, a pair of them has the first in the low half.
+// ---- Conversions. A 16-bit number is represented by its bits. In a pair, the first number is in the low half.
 
 PTX float f16_to_float(unsigned short bits) {
     float value;
@@ -105,7 +111,7 @@ PTX float f16_to_float(unsigned short bits) {
     return value;
 }
 
-PTX unsigned short float_to_f16(float value) { // to nearest even; overflows to infinity
+PTX unsigned short float_to_f16(float value) { // rounds to nearest even; overflow gives infinity
     unsigned short bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
@@ -131,13 +137,14 @@ PTX unsigned short float_to_bf16(float value) {
     return bits;
 }
 
-PTX unsigned float_to_tf32(float value) { // to nearest, ties away; the low 13 bits are 0
+PTX unsigned float_to_tf32(float value) { // rounds to nearest, ties away from zero; the low 13 bits of the result are 0
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
 }
 
-// ---- cp.async: a thread's own copies to shared memory. Past valid_bytes zeros are stored and nothing is read.
+// ---- cp.async: each thread's own copies to shared memory. The copy reads valid_bytes bytes and fills the rest with
+// zeros, without reading memory there.
 
 template <int COPIED> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
     static_assert(COPIED == 4 || COPIED == 8 || COPIED == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -154,11 +161,11 @@ PTX void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int PENDING> PTX void copy_wait() { // until at most PENDING of this thread's groups are on their way
+template <int PENDING> PTX void copy_wait() { // waits until at most PENDING of this thread's copy groups are unfinished
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- Matrices of 8 x 8 16-bit elements. Lane 8i + r gives the address of row r of matrix i.
+// ---- 8 x 8 matrices of 16-bit elements. Lane 8i + r passes the address of row r of matrix i.
 
 PTX void ldmatrix_x1(unsigned (&to)[1], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(row) : "memory");
@@ -196,7 +203,8 @@ PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
                  : "memory");
 }
 
-// ---- mma.sync: d += a * b by one warp; the fragments as the PTX ISA draws them. No rounding is promised inside.
+// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout. The ISA does not specify the rounding
+// inside the instruction.
 
 #define PTX_MMA(shape, types)                                                                                          \
     asm volatile("mma.sync.aligned." shape ".row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
@@ -216,7 +224,7 @@ PTX void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
     PTX_MMA("m16n8k8", "tf32.tf32");
 }
 
-PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: a chain of fma along k
+PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: an ordered chain of fma along k
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                  : "+d"(d[0]), "+d"(d[1])
                  : "d"(a), "d"(b));

@@ -1,16 +1,19 @@
-// The PTX of Hopper (sm_90, and setmaxnreg of sm_90a): barriers in shared memory, TMA, clusters. See ptx.cuh.
+// PTX instructions of Hopper: barriers in shared memory, TMA and clusters (sm_90), and setmaxnreg (sm_90a). See
+// ptx.cuh.
 
 #ifndef GEMM_CUDA_PTX_SM90
 #define GEMM_CUDA_PTX_SM90
 
-// ---- mbarrier: 8 bytes in shared memory. A phase ends when its arrivals and its expected bytes have all come; its
-// parity is 0 in the first phase, 1 in the second, and so on. barrier_wait(bar, p) waits for the end of a phase p.
+// ---- mbarrier: an 8-byte barrier in shared memory. A phase ends when all its arrivals have happened and all its
+// expected bytes have been written. The parity is 0 in the first phase, 1 in the second, and so on. barrier_wait(bar,
+// p) waits for the end of a phase of parity p.
 
 PTX void barrier_init(unsigned bar, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
 
-PTX void barrier_init_fence() { // by the thread that initialised, before the block's or cluster's barrier
+// Called by the thread that initialized the barriers, before the block or cluster synchronizes.
+PTX void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
@@ -18,12 +21,13 @@ PTX void barrier_arrive(unsigned bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-PTX void barrier_expect(unsigned bar, unsigned bytes) { // arrives, too
+PTX void barrier_expect(unsigned bar, unsigned bytes) { // also counts as an arrival
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// At the same barrier of another block of the cluster. Says only that this thread has come so far, as is enough for reads
-// that have ended: a release for the cluster would be a fence of all memory, some thousand cycles a stage.
+// Arrives at the same barrier in another block of the cluster. The arrival has no release semantics: it orders no
+// stores. This is enough for readers whose reads have completed. A release at cluster scope would be a fence for all
+// memory and cost some thousand cycles per stage.
 PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
     asm volatile("{\n\t.reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
@@ -32,7 +36,7 @@ PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
                  : "memory");
 }
 
-PTX bool barrier_try(unsigned bar, unsigned parity) { // may sleep a while
+PTX bool barrier_try(unsigned bar, unsigned parity) { // may suspend the thread for a while
     unsigned done;
     asm volatile("{\n\t.reg .pred p;\n\t"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
@@ -43,7 +47,7 @@ PTX bool barrier_try(unsigned bar, unsigned parity) { // may sleep a while
     return done;
 }
 
-PTX bool barrier_passed(unsigned bar, unsigned parity) { // at once
+PTX bool barrier_passed(unsigned bar, unsigned parity) { // returns immediately
     unsigned done;
     asm volatile("{\n\t.reg .pred p;\n\t"
                  "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
@@ -58,7 +62,8 @@ PTX void barrier_wait(unsigned bar, unsigned parity) {
     while (!barrier_try(bar, parity)) {}
 }
 
-// The same after remote arrivals whose earlier loads and stores this thread must come after.
+// The same wait with acquire semantics at cluster scope: this thread's later accesses come after the loads and stores
+// that precede the remote arrivals.
 PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     unsigned done;
     do {
@@ -71,9 +76,9 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     } while (!done);
 }
 
-// ---- TMA: boxes of a tensor in global memory, by one thread; x counts along the contiguous axis. A load's bytes are
-// counted at `bar` (zeros beyond the tensor count too); a multicast load writes to the same address, and counts at the
-// same barrier, in each block of the cluster whose bit is set in `mask`.
+// ---- TMA: one thread loads or stores a box of a tensor in global memory. x counts along the contiguous axis. A load
+// adds its bytes to the count of `bar`, including the zeros it writes for elements outside the tensor. A multicast load
+// writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in `mask`.
 
 struct alignas(64) TensorMap { // a __grid_constant__ parameter; cuTensorMapEncodeTiled fills it
     unsigned char opaque[128];
@@ -128,20 +133,23 @@ PTX void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-template <int PENDING> PTX void bulk_wait() { // until at most PENDING of this thread's groups are not yet written
+// Waits until at most PENDING of this thread's store groups are not yet written.
+template <int PENDING> PTX void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-template <int PENDING> PTX void bulk_wait_read() { // ... have not yet read shared memory, which may then be reused
+// Waits until at most PENDING groups have not yet read shared memory. The memory of the others may then be reused.
+template <int PENDING> PTX void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// By each thread that wrote shared memory with ordinary stores, before the barrier after which TMA or wgmma reads it.
+// Each thread that wrote shared memory with ordinary stores calls this before the barrier after which TMA or wgmma
+// reads that memory.
 PTX void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-PTX bool elect_one() { // true in one lane of the (converged) warp
+PTX bool elect_one() { // true in one lane of the warp, which must be converged
     unsigned chosen;
     asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"
                  : "=r"(chosen)::"memory");
@@ -162,14 +170,14 @@ PTX unsigned cluster_size() {
     return size;
 }
 
-// All threads of the cluster have come. Nothing that they wrote need be seen, but loads whose values they used are over: to
-// release what was written (arrive.release) is a wait for every store on its way, in every thread.
+// Waits for all threads of the cluster. Their stores need not be visible afterwards, but loads whose values they have
+// used are complete. An arrive with release semantics would make every thread wait for all of its outstanding stores.
 PTX void cluster_meet() {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Stores 16 bytes where `to` lies in the block `rank` of the cluster; they are counted at its barrier where `bar` lies.
+// Stores 16 bytes at the address `to` in block `rank` of the cluster. The barrier `bar` of that block counts the bytes.
 PTX void remote_store(unsigned to, const float4 &words, unsigned bar, unsigned rank) {
     asm volatile("{\n\t.reg .b32 there, counted;\n\tmapa.shared::cluster.u32 there, %0, %6;\n\t"
                  "mapa.shared::cluster.u32 counted, %5, %6;\n\t"
@@ -179,7 +187,7 @@ PTX void remote_store(unsigned to, const float4 &words, unsigned bar, unsigned r
                  : "memory");
 }
 
-// ---- More by one warp: stmatrix, the inverse of ldmatrix, and longer f64 products (d += a * b).
+// ---- stmatrix, the inverse of ldmatrix, and longer f64 products (d += a * b), each by one warp.
 
 PTX void stmatrix_x4(unsigned row, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
@@ -216,7 +224,8 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { /
                    "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// ---- Registers of a warpgroup, all four warps of which ask: sm_90a, N a multiple of 8 in 24..256.
+// ---- Changes the register count of a warpgroup. All four warps must call it. sm_90a; N is a multiple of 8 from 24 to
+// 256.
 
 template <int N> PTX void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -1,27 +1,30 @@
-// wgmma (sm_90a): d = a * b + (scale_d ? d : 0) by a warpgroup (4 consecutive warps, the first a multiple of 4), m = 64,
-// n = 8 or a multiple of 16 up to 256 (twice the number of accumulators), k = 32 bytes. b lies in shared memory, a there
-// or in registers. wgmma_<type of a> or, where a and b are of 8 bits, wgmma_<type of a>_<type of b>.
+// wgmma (sm_90a): d = a * b + (scale_d ? d : 0) by a warpgroup. A warpgroup is 4 consecutive warps, starting at a warp
+// number that is a multiple of 4. m = 64 and k = 32 bytes. n = 8, or a multiple of 16 up to 256; n is twice the number
+// of accumulators. b is in shared memory; a is in shared memory or in registers. The functions are called wgmma_<type
+// of a>, or wgmma_<type of a>_<type of b> if a and b are 8-bit types.
 //
 //     wgmma_hold(d); wgmma_fence(); wgmma_bf16(d, a, b, 1); ... wgmma_commit(); wgmma_wait<0>(); wgmma_hold(d);
 //
-// Asynchronous: neither d nor registers of a may be touched, nor the tiles overwritten, before the wait. wgmma_hold says
-// so to the compiler, which otherwise moves or copies accumulators across and then has to serialise the products.
+// wgmma is asynchronous. Before wgmma_wait, the program must not access d or the registers of a, or overwrite the
+// tiles. wgmma_hold tells this to the compiler. Without wgmma_hold the compiler moves or copies accumulators across the
+// wgmma and then has to serialize the products.
 //
-// Lane l of warp w holds in d[4j + 2h + i] the element of row 16w + l/4 + 8h, column 8j + 2(l%4) + i; a in registers has
-// the fragments of mma.sync (16 rows a warp).
+// In lane l of warp w, d[4j + 2h + i] is the element of row 16w + l/4 + 8h and column 8j + 2(l%4) + i. If a is in
+// registers, it has the fragment layout of mma.sync (16 rows per warp).
 
 #ifndef GEMM_CUDA_WGMMA
 #define GEMM_CUDA_WGMMA
 
-// A matrix in shared memory, from address `shared` on. `swizzle` permutes chunks of 16 bytes by the bits of their
-// address, over 128 bytes (1), 64 (2), 32 (3) or not at all (0); TMA writes tiles so. `leading_bytes`, `stride_bytes`:
+// The descriptor of a matrix in shared memory at address `shared`. `swizzle` selects how chunks of 16 bytes are
+// permuted, by the bits of their address: over 128 bytes (1), 64 (2), 32 (3) or not at all (0). TMA writes tiles with
+// the same swizzles. The meaning of `leading_bytes` and `stride_bytes` is:
 //                  k contiguous                                  m or n contiguous (transposed = 1, 16-bit types only)
-// swizzled         atom: 8 rows, a swizzle's width of k each;    atom: 8 of k, a swizzle's width of m or n each;
-//                  stride: to the next 8 rows, leading: unread   leading: to the next along m or n, stride: along k
-// not swizzled     core: 8 rows, 16 bytes of k each;             core: 8 of k, 16 bytes of m or n each;
+// swizzled         atom: 8 rows of one swizzle width of k;       atom: 8 k of one swizzle width of m or n;
+//                  stride: to the next 8 rows, leading: unused   leading: to the next along m or n, stride: along k
+// not swizzled     core: 8 rows of 16 bytes of k;                core: 8 k of 16 bytes of m or n;
 //                  stride: to the next 8 rows, leading: along k  stride: to the next along m or n, leading: along k
-// Rows of an atom or core lie back to back; an atom is aligned to its size (1024 bytes for 128). The swizzle goes by
-// address: in an atom the next 32 bytes of k begin at shared + 32.
+// The rows of an atom or core matrix are consecutive in memory. An atom is aligned to its size (1024 bytes for the
+// 128-byte swizzle). The swizzle depends only on the address: in an atom, the next 32 bytes of k start at shared + 32.
 PTX unsigned long long descriptor(unsigned shared, unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle) {
     return (unsigned long long)((shared & 0x3ffff) >> 4) | (unsigned long long)(leading_bytes >> 4) << 16 |
            (unsigned long long)(stride_bytes >> 4) << 32 | (unsigned long long)swizzle << 62;
@@ -49,12 +52,13 @@ template <int COUNT> PTX void wgmma_hold(int (&d)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // a's registers, after the wait
+template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // holds the registers of a, after the wait
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
-// Accumulators as operands of asm (D4, D8 ...), and as text (T4 ...): eight more for each next 16 of n.
+// The accumulators as asm operands (D4, D8, ...) and as text (T4, T8, ...). Each next 16 columns of n add eight
+// accumulators.
 #define WGMMA_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define WGMMA_EIGHT(c, i) WGMMA_FOUR(c, i), WGMMA_FOUR(c, i + 4)
 #define WGMMA_D4(c) WGMMA_FOUR(c, 0)
@@ -94,7 +98,7 @@ template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // a's register
 #define WGMMA_FLOAT(x) "+f"(x)
 #define WGMMA_INT(x) "+r"(x)
 
-// The operands after the count accumulators are numbered i0, i1 ...: a, b, scale_d, then the transpositions.
+// The operands after the `count` accumulators have the numbers i0, i1, ...: a, b, scale_d, then the transpose flags.
 #define WGMMA_TEXT(instruction, n, count, a, b, scale_d, rest)                                                   \
     "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #scale_d ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #n instruction \
     " {" WGMMA_T##count "}, " a ", %" #b ", p" rest ";\n\t}"

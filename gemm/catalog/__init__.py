@@ -1,9 +1,10 @@
-"""The ONLY hand-edited lists of the package: its backends and its kernels, a module a backend.
+"""The lists of backends and kernels, one module per backend: the only hand-written lists of the package.
 
-A kernel is one source file and one row here. build.py compiles the rows of the machine's architecture,
-dispatch chooses among the legal ones, the tests run the conformance suite over each, and the kernel
-table of the docs is generated from them. This package imports nothing of the one around it, and its own modules by
-relative names, so that build.py and others can import it alone, from the folder gemm, without any dependency.
+A kernel is one source file and one row in these lists. build.py compiles the rows of the machine's architecture,
+dispatch chooses among the legal rows, the tests run the conformance suite over each row, and the kernel table of the
+documentation is generated from the rows. This package imports nothing from the package around it, and its modules
+import each other by relative names. build.py and other scripts can therefore import it alone, from the folder gemm,
+without any dependency.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ BACKENDS: dict[str, str] = {
     "cuda": "gemm.backends.cuda.backend:CudaBackend",
     "numpy": "gemm.backends.numpy:NumpyBackend",
 }
-"""name → module:class. Ties in predicted time go to the first."""
+"""Name -> module:class. If two backends have the same predicted time, dispatch chooses the first of this list."""
 HOST_BACKENDS = ("cpu", "numpy")
-"""Backends that compute in host memory, load no driver, and cost nothing to look for."""
+"""Backends that compute in host memory. They load no driver, so looking for them costs nothing."""
 
 
 class Signs(NamedTuple):
-    """By what arrays are known that a backend may hold in its memory; no library is loaded for it.
+    """How to recognise arrays that a backend may hold in its memory, without loading any library.
 
     Attributes:
-        dlpack: DLDeviceTypes that `__dlpack_device__` tells.
-        attributes: arrays that tell none have one of these.
+        dlpack: the DLDeviceTypes that `__dlpack_device__` returns for such arrays.
+        attributes: attributes of such arrays; at least one is present if an array has no `__dlpack_device__`.
     """
 
     dlpack: tuple[int, ...]
@@ -45,12 +46,12 @@ class Signs(NamedTuple):
 
 
 HOLDING: dict[str, Signs] = {
-    "opencl": Signs((4,), ("base_data", "int_ptr")),  # kDLOpenCL; pyopencl's arrays, and whatever it has on a device
+    "opencl": Signs((4,), ("base_data", "int_ptr")),  # kDLOpenCL; pyopencl's arrays and memory objects
     "cuda": Signs((2, 13), ("__cuda_array_interface__",)),  # kDLCUDA, kDLCUDAManaged
 }
-"""Backends with memory of their own, whose Backend.view is asked of arrays with such signs, and of no others."""
+"""Backends with their own memory. Backend.view is called only for arrays with these properties."""
 SPREADING = ("cuda",)
-"""Backends that compute one product on several of their devices, as backend="cuda:all" asks."""
+"""Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
 KERNELS: tuple[Kernel, ...] = (
     *CPU,
@@ -61,13 +62,15 @@ KERNELS: tuple[Kernel, ...] = (
 )  # fmt: skip
 
 INPUTS: frozenset[tuple[str, ...]] = frozenset(row.inputs for row in KERNELS if row.inputs)
-"""Pairs of operand types that some kernel takes though the result's is wider."""
+"""The pairs of operand types that some kernel takes with a wider result type."""
 BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
 
 
 @cache
 def simplest(backend: str, dtype: str, inputs: tuple[str, ...] = ()) -> Kernel | None:
-    """A backend's simplest kernel of these types, the last one: it takes any sizes and strides. None: it has none."""
+    """A backend's simplest kernel for these types. It is the last row of the types and takes any sizes and strides.
+    None: no row.
+    """
     rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, inputs)]
     return rows[-1] if rows else None
 

@@ -1,4 +1,6 @@
-"""The CPU's micro-kernels: MR x NR registers of C; MC, KC, NC are the cache blocks of the driver around them."""
+"""The CPU's micro-kernels: MR x NR accumulators in registers. MC, KC and NC are the cache blocks of the driver around
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from .kernel import typed_row as _row
 
 def _cpu(name: str, about: str, gflops: float, *needs: str, precision: str = "highest",
          mc: int = 144, kc: int = 256) -> Kernel:  # fmt: skip
-    """A CPU row of float16, bfloat16, complex or integer numbers, in a file of its name; it ends in MR x NR."""
+    """A CPU row for float16, bfloat16, complex or integer types. `name` is also the file's name and ends in MR x NR."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = TYPES[op.removesuffix("gemm")]
     mr, nr = map(int, name.rpartition("_")[2].split("x"))
-    rows = mc // 2 if dtype == "complex128" else mc  # they stay in the second cache
+    rows = mc // 2 if dtype == "complex128" else mc  # these rows stay in the L2 cache
     params = {"MR": mr, "NR": nr, "MC": rows // mr * mr, "KC": kc, "NC": 4096 // nr * nr}
     ordered = "float" in dtype and precision == "highest"
     return Kernel(name, "cpu", target, dtype, f"csrc/{target}/{name}.c", needs, params, ordered=ordered,
@@ -46,7 +48,7 @@ CPU: tuple[Kernel, ...] = (
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
     _row("dgemm_scalar_4x4", "cpu", "csrc/scalar/gemm_scalar_4x4.c", "plain C, any CPU",
          gflops=3, MR=4, NR=4, MC=64, KC=256, NC=1024),
-    # Narrow floats (sums of float), complex numbers, integers that wrap, and their wider sums.
+    # Narrow floats (with sums in float), complex numbers, integers modulo a power of two, and integers with wider sums.
     _cpu("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high",
          mc=256, kc=1024),
     _cpu("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", mc=256, kc=2048),
@@ -76,7 +78,7 @@ CPU: tuple[Kernel, ...] = (
     _cpu("i8gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
     _cpu("i16gemm_avx2_6x16", "vpmaddwd", 100, "avx2"),
     _cpu("i32gemm_avx2_6x16", "vpmulld", 55, "avx2"),
-    _cpu("i64gemm_avx2_4x4", "vpmuludq and vpmulld, summed apart", 12, "avx2"),
+    _cpu("i64gemm_avx2_4x4", "vpmuludq and vpmulld, summed separately", 12, "avx2"),
     _cpu("s8s32gemm_avx2_vnni_5x16", "vpdpbusd, a offset by 128", 180, "avx2", "avxvnni"),
     _cpu("s8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
     _cpu("u8s32gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),

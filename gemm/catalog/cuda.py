@@ -1,62 +1,68 @@
-"""CUDA's kernels, compiled by NVRTC at run time; one tuple a family.
+"""The CUDA kernels, which NVRTC compiles at run time; one tuple per family.
 
-What the host (gemm/backends/cuda/launch_plan.py) reads of a row. Capital parameters are the kernel's (-D macros); of
-them the host reads
+The parameters of a row, as the host (gemm/backends/cuda/launch_plan.py) reads them. Uppercase parameters are -D macros
+of the kernel. The host reads these of them:
 
-    BM BN BK    the tile of out that a block computes, and its step along k
-    THREADS     threads of a block, which is one-dimensional; BM * BN where it is absent
-    MULTICAST   blocks that form a cluster in order to share b: they compute tiles below each other; default 1
-    STACK       products of a batch that one block computes; default 1. The grid's y is ceil(batch / STACK)
+    BM BN BK    tile of out that a block computes, and step along k
+    THREADS     threads of the one-dimensional block; default BM * BN
+    MULTICAST   number of blocks of a cluster that share b; they compute tiles that are adjacent along m; default 1
+    STACK       number of products of a batch per block; default 1. The grid's y is ceil(batch / STACK)
 
-Small ones are the host's alone, and absent ones are 0:
+Lowercase parameters are for the host only; their default is 0:
 
     shared      bytes of dynamic shared memory (often `derived`)
-    blocks      a persistent grid: at most so many blocks a multiprocessor, which walk tiles and batch by themselves
-                (grid y is 1). 0: a block a tile and a product
-    shares      1: the tiles that would be a last round of fewer blocks than run at once are shared by all of these, by
-                k, but where bits are to be reproducible
-    ptxas       the level of ptxas's optimization; absent: its default, 3
-    waits       1: nothing is on its way while a step along k is multiplied, so that each step takes a startup
-    alone       1: by its registers a block has a multiprocessor for itself, so that launches overlap; how k is cut was
-                found best as if two had room
-    gathers     1: what lies along k is copied by elements; the row's rate was found with such an a
-    streams     1: reads an operand, or writes out, once from end to end, as fast as memory goes (roof.py)
-    parts       the most parts of k that a tile is cut into. On sm_90 and newer they are a cluster (parts * MULTICAST
-                <= 8), before that they are joined through memory; see join.cuh. 0 or 1: never
-    a_lies, b_lies    how an operand may lie: 1 contiguous along k, 2 contiguous along m (b: n), 3 either (when absent),
-                7 in any strides. One that lies otherwise is copied so first, by gemm_cuda_pack, and so is one whose
-                address or strides are not multiples of 16 bytes where it is read by TMA
-    vector      bytes of the widest access to a and b (a_vector, b_vector: to one of them): the kernel gets A_VECTOR and
-                B_VECTOR, the elements of them, or 1 where address or strides (but the unit one) are not multiples of
-                it. 0: it gets neither
-    pointers    1: the kernel gets POINTERS, 1 for products each of which lies by itself (Problem.apart)
-    ordered_form    1: the kernel gets ORDERED, 1 for reproducible=True. (Then parts are 1, whatever the row.)
-    maps        operands read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are (g, the maps of those)
-    OUT_BOXES   more than 0: and a map of out, in boxes of 16 rows and 128 bytes, of which each warp has room for so
-                many. g.mapped says whether out suits; where not, the map is that of a
-    a_box_k a_box_m b_box_k b_box_n    the boxes of those maps in elements. The extent along the contiguous axis is cut
-                to the swizzle's width, so that a kernel then loads several boxes a step
-    a_swizzle b_swizzle    bytes: 0, 32, 64 or 128
-    tf32        1: maps of float32 round to TF32 on the way
-    planes      the operands are split first, by gemm_cuda_split, into so many planes along k: 3 of bfloat16 or 2 of
-                float16. A_TYPE and B_TYPE are theirs, and g.memory and g.arrivals the exponents (int) of a's rows and
-                b's columns
-    widen       1: operands of fp8 are copied first, by gemm_cuda_pack, to float16, which A_TYPE and B_TYPE are then
+    blocks      persistent grid: the most blocks per multiprocessor; they step through tiles and batch by themselves,
+                and the grid's y is 1. 0: one block per tile and product
+    shares      1: if the last round of tiles has fewer tiles than blocks that run at once, all these blocks share these
+                tiles by k; not with reproducible=True
+    ptxas       optimization level of ptxas; default 3
+    waits       1: the kernel has no pipeline, so each step along k takes one `startup`
+    alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
+                overlap. k is nevertheless split as if a multiprocessor held two blocks, which measured best
+    gathers     1: an operand that is contiguous along k is copied by single elements; `gflops` was measured with such
+                an a
+    streams     1: reads an operand, or writes out, once from end to end at the speed of memory (gpu_model.py)
+    parts       most parts of k per tile (split-K). On sm_90 and newer the parts are a cluster (parts * MULTICAST <= 8);
+                before sm_90 they are joined through memory, see join.cuh. 0 or 1: k is never split
+    a_lies, b_lies    layouts of an operand that the kernel reads: 1 contiguous along k, 2 contiguous along m (b: n), 3
+                both (default), 7 any strides. gemm_cuda_pack first copies an operand with another layout. It also
+                copies an operand for TMA if its address or strides are not multiples of 16 bytes
+    vector      bytes of the widest load from a and b (a_vector, b_vector: from one of them). The kernel gets A_VECTOR
+                and B_VECTOR: the number of elements in these bytes, or 1 if the address or a stride (except the unit
+                stride) is not a multiple of them. 0: the kernel gets neither
+    pointers    1: the kernel gets POINTERS. It is 1 for a pointer batch (Problem.apart)
+    ordered_form    1: the kernel gets ORDERED. It is 1 for reproducible=True; k is then not split, whatever `parts` is
+    maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g and these
+                maps
+    OUT_BOXES   more than 0: the kernel also gets a map of out with boxes of 16 rows by 128 bytes. Each warp has staging
+                memory for that many boxes. g.mapped says whether out can be stored through the map; if not, the host
+                passes the map of a instead
+    a_box_k a_box_m b_box_k b_box_n    boxes of these maps in elements. The host limits the contiguous axis of a box to
+                the width of the swizzle; the kernel then loads several boxes per step
+    a_swizzle b_swizzle    swizzle in bytes: 0, 32, 64 or 128
+    tf32        1: the tensor maps of float32 operands round to TF32
+    planes      number of planes into which gemm_cuda_split first splits the operands: 3 of bfloat16 or 2 of float16.
+                A_TYPE and B_TYPE are the types of the planes. g.memory and g.arrivals point to the exponents (int) of
+                a's rows and b's columns
+    widen       1: gemm_cuda_pack first converts fp8 operands to float16; A_TYPE and B_TYPE are then float16
 
-`swap` says where out^T = b^T a^T is computed (a's m is then out's n); rows without it compute that where out is nearer
-to column-major. k = 0 and what is too large for a row is left to the last row of its types, `tile`.
+`swap` says for which products the host computes out^T = b^T a^T; a's m is then out's n. A row without `swap` computes
+the transposed product if out is closer to column-major. The last row of the types, `tile`, computes products with k = 0
+and products that are too large for a row.
 
-Maps have three axes: (the contiguous one, the other one, batch * planes + plane). An operand that is the same for all
-of a batch has a_batch (b_batch) 0 and one matrix in its map: its batch coordinate is `g.a_batch ? batch : 0`. What lies
-outside reads as 0. Elements travel as unsigned integers of their width (but see tf32), so that no bit changes.
+A tensor map has three axes: the contiguous axis, the other axis, and batch * planes + plane. An operand that is the
+same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; its batch coordinate is always 0. TMA
+reads 0 outside of the operand. Maps describe elements as unsigned integers of the same width (except with tf32), so TMA
+changes no bit.
 
-The forms that a kernel is compiled in, besides A_TYPE, B_TYPE and OUT_TYPE: A_TURNED (1: a is contiguous along m, not
-k) and B_TURNED (1: b is contiguous along k, not n) where a_lies (b_lies) is 3 or there are vectors (with a_lies 7 and
-A_VECTOR 1 strides are any), A_VECTOR and B_VECTOR, ORDERED, POINTERS, EPILOGUE (1: bias and activation).
+A kernel is compiled in several forms. Besides A_TYPE, B_TYPE and OUT_TYPE, these macros select the form: A_TURNED (1: a
+is contiguous along m, not k) and B_TURNED (1: b is contiguous along k, not n) if a_lies (b_lies) is 3 or the kernel has
+vectors (with a_lies 7 and A_VECTOR 1, strides are arbitrary); A_VECTOR and B_VECTOR; ORDERED; POINTERS; EPILOGUE (1:
+bias and activation).
 
-Grid: a group of parts * MULTICAST blocks (a cluster, from sm_90 on) computes a tile of BM * MULTICAST by BN outputs.
-Block x is number x % MULTICAST of the rows, part x / MULTICAST % parts, of tile x / (MULTICAST * parts). Batches beyond
-65535 in y, and all but one axis of a batch, are launches of their own.
+Grid: a group of parts * MULTICAST blocks (a cluster on sm_90 and newer) computes a tile of BM * MULTICAST by BN
+outputs. Block x computes row block x % MULTICAST and part x / MULTICAST % parts of tile x / (MULTICAST * parts). If the
+batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several launches.
 """
 
 from __future__ import annotations
@@ -71,31 +77,36 @@ SM_75, SM_80, SM_90A = ("sm_75",), ("sm_80",), ("sm_90a",)
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
     """A row of a source that serves several types: <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu."""
-    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True, late=True,
-                **rest)  # fmt: skip
+    return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True,
+                lazy_verify=True, **rest)  # fmt: skip
 
 
 def inbox(tile: int, members: int, parts: int) -> int:
-    """Bytes for what a block of a cluster gets of the parts of a tile (exchange.cuh), of `tile` bytes and so many
-    threads that hold it, if k is cut into `parts` at most: each adds up as many whole runs of 16 bytes a thread.
+    """Bytes that a block of a cluster receives in the exchange of partial sums (exchange.cuh).
+
+    Args:
+        tile: bytes of the tile's sums. members: threads that hold them. parts: the most parts of k.
+
+    Each part adds a slice of whole runs of 16 bytes per thread; all slices have the same number of runs.
     """
     runs = tile // (16 * members)
     return max(-(-runs // cut) * cut for cut in range(1, parts + 1)) * 16 * members
 
 
 def _ring(stage: str, boxes: int) -> dict[str, str]:
-    """What `shared` is derived from: the stages, of so many bytes each, their barriers, each warp's staging (STAGING in
-    deliver.cuh) and what alignment may cost."""
+    """The expression for `shared`: STAGES stages of `stage` bytes with their barriers, the staging memory of the warps
+    (STAGING in deliver.cuh), and the bytes that alignment may skip.
+    """
     staging, aligned = (2560, 3072, 4096)[boxes], 1008 if boxes else 0
     return {"shared": f"STAGES * ({stage} + 16) + BM // 16 * {staging} + {1040 + aligned}"}
 
 
-_FITS = ("shared <= shared_memory_optin",)  # which chips after Hopper, and cheaper ones, have less of
+_FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper ones, have less shared memory
 
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
           startup: float, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_ffma: `groups` of threads with tm x tn sums each share the steps of a stage."""
+    """A row of gemm_cuda_ffma with tm x tn sums per thread. `groups`: number of thread groups that share a stage."""
     size = 8 if op == "d" else 4
     tile, workers = bm * bn * size, bm * bn // (tm * tn)
     shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))
@@ -119,18 +130,18 @@ FFMA: tuple[Kernel, ...] = (
     _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=33200, startup=2.2),
     _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=29900, startup=1.4, scattered=1.0, swap="m > n"),
     _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=21000, startup=6.0),
-    _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles, operands held in registers on their way",
-          gflops=33000, startup=4.0, beaten=SM_80, parts=8,
+    _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles; operands pass through registers to shared memory",
+          gflops=33000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=64, BN=64, BK=16, TM=8, TN=4, THREADS=128),
-    _cuda("d", "ffma_held_32x64", "ffma_held", "register tiles, operands held in registers on their way",
-          gflops=22000, startup=4.0, beaten=SM_80, parts=8,
+    _cuda("d", "ffma_held_32x64", "ffma_held", "register tiles; operands pass through registers to shared memory",
+          gflops=22000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=32, BN=64, BK=16, TM=4, TN=4, THREADS=128),
 )  # fmt: skip
-"""float32 and float64 on the ordinary units: register tiles by cp.async, or held in registers on the way."""
+"""float32 and float64 by fused multiply-adds: register tiles, with operands by cp.async or through registers."""
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_ffma_tma, which reads an a that `lies` so (a_lies)."""
+    """A row of gemm_cuda_ffma_tma for one layout of a (`lies` is its a_lies)."""
     return _cuda(
         "s", f"ffma_tma_{form}", "ffma_tma", "register tiles fed by TMA, persistent, last tiles shared",
         needs=SM_90A, gflops=gflops, startup=5.0, BM=128, BN=128, BK=32, TM=8, TN=8, STAGES=4, THREADS=384,
@@ -142,10 +153,10 @@ def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
 
 FFMA_TMA: tuple[Kernel, ...] = (
     _ffma_tma("128x128", 2, 53000),
-    # At level 3 ptxas puts the loads of four k so late that the multiply-adds behind them wait.
+    # With level 3, ptxas schedules the loads of four k so late that the following multiply-adds wait.
     _ffma_tma("128x128_along_k", 1, 51800, ptxas=1),
 )
-"""float32 on the ordinary units: register tiles that the copy engine (TMA) feeds."""
+"""float32 by fused multiply-adds: register tiles loaded by TMA."""
 
 
 _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
@@ -153,13 +164,14 @@ _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for
 
 def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
            gflops: float, startup: float, pairs: bool = False, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_wgmma: `stages` of a ring, `resident` blocks a multiprocessor. fp8 becomes float16 first.
+    """A row of gemm_cuda_wgmma with `stages` stages and `resident` blocks per multiprocessor. fp8 is first converted to
+    float16.
 
-    pairs: names it, where another row of the same tile shares no operand.
+    pairs: adds "_pairs" to the name, because another row with the same tile has no multicast.
     """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
-    about = "wgmma fed by TMA, loading and multiplying warpgroups" + ", of operands made float16" * bool(widen)
-    # Halves leave by pairs, and twelve warps have more of them under way than eight.
+    about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(widen)
+    # 16-bit results are stored in pairs, and twelve warps have more stores in flight than eight warps.
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
@@ -192,11 +204,11 @@ WGMMA: tuple[Kernel, ...] = (
     *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000, startup=8.0) for op in _FP8),
     *(_wgmma(op, 64, 64, 6, resident=2, gflops=340000, startup=2.4) for op in _FP8),
 )
-"""float16 and bfloat16 on Hopper's tensor cores; and fp8 at their accuracy."""
+"""float16 and bfloat16 on Hopper's tensor cores; also fp8 with the accuracy of float16 products."""
 
 
 def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
-    """A row of gemm_cuda_emulated: products of 3 planes of bfloat16 (bf16x6) or 2 of float16 (fp16x3)."""
+    """A row of gemm_cuda_emulated: products of 3 planes of bfloat16 (bf16x6) or 2 planes of float16 (fp16x3)."""
     planes = 3 if form == "bf16x6" else 2
     return _cuda(
         "s", f"emulated_{form}_128x{bn}", "emulated", "planes of narrower numbers by wgmma, sums in float32",
@@ -213,22 +225,22 @@ EMULATED: tuple[Kernel, ...] = (
     _emulated("bf16x6", 192, 3, 130000),
     _emulated("bf16x6", 128, 4, 126000),
 )
-"""float32 out of products of narrower numbers on tensor cores."""
+"""float32 products computed from products of narrower types on tensor cores."""
 
 
 def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
             gflops: float, startup: float, scattered: float = 0.6) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k: TF32 for "s", else int8 or fp8."""
+    """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k. op "s": TF32; else int8 or fp8."""
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
-    # a may be contiguous along m where its boxes are 128 bytes wide, and where registers suffice for its fragments.
+    # a may be contiguous along m if its boxes are 128 bytes wide and there are enough registers for its fragments.
     turns = bm < 256 and bm % bk == 0
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
         swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
         precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=startup,
-        scattered=0.2 if op.endswith("b") else scattered,  # halves leave by pairs
+        scattered=0.2 if op.endswith("b") else scattered,  # 16-bit results are stored in pairs
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
         PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
         a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
@@ -249,15 +261,15 @@ KMAJOR: tuple[Kernel, ...] = (
     *(_kmajor(op, 128, 256, 4, multicast=2, boxes=2, gflops=rate * 1570000, startup=6.0) for op, rate in _BYTES),
     *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
     *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0, scattered=0.4) for op in ("s8s32", "u8s32")),
-    # With two blocks a multiprocessor there are too few registers for fp8's two sets of sums.
+    # With two blocks per multiprocessor there are not enough registers for the two sets of sums of fp8.
     *(_kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8),
     *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
-"""TF32, int8 and fp8 on tensor cores, which want both operands contiguous along k."""
+"""TF32, int8 and fp8 on tensor cores, which need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
-    """A row of gemm_cuda_dmma: warps of tm x 32 outputs, four a block."""
+    """A row of gemm_cuda_dmma: four warps per block with tm x 32 outputs each."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
         ordered=False, gflops=gflops, startup=startup,
@@ -274,7 +286,7 @@ DMMA: tuple[Kernel, ...] = (
 
 
 def _gemv(op: str, bn: int, bk: int) -> Kernel:
-    """A row of gemm_cuda_gemv for `bn` columns a pass: as fast as a is read, which 4300 GB/s are."""
+    """A row of gemm_cuda_gemv for `bn` columns per pass. `gflops` assumes that a is read at 4300 GB/s."""
     size, one = {"s": 4, "d": 8}.get(op, 2), bn == 1
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
@@ -291,15 +303,15 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Few columns, or rows: one pass over the matrix."""
+"""Few columns or few rows: one pass over the matrix."""
 
 
 def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
            gflops: float) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_small: `stack` products a block."""
+    """A row of gemm_cuda_small with `stack` products per block."""
     form = f"small_{bm}x{bn}" + f"x{bk}" * (bk > bm)
     return _cuda(
-        op, form, "small", "many small products, a team of threads each", startup=1.8, gflops=gflops,
+        op, form, "small", "many small products, a group of threads each", startup=1.8, gflops=gflops,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STACK=stack, THREADS=stack * bm * bn // (tm * tn), RESIDENT=resident,
         a_lies=7, b_lies=7, vector=16, pointers=1, waits=1,
     )  # fmt: skip
@@ -312,13 +324,13 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, 64, 64, 32, 8, 4, stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", 16, 16, 16, 2, 4, stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products: a warp or a block each."""
+"""Batches of small products: one warp or one block per product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, gflops: float, scattered: float) -> Kernel:
-    """A row of gemm_cuda_outer, which has `depth` of k in shared memory."""
+    """A row of gemm_cuda_outer with `depth` of k in shared memory."""
     return _cuda(
-        op, f"outer_{bm}x{bn}", "outer", "few k: a result as fast as memory takes it", gflops=gflops, startup=2.6,
+        op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", gflops=gflops, startup=2.6,
         scattered=scattered,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,
         a_lies=7, b_lies=7, streams=1, suits="k <= DEPTH",
@@ -331,15 +343,17 @@ OUTER: tuple[Kernel, ...] = (
     *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
     _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
 )
-"""Few k and a large result: as fast as it can be stored."""
+"""Small k and a large result: the time is that of storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
-"""GFLOP/s of tiles, where they are known to be fewer."""
+"""GFLOP/s of the `tile` rows of these types; the others have 6000."""
 TILE: tuple[Kernel, ...] = tuple(
     _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread",
           gflops=_TILE.get(op, 6000), startup=2, BM=32, BN=32, BK=32, a_lies=7, b_lies=7)
     for op in ("s", "d", "h", "b", "c", "z", "i8", "i16", "i32", "i64", "s8s32", "u8s32", "h32", "b32", *_FP8)
 )  # fmt: skip
-"""The readable start, for any GPU and any strides. It is the last resort of every type, and the last here."""
+"""The simple kernel, for any GPU and any strides. It is the fallback of every type and therefore the last row of each
+type.
+"""
 
 CUDA: tuple[Kernel, ...] = (*FFMA_TMA, *FFMA, *WGMMA, *EMULATED, *KMAJOR, *DMMA, *GEMV, *SMALL, *OUTER, *TILE)

@@ -1,4 +1,4 @@
-"""A row of the catalog, and what its name says."""
+"""A row of the catalog, and what its name encodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from types import CodeType
 
 BUSY = 8
-"""Groups a compute unit that keep a device busy."""
+"""Work-groups per compute unit that keep a device busy."""
 
 
 @dataclass(frozen=True)
@@ -17,40 +17,44 @@ class Kernel:
     """A row of the catalog.
 
     Attributes:
-        name: `<op>_<target>_<technique or tile>`; also the test id and the tuning key.
+        name: `<op>_<target>_<technique or tile>`; also the test id and the key in the tuning database.
         backend, target: a key of BACKENDS and the family within it; users may name either as backend=.
-        dtype: of the result, and of the operands but for `inputs`; "*" for anything NumPy does. Rows of a signed
-            integer serve the unsigned one of its width as well: modulo a power of two both have the same bits.
-        source: its file. Its stem is the entry point: `name`, or `name` with the type letter s/d generalised to
-            "gemm" where one parametrised file serves several types.
-        inputs: types of a and b where they are not `dtype`.
+        dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. Rows of a
+            signed integer also serve the unsigned integer of the same width: modulo a power of two both have the same
+            bits.
+        source: its file. The file's stem is the entry point: `name`, or `name` with the type letter replaced by "gemm"
+            if one parametrised file serves several types.
+        inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
-        params: fixed parameters (tile sizes, blocking), visible to `legal`; uppercase ones are -D options of
-            run-time compiled kernels, where the file's #ifndef defaults agree with them.
-        space: what a tuner may try for a parameter, {name: values}; the row's own value is the default.
-        derived: parameters that follow from others, {name: expression}, such as a_rows from BM; they join `params`.
+        params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
+            that are compiled at run time; the #ifndef defaults of the file agree with them.
+        space: the values that a tuner may try for a parameter, {name: values}; the row's own value is the default.
+        derived: parameters computed from others, {name: expression}, such as a_rows from BM; they join `params`.
         chosen: the parameters that `tuned` has changed.
         legal: expressions over m n k batch, params and the device's limits; all must hold.
-        swap: an expression over m n a b (the letters of Problem.layout), which says where the transposed product, of b
-            transposed and a transposed, suits it better; "" for never. See `swaps`.
+        swap: an expression over m n a b (a and b are the letters of Problem.layout). It is true for products that are
+            faster as the transposed product, b^T times a^T. "" for never. See `swaps`.
         ordered: offers reproducible=True, the ORDERED chain.
-        ordered_needs: features that it needs for that.
-        gflops: what one device (a CPU row: one core) may reach, a guess until it is measured. A CUDA row: an H200.
-        startup: microseconds that a product takes before and after its main loop, of a CUDA row on an H200.
-        scattered: nanoseconds that a multiprocessor takes to store an element of the result where its rows are not
-            aligned, of a CUDA row on an H200.
+        ordered_needs: features that the ORDERED chain needs.
+        gflops: peak rate of one device (CPU rows: of one core), a guess until it is measured. CUDA rows: of an H200.
+        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200.
+        scattered: nanoseconds that a multiprocessor takes to store an element of the result if the result's rows are
+            not aligned; for CUDA rows, on an H200.
         about: one line for tables.
-        precision: the strictest that it offers; see `gemm.gemm`.
-        auto: kinds of devices ("cpu", "gpu") on which it may be chosen though nobody named it. The others are verified
-            when they are named: a form that another one beats is not worth every user's wait for the probe.
-        fuses: adds a bias and applies an activation as it stores; for others that is a pass over the result.
-        late: it is verified when it is first to be chosen, not by the probe, as its backend has too many to wait for.
-        beaten: features of devices on which it is chosen by name only, too: other rows are always better there, or its
-            outputs do not fit into their registers.
-        suits: an expression over m n k batch and params, the products for which it may be chosen though unnamed:
-            it computes all others, but slower than its `gflops` tell. "" for all.
-        label: the name, and what was tuned of it: sgemm_adreno_image_8x4[WGM=4,WGN=16].
-        group: rows and columns of the result (of the transposed one, if swapped) that a device's work-group computes.
+        precision: the strictest precision that it offers; see `gemm.gemm`.
+        auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose the row if the user does not name it.
+            On other kinds the row runs, and is verified, only when it is named: a row that another row always beats is
+            not worth a longer probe.
+        fuses: the row adds a bias and applies an activation as it stores. Other rows need another pass over the result.
+        lazy_verify: the row is verified when dispatch first chooses it, not by the probe, because its backend has too
+            many rows to verify them all in advance.
+        excluded_features: on devices with one of these features the row runs only when it is named, because other rows
+            are always faster there, or the row's outputs do not fit into the registers.
+        suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
+            for products for which the expression is true. The row computes all others, too, but slower than `gflops`
+            says. "" for all.
+        label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
+        group: rows and columns of the result that a work-group computes (of the transposed result, if swapped).
     """
 
     name: str
@@ -74,9 +78,9 @@ class Kernel:
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
     fuses: bool = False
-    late: bool = False
-    auto: tuple[str, ...] = ("cpu", "gpu")
-    beaten: tuple[str, ...] = ()
+    lazy_verify: bool = False
+    auto_kinds: tuple[str, ...] = ("cpu", "gpu")
+    excluded_features: tuple[str, ...] = ()
     suits: str = ""
     label: str = field(init=False, repr=False, compare=False)
     group: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -93,10 +97,12 @@ class Kernel:
         object.__setattr__(self, "group", group)
 
     def __hash__(self) -> int:
-        return hash(self.name)  # of all fields it would take longer than most of what is looked up by it
+        return hash(self.name)  # hashing all fields would take longer than most lookups by this key
 
     def tuned(self, chosen: Mapping[str, int]) -> Kernel:
-        """This row of the catalog with other values for some parameters of its space. Raises ValueError for others."""
+        """This row with other values for some parameters of its space. Raises ValueError for values outside of the
+        space.
+        """
         for name, value in chosen.items():
             if value not in self.space.get(name, ()):
                 raise ValueError(f"{self.name} cannot be tuned to {name} = {value}; its space is {dict(self.space)}")
@@ -104,43 +110,43 @@ class Kernel:
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
-        """Whether it computes products of `dtype`. Operands of types `inputs` that it does not take are converted."""
+        """Whether this row computes products of `dtype`. It may have to convert operands of types `inputs` first."""
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
     @property
     def apart(self) -> bool:
-        """Whether it computes products each of which lies by itself: Problem.apart."""
+        """Whether this row computes pointer batches, in which each product has its own addresses: Problem.apart."""
         return bool(self.params.get("pointers"))
 
     def chosen_on(self, kind: str, features: Set[str]) -> bool:
-        """Whether it may be chosen on a device of that kind with those features though nobody named it."""
-        return kind in self.auto and features.isdisjoint(self.beaten)
+        """Whether dispatch may choose this row on such a device if the user does not name the row."""
+        return kind in self.auto_kinds and features.isdisjoint(self.excluded_features)
 
     def suited(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it may be chosen for a product of those m, n, k and batch though nobody named it."""
+        """Whether dispatch may choose this row for such a product if the user does not name the row."""
         return not self.suits or bool(eval(_compiled(self.suits), {"__builtins__": {}}, {**sizes, **self.params}))
 
     @property
     def entry(self) -> str:
-        """The C or device function to call: the stem of the source file (the CPU's rows: the name)."""
+        """The C or device function to call: the stem of the source file (CPU rows: the name)."""
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
-        """Whether its launches compute out' = b' a' for such operands: the m, n and operands of all else are those."""
+        """Whether the launches compute out' = b' a'. m, n and layout are those of the original product."""
         names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
         return bool(self.swap) and bool(eval(_compiled(self.swap), {"__builtins__": {}}, names))
 
     def groups(self, m: int, n: int, batch: int = 1) -> int:
-        """Work-groups of so many m by n results."""
+        """Number of work-groups for `batch` results of m by n."""
         rows, columns = self.group
         return -(-m // rows) * -(-n // columns) * batch
 
     def share(self, k: int, groups: int, units: int) -> int:
-        """How much of k each group sums on a device of so many compute units.
+        """How much of k each work-group sums on a device with `units` compute units.
 
-        Less than all of it where groups are so few, or so few in the last wave of them, that units would be idle:
-        several then share a tile of the result. A second launch adds them up, which takes as long as `split` steps
-        along k of every unit; rows without `split` are never cut.
+        It is less than k if there are so few groups, or so few groups in their last wave, that units would be idle.
+        Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
+        second launch takes as long as `split` steps along k of every unit. Rows without `split` never split k.
         """
         worth = self.params.get("split", 0)
         most = min(BUSY * units // groups, k // 64) if worth else 1
@@ -148,7 +154,7 @@ class Kernel:
         def steps(parts: int) -> int:
             return -(-groups * parts // units) * -(-k // parts) + worth * (parts > 1)
 
-        # Of equals the most parts, which hide each other's waits.
+        # If several numbers take the same time, use the most parts: more groups hide more of each other's latency.
         parts = min(range(max(most, 1), 0, -1), key=steps)
         if parts == 1:
             return k
@@ -156,7 +162,7 @@ class Kernel:
         return -(-k // (parts * grain)) * grain
 
     def illegal(self, names: Mapping[str, int]) -> str | None:
-        """The first rule that does not hold for `names` (problem and device limits), or None."""
+        """The first rule that is false for `names` (problem and device limits), or None."""
         scope = {**names, **self.params}
         for rule in self.legal:
             if not eval(_compiled(rule), {"__builtins__": {}}, scope):
@@ -177,11 +183,11 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "s8s32": ("int32", ("int8", "int8")), "u8s32": ("int32", ("uint8", "int8")),
     "h32": ("float32", ("float16", "float16")), "b32": ("float32", ("bfloat16", "bfloat16")),
 }  # fmt: skip
-"""What an operation's letters before "gemm" mean: Kernel.dtype and Kernel.inputs.
+"""The meaning of an operation's letters before "gemm": Kernel.dtype and Kernel.inputs.
 
-Of fp8 they name the operands' formats, one if both have the same, and the result: e4m3b, e4m3e5m2s.
+For fp8 the letters name the operands' formats (one if both are the same) and the result type: e4m3b, e4m3e5m2s.
 """
-_FP8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # by the names that NumPy knows ml_dtypes' types by
+_FP8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # the names of ml_dtypes' types in NumPy
 for _a, _b in product(_FP8, repeat=2):
     for _out, _dtype in ("b", "bfloat16"), ("s", "float32"):
         TYPES[_a + _b * (_a != _b) + _out] = (_dtype, (_FP8[_a], _FP8[_b]))
@@ -193,14 +199,15 @@ def typed_row(
     space: Mapping[str, tuple[int, ...]] | None = None,
     derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
     startup: float = 0.0, scattered: float = 0.6, precision: str = "highest", ordered: bool = True,
-    fuses: bool = False, late: bool = False,
-    auto: tuple[str, ...] = ("cpu", "gpu"), beaten: tuple[str, ...] = (), suits: str = "", **params: int,
+    fuses: bool = False, lazy_verify: bool = False, auto_kinds: tuple[str, ...] = ("cpu", "gpu"),
+    excluded_features: tuple[str, ...] = (), suits: str = "", **params: int,
 ) -> Kernel:  # fmt: skip
-    """A row whose types and target are read off its name."""
+    """A row whose types and target are taken from its name."""
     op, target, _ = name.split("_", 2)
     dtype, inputs = TYPES[op.removesuffix("gemm")]
     ordered = ordered and "float" in dtype and precision == "highest"
     return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
                   swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup,
-                  scattered=scattered, about=about, inputs=inputs, precision=precision, fuses=fuses, late=late,
-                  auto=auto, beaten=beaten, suits=suits)  # fmt: skip
+                  scattered=scattered, about=about, inputs=inputs, precision=precision, fuses=fuses,
+                  lazy_verify=lazy_verify, auto_kinds=auto_kinds, excluded_features=excluded_features,
+                  suits=suits)  # fmt: skip

@@ -1,6 +1,7 @@
-"""How long the blocks of a GPU take for a product, and into how many parts they cut k: for dispatch and for launches.
+"""The time that the blocks of a GPU take for a product, and the number of parts into which they split k.
 
-Seconds are an H200's, whose `gflops` and `startup` the rows tell; what they are on another GPU is gemm.select.cost's.
+Dispatch and launches use the same arithmetic. The times are in seconds on an H200, whose `gflops` and `startup` the
+rows contain; gemm.select.cost scales them to other GPUs.
 """
 
 from __future__ import annotations
@@ -13,26 +14,28 @@ from .kernel import Kernel
 UNITS = 132
 """Multiprocessors of an H200."""
 OVERLAPPING = "sm_90"
-"""The feature of devices on which a launch may begin while the one ahead of it ends."""
+"""The feature of devices on which a launch may start before the previous launch has ended."""
 CLUSTER = 8
-"""Blocks of the largest cluster that every GPU with clusters takes."""
+"""Number of blocks of the largest cluster that all GPUs with clusters support."""
 
 _CLUSTERS = (
     (132, 66, 39, 30, 22, 17, 15, 15), (264, 132, 79, 62, 47, 39, 32, 30),
     (396, 198, 124, 92, 69, 62, 47, 45), (528, 264, 163, 124, 94, 79, 69, 62),
 )  # fmt: skip
-"""Clusters of 1 to 8 blocks that an H200 runs at once, where a multiprocessor holds 1, 2, 3 or 4 blocks, as
-cuOccupancyMaxActiveClusters tells of one such chip."""
+"""Clusters of 1 to 8 blocks that an H200 runs at once, with 1, 2, 3 or 4 blocks per multiprocessor.
+
+The numbers are those of cuOccupancyMaxActiveClusters on one H200.
+"""
 
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
-_NEXT = 0.5  # microseconds from a block's tile to its next, for each block of a multiprocessor
-_BESIDE = 0.4  # of its startup, what each block beside a persistent one costs more
-_EXCHANGE = 1.5e11  # bytes a second that a block gets from the others of its cluster
+_NEXT = 0.5  # microseconds from a block's tile to its next tile, per block of a multiprocessor
+_BESIDE = 0.4  # part of the startup that each further persistent block of a multiprocessor adds
+_EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
 
 @cache
 def resident(kernel: Kernel) -> int:
-    """Blocks that a multiprocessor holds: as the row says, else as registers and shared memory allow."""
+    """Blocks per multiprocessor: as the row says, or as registers and shared memory allow."""
     p = kernel.params
     if "blocks" in p or "RESIDENT" in p:
         return max(1, p.get("blocks") or p["RESIDENT"])
@@ -41,7 +44,7 @@ def resident(kernel: Kernel) -> int:
 
 
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
-    """Clusters of blocks, or blocks where none share operands, that compute so many m by n results, k uncut."""
+    """Number of clusters (of blocks, if none share operands) for `batch` results of m by n with an unsplit k."""
     p = kernel.params
     tiles = -(-m // (p["BM"] * p.get("MULTICAST", 1))) * -(-n // p["BN"])
     return tiles * -(-batch // p.get("STACK", 1))
@@ -49,12 +52,13 @@ def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
 
 @lru_cache(maxsize=4096)
 def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
-    """Into how many parts of k each of `count` groups is cut on a GPU of so many units: what takes the least time."""
+    """The number of parts of k that takes the least time, for `count` groups on a GPU with `units` multiprocessors."""
     p = kernel.params
     steps = max(1, -(-k // p.get("BK", 1)))
     most = min(p.get("parts", 0) or 1, CLUSTER // p.get("MULTICAST", 1), steps)
     whole = seconds(kernel, count, k, units) if most > 1 else 0.0
-    busy = count * p.get("MULTICAST", 1) * steps * _grid(kernel, units).column / units  # all units, all the time
+    # The time if all units were busy all the time.
+    busy = count * p.get("MULTICAST", 1) * steps * _grid(kernel, units).column / units
     if whole <= busy + 1e-6 * kernel.startup + joined(kernel):
         return 1
     best = min(range(1, most + 1), key=lambda cut: seconds(kernel, count, k, units, cut) if cut > 1 else whole)
@@ -62,55 +66,62 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
 
 
 def room(units: int, most: int, blocks: int) -> int:
-    """Clusters of so many blocks that run at once where a multiprocessor holds `most` of any.
+    """Number of clusters of `blocks` blocks that run at once if a multiprocessor holds `most` blocks.
 
-    A cluster lies within one group of processors (GPC), whose sizes differ, also from chip to chip; what is left of
-    them beside whole clusters stays idle. A grid that is too large by one cluster runs twice as long.
+    A cluster runs within one group of processors (GPC). GPCs differ in size, also from chip to chip, and the
+    multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster too many takes twice as
+    long.
     """
     known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
 
 
 def each_alone(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
-    """Whether each block of so many clusters of so many blocks has a multiprocessor for itself."""
+    """Whether each block of `count` clusters of `blocks` blocks has a multiprocessor for itself."""
     return bool(kernel.params.get("alone")) or resident(kernel) == 1 or spread(kernel, count, units, blocks)
 
 
 def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
-    """Whether clusters of so many blocks are so few that launches ask for shared memory that keeps each block alone on
-    a multiprocessor, as only kernels do that have such memory."""
+    """Whether there are so few clusters of `blocks` blocks that each block can have its own multiprocessor.
+
+    The launch then requests so much shared memory that no multiprocessor holds two blocks. Only kernels with dynamic
+    shared memory do this.
+    """
     return bool(kernel.params.get("shared")) and count <= room(units, 1, blocks)
 
 
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
-    """How many blocks share, by k, the last of `count` tiles, which would be a round of fewer; 0: none do.
+    """Number of blocks that share, by k, the tiles of an incomplete last round of `count` tiles; 0: no sharing.
 
-    They do where it takes less time: each tile's end waits for what other blocks have left of it in memory.
+    They share if that takes less time: the end of each tile waits for the sums that other blocks have written to
+    memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once
-    if not p.get("shares") or not rest or rest * -(-k // p["BK"]) < at_once:  # a step a block at least
+    if not p.get("shares") or not rest or rest * -(-k // p["BK"]) < at_once:  # less than one step per block
         return 0
     alone = 2.0 * p["BM"] * p["BN"] * k / (kernel.gflops * 1e9 / UNITS)
     return at_once if alone > _together(kernel, rest, alone, at_once) else 0
 
 
 def _together(kernel: Kernel, rest: int, alone: float, blocks: int) -> float:
-    """Time of so many blocks that share `rest` tiles, each of which takes one block the time `alone`."""
+    """Time of `blocks` blocks that share `rest` tiles. `alone` is the time of one block for one tile."""
     return alone * rest / blocks + 1e-6 * _NEXT + -(-blocks // rest) * joined(kernel)
 
 
 def joined(kernel: Kernel) -> float:
-    """Seconds that blocks which share a tile take, besides, to wait for each other and to add up their parts of it."""
+    """Additional seconds of blocks that share a tile: they wait for each other and add their partial sums."""
     return _JOIN + 4.0 * kernel.params["BM"] * kernel.params["BN"] / _EXCHANGE
 
 
 class _Grid(NamedTuple):
-    """What `seconds` needs of a kernel on so many units, whatever the product.
+    """The data about a kernel and a number of units that `seconds` needs for any product.
 
     Attributes:
-        most: blocks of a multiprocessor. step: along k. column: seconds of a step of a block that is alone there.
-        rooms: clusters that run at once, by how many parts k is cut into. persistent, waits, shares: of its params.
+        most: blocks per multiprocessor. step: step along k. column: seconds per step of a block alone on a
+            multiprocessor.
+        rooms: number of clusters that run at once, for each number of parts of k. persistent, waits, shares: from its
+            params.
     """
 
     most: int
@@ -132,11 +143,11 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
-    """Time of `count` groups whose k is `cut` into parts, where nothing waits for memory; with their startup.
+    """Time of `count` groups with k split into `cut` parts, including startup; assumes that nothing waits for memory.
 
-    Groups run in rounds of as many as there is room for. Where a multiprocessor holds fewer blocks than it could, they
-    hide less of each other's waits, and it computes slower; where it holds several, those that go on hide that others
-    start. `ordered`: each sum is one chain, and no tile shared.
+    Groups run in rounds of as many as run at once. If a multiprocessor holds fewer blocks than it could, they hide less
+    of each other's latency, and it computes more slowly. If it holds several blocks, running blocks hide the startup of
+    others. `ordered`: each sum is one chain, and no tile is shared.
     """
     most, step, column, rooms, persistent, waits, shares = _grid(kernel, units)
     at_once, steps = rooms[cut - 1], -(-k // step) or 1
@@ -153,8 +164,8 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     startup = kernel.startup * (steps if waits else 1)
     if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
-    # A persistent block loads the next tile's operands early, but not into the memory that a join needs meanwhile.
+    # A persistent block loads the next tile's operands early, but with split-K the join uses that memory first.
     hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6
-    return time + started * joined(kernel) if cut > 1 else time  # nothing multiplies while a block joins
+    return time + started * joined(kernel) if cut > 1 else time  # nothing is multiplied while a block joins

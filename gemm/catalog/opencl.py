@@ -1,9 +1,9 @@
-"""OpenCL's kernels, compiled at run time.
+"""The OpenCL kernels, which the driver compiles at run time.
 
-a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl.staging.Layout); rows without them read
-any strides. Their work-group is WGM x WGN, or the one that the source requires. streams: operands that they read from
-end to end, as fast as memory goes, once for each group's rows or columns: 1 a, 2 b. busy: groups without which a
-GPU's compute unit waits; default 1. step: k is computed in multiples of it; default BK.
+a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl.staging.Layout). Rows without them read
+any strides. The work-group is WGM x WGN, or the one that the source requires. streams: operands that a kernel reads
+from end to end at the speed of memory, once for each group's rows or columns: 1 a, 2 b. busy: number of groups below
+which a GPU's compute unit is not busy; default 1. step: k is computed in multiples of it; default BK.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from .kernel import Kernel
 from .kernel import typed_row as _row
 
 _SHUFFLING = ("intel_required_subgroup_size",)
-"""What tells the GPUs that the rows for Intel are for."""
+"""The feature that identifies the GPUs for which the Intel rows are written."""
 
 
 def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images: str = "", turned: int = 0,
             half: int = 0) -> Kernel:  # fmt: skip
-    """An Adreno row: which operands are images ("a", "b", "ab"), whether a lies turned, whether sums are halves."""
+    """An Adreno row.
+
+    images: operands that are images ("a", "b", "ab"). turned: memory holds the transpose of a. half: sums are in half.
+    """
     a_image, b_image = ("a" in images), ("b" in images)
     rows, cols = (bk, tm) if turned else (tm, bk)
     return _row(f"{op}gemm_adreno_{form}_{tm}x{tn}", "opencl", "kernels/opencl/adreno/gemm_adreno.cl", about,
                 needs=("image",) * bool(images) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest", auto=("gpu",), beaten=_SHUFFLING,
+                precision="medium" if half else "highest", auto_kinds=("gpu",), excluded_features=_SHUFFLING,
                 space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
                 TM=tm, TN=tn, BK=bk, A_TURNED=turned, A_IMAGE=int(a_image), B_IMAGE=int(b_image), HALF_SUMS=half,
                 WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=turned, a_channels=4 * a_image,
@@ -38,22 +41,23 @@ def _shuffles(sg: int) -> tuple[str, ...]:
 def _intel_block_read(tm: int, tn: int) -> Kernel:
     return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
                 f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                needs=("image", *_shuffles(8)), ordered_needs=("denorms",), auto=("gpu",) if tm == 32 else (),
+                needs=("image", *_shuffles(8)), ordered_needs=("denorms",), auto_kinds=("gpu",) if tm == 32 else (),
                 TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
                 b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
 def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
-    """An Intel row that shares A by shuffles; `half`: its sums are halves."""
-    kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # as many registers as the sums leave
+    """An Intel row that shares A by shuffles. half: sums are in half."""
+    kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
     return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",
                 f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
-                + ", in step" * barrier + ", sums in half: twice as fast" * half,
+                + ", synchronized" * barrier + ", sums in half: twice as fast" * half,
                 needs=_shuffles(sg) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
                 precision="medium" if half else "highest",
-                auto=() if half else ("gpu",),  # Gen8 computes with halves only by converting them, and does not say so
-                beaten=("subgroup_size_8",) if sg > 8 else (),
+                # Gen8 converts halves to compute with them, and does not report this.
+                auto_kinds=() if half else ("gpu",),
+                excluded_features=("subgroup_size_8",) if sg > 8 else (),
                 space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
                 TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
                 a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
@@ -62,7 +66,8 @@ def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: 
 def _intel_slm(gh: int, gw: int) -> Kernel:
     return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
                 f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
-                legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), ordered_needs=("denorms",), auto=(),
+                legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), ordered_needs=("denorms",),
+                auto_kinds=(),
                 TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
 
 
@@ -70,7 +75,7 @@ def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
     return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
                 f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
                 legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"),
-                ordered_needs=("denorms",), auto=(), TM=4 * um, TN=4 * un, BS=16,
+                ordered_needs=("denorms",), auto_kinds=(), TM=4 * um, TN=4 * un, BS=16,
                 a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
 
 
@@ -90,16 +95,17 @@ def _generic(op: str, form: str, source: str, about: str, features: tuple[str, .
 
 def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, direct: int = 0,
           **rest: Any) -> Kernel:  # fmt: skip
-    """Register tiles of padded operands, or `direct`: of any, as they lie."""
+    """Register tiles of padded operands, or, if `direct`, of operands in their original layout."""
     size = 8 if op == "d" else 4
-    whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"  # work-items bring as many vectors each
+    # All work-items load the same number of vectors.
+    whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"
     padded: dict[str, Any] = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
-    where = "of operands as they lie" if direct else "in local memory"
+    where = "of operands in their original layout" if direct else "in local memory"
     return _generic(op, f"tile_{direct * 'direct_'}{bm}x{bn}", "tile",
                     f"tiles {where}, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
                            f"{2 * size} * BK * (BM + 4 + BN + 4 * DIRECT) <= local_memory"),
-                    auto=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
+                    auto_kinds=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
                     derived={} if direct else {"a_cols": "BK", "b_rows": "BK"},
                     TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded, **rest)  # fmt: skip
 
@@ -108,8 +114,8 @@ def _skinny(op: str, tm: int) -> Kernel:
     size = 8 if op == "d" else 4
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
-                    swap="m > n and a == 'T'",  # few columns, and the other operand's rows lie along n
-                    auto=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
+                    swap="m > n and a == 'T'",  # few columns, and the rows of the other operand are contiguous along n
+                    auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
 
@@ -119,8 +125,8 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
                     legal=("BM * LANES <= TM * work_group",
                            f"{size} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
                            f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
-                    swap="m < n and b == 'T'",  # few rows, and b's columns lie along k
-                    auto=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
+                    swap="m < n and b == 'T'",  # few rows, and b's columns are contiguous along k
+                    auto_kinds=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
                     derived={"step": "4 * LANES"},
                     BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, streams=1, a_rows=1, a_cols=1,
                     **rest)  # fmt: skip
@@ -128,17 +134,18 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
 
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_4x{3 * vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    auto=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
+                    auto_kinds=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
                     derived={"TN": "NV * VEC", "b_panel": "NV * VEC"},
                     TM=4, NV=3, VEC=vec, a_rows=1, a_cols=1, b_rows=1)  # fmt: skip
 
 
 def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
-    whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"  # work-items bring as many blocks each
+    # All work-items load the same number of blocks.
+    whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
                     features=("integer_dot_product",),
                     legal=("BM * BN <= TM * TN * work_group", whole, "BK * (BM + BN + 8) <= local_memory"),
-                    auto=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
+                    auto_kinds=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
                     BM=bm, BN=bn, BK=64, TM=tm, TN=tn, split=512)  # fmt: skip
 
 
@@ -150,18 +157,18 @@ def _local(op: str) -> Kernel:
 
 
 def _naive(op: str) -> Kernel:
-    return _generic(op, "naive", "naive", "one output a work-item straight from memory", WGM=8, WGN=16, busy=8)
+    return _generic(op, "naive", "naive", "one output a work-item, directly from memory", WGM=8, WGN=16, busy=8)
 
 
 OPENCL: tuple[Kernel, ...] = (
     _adreno("s", "image", 8, 4, 4, "A a buffer through L2, B an image through the texture cache", images="b"),
-    *(_adreno(op, "images", 8, 4, 4, "A and B images; halves are widened on the way", images="ab") for op in "sh"),
-    _adreno("s", "turned", 12, 4, 4, "A turned: a vector is 4 rows for one k", turned=1),
-    _adreno("s", "turned", 8, 8, 2, "A turned; fewest loads, half the waves", turned=1),
-    _adreno("s", "turned", 8, 4, 2, "A turned; fewest registers, most waves", turned=1),
-    _adreno("s", "turned_image", 12, 4, 4, "A turned, B an image", images="b", turned=1),
-    _adreno("h", "turned_images", 8, 8, 1, "A turned; both images", images="ab", turned=1),
-    *(_adreno("h", "half", tm, 8, bk, "A turned, sums in half: twice as fast", turned=1, half=1)
+    *(_adreno(op, "images", 8, 4, 4, "A and B images; halves are widened when read", images="ab") for op in "sh"),
+    _adreno("s", "turned", 12, 4, 4, "A transposed: a vector is 4 rows for one k", turned=1),
+    _adreno("s", "turned", 8, 8, 2, "A transposed; fewest loads, half the waves", turned=1),
+    _adreno("s", "turned", 8, 4, 2, "A transposed; fewest registers, most waves", turned=1),
+    _adreno("s", "turned_image", 12, 4, 4, "A transposed, B an image", images="b", turned=1),
+    _adreno("h", "turned_images", 8, 8, 1, "A transposed; both images", images="ab", turned=1),
+    *(_adreno("h", "half", tm, 8, bk, "A transposed, sums in half: twice as fast", turned=1, half=1)
       for tm, bk in ((8, 2), (12, 2), (16, 2))),
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
     *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
@@ -171,20 +178,22 @@ OPENCL: tuple[Kernel, ...] = (
     _intel_simd(8, 4, 8, "h", sg=16, half=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128, beaten=_SHUFFLING),  # they have 128 registers in all
+    # The sums of this tile do not fit into the 128 registers of Intel's GPUs.
+    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128, excluded_features=_SHUFFLING),
     _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
     _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
     _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
-    _tile("h", 128, 128, tm=16, tn=8, bk=8, split=128, beaten=_SHUFFLING),
+    _tile("h", 128, 128, tm=16, tn=8, bk=8, split=128, excluded_features=_SHUFFLING),
     _tile("h", 64, 64, tm=8, tn=4, bk=16, split=384),
-    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1, busy=busy)  # small products wait for memory
+    # Small products wait for memory.
+    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1, busy=busy)
       for op, bk, busy in (("s", 32, 3), ("d", 16, 3), ("h", 16, 3), ("s8s32", 32, 2))),
     _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
-    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n", beaten=_SHUFFLING),
+    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n", excluded_features=_SHUFFLING),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
     _dot("s", 8, 1, tm=2, bk=512, split=4096),
     *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),
-    _dot("s", 32, 16, tm=4, bk=256, split=1024, beaten=_SHUFFLING),
+    _dot("s", 32, 16, tm=4, bk=256, split=1024, excluded_features=_SHUFFLING),
     *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
     _packed(64, 64, tm=8, tn=4),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),

@@ -1,1 +1,3 @@
-"""What every part shares: problems, operands, plans, the interface of backends, errors. Imports the catalog only."""
+"""The definitions that all parts of the package share: problems, operands, plans, the backend interface, errors.
+Imports only the catalog.
+"""

@@ -1,4 +1,6 @@
-"""What a backend offers to the rest of the package. Policy does not live here: see gemm.execute."""
+"""The interface between the backends and the rest of the package. The policy of dispatch is in gemm.execute and
+gemm.select.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,29 @@ from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 Launch = Callable[..., None]
-"""launch(a, b, c, out, alpha, beta): out = alpha·a·b + beta·c, of operands, an operand or None, an operand and numbers.
+"""launch(a, b, c, out, alpha, beta) computes out = alpha·a·b + beta·c. c may be None; alpha and beta are numbers.
 
-a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n); c is None exactly when beta = 0. All have the
-kernel's dtype, any strides (negative and zero ones too; out never has zero strides over axes longer than 1),
-m, n and batch ≥ 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or the very same elements.
-Host operands (ndarray) are complete in out when it returns; with device operands the work is enqueued in
-order on the operands' queue. Raises KernelFailed, or MemoryError where the host has no room, leaving out undefined but
-the inputs untouched. What else is raised, by a signal handler say, is no failure of the kernel: it reaches the caller.
+a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. All operands have the
+kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than
+1). m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or has exactly the
+same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the launch
+enqueues the work in order on the operands' queue. It raises KernelFailed, or MemoryError if the host has too little
+memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler) are not
+failures of the kernel and reach the caller.
 
-Of a `problem.fused`, which only rows that fuse are given: launch(a, b, c, out, alpha, beta, bias) adds the bias, an
-operand of the result's type, (1, n) or (m, 1), or None where problem.bias is false, and applies problem.activation:
-activation(alpha·a·b + beta·c + bias), each step rounded as gemm.core.epilogue says. bias overlaps out nowhere.
+With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse get such problems. It
+also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with each step rounded as
+gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if problem.bias is
+false. It does not overlap out.
 """
 
 
 class Converting:
-    """`launch` for a and b of narrower types than its `dtype`.
+    """A launch that first converts a and b from narrower types to its `dtype`.
 
     Attributes:
-        native: that of `launch`, for gemm.frontend.plan_cache; None where it has none.
-        wide: what a and b are converted to.
+        native: the attribute of the same name of `launch`, for gemm.frontend.plan_cache; None if `launch` has none.
+        wide: the type to which a and b are converted.
     """
 
     def __init__(self, launch: Launch, dtype: str) -> None:
@@ -49,37 +53,39 @@ class Converting:
 
 
 def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:
-    """`x` in `dtype`; what it repeats is converted once, and repeated as before."""
+    """`x` converted to `dtype`. Elements that zero strides repeat are converted once and repeated in the result."""
     once = x[tuple(slice(None) if step else slice(1) for step in x.strides)]
     return np.broadcast_to(once.astype(dtype), x.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What owns a matrix that `Backend.keep` made.
+    """The owner of a matrix that `Backend.keep` made.
 
     Attributes:
-        memory: the array that holds it, which may be the caller's own: in host memory an ndarray.
+        memory: the array that holds the matrix: for host memory an ndarray. It may be the caller's own array.
     """
 
     memory: Any
 
 
 class Drivers:
-    """The devices of a backend whose drivers do not survive a fork: found once, and no more in a fork's child.
+    """The devices of a backend whose drivers do not survive a fork. They are found once, and never in the child of a
+    fork.
 
     Args:
-        name: the backend's. what: the drivers', for messages. find: finds them, or raises BackendUnavailable.
+        name: name of the backend. what: the drivers, for messages. find: finds the devices or raises
+            BackendUnavailable.
     """
 
     def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:
         self.name, self._what, self._find = name, what, find
         self._lock = threads.lock()
         self._found: tuple[Device, ...] | BackendUnavailable | None = None
-        self._process = 0  # that began to use them
+        self._process = 0  # the process that first used the drivers
 
     def devices(self) -> tuple[Device, ...]:
-        """Raises BackendUnavailable."""
+        """The devices. Raises BackendUnavailable."""
         if self._found is None or self._process != os.getpid():
             with self._lock:
                 if isinstance(self._found, BackendUnavailable):
@@ -96,11 +102,13 @@ class Drivers:
 
     @property
     def known(self) -> tuple[Device, ...]:
-        """Those that were found, if they were looked for."""
+        """The devices if `devices` has found any, else ()."""
         return self._found if isinstance(self._found, tuple) else ()
 
     def use(self) -> None:
-        """Before a call of the drivers. Raises BackendUnavailable in a child of a process that had used them."""
+        """Must be called before the drivers are used. Raises BackendUnavailable in a forked child of a process that
+        used them.
+        """
         self._process = self._process or os.getpid()
         if self._process != os.getpid():
             raise BackendUnavailable(
@@ -110,64 +118,68 @@ class Drivers:
 
 
 class Backend(ABC):
-    """One way of running kernels: finds devices, prepares kernels, recognises arrays that live there."""
+    """A way to run kernels: finds devices, prepares kernels, and recognises arrays in their memory."""
 
     name: ClassVar[str]
     left_out: Mapping[str, str] = MappingProxyType({})
-    """{key: why} of the devices that were found and cannot be used."""
+    """{key: reason} of devices that exist but cannot be used."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:
-        """The devices, found once a process. Raises BackendUnavailable with cause and remedy."""
+        """The devices, found once per process. Raises BackendUnavailable with cause and remedy."""
 
     @abstractmethod
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """Compile or load `kernel` for `device`; the caller caches the result. Raises KernelFailed."""
 
     def broken(self) -> list[str]:
-        """Drivers that are installed and do not load, each with why; for people."""
+        """Drivers that are installed but cannot be loaded, with the reasons, as text for users."""
         return []
 
     keeps_alike: ClassVar[bool] = False
-    """Whether `keep` makes the same of b for launches with reproducible=True and for others."""
+    """Whether `keep` packs b in the same way for launches with and without reproducible=True."""
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """The matrix `b` as `kernel` reads it, kept on the device; launches of `kernel` take it as b.
+        """The matrix `b` prepacked for `kernel` and stored on the device; launches of `kernel` take it as b.
 
-        Its owner is a Kept. Raises KernelFailed, MemoryError, TypeError where there is no such thing.
+        Its owner is a Kept. Raises KernelFailed, MemoryError, or TypeError if the kernel has no prepacked form.
         """
         raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, takes no prepared b")
 
-    # The rest only concerns backends with memory of their own: catalog.HOLDING.
+    # The following members only concern backends with their own memory: catalog.HOLDING.
 
     overlaps: ClassVar[int] = 0
-    """Bytes of host operands and result from which they are moved while others are multiplied; 0: never."""
+    """Smallest size, in bytes of host operands and result, from which transfers overlap with products; 0: they never
+    do.
+    """
 
     def view(self, array: Any, name: str) -> DeviceView | None:
-        """`array` as a DeviceView if it lives on this backend, else None; `name` is for errors.
+        """`array` as a DeviceView if its memory belongs to this backend, else None. `name` is for errors.
 
-        Must not import a device library: an array of such a library means that it is loaded already.
+        Must not import a device library: if the array belongs to such a library, the library is already loaded.
         """
         return None
 
     def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
-        """An uninitialised C-ordered array on `like`'s device; its owner is of `like`'s library."""
+        """An uninitialised C-ordered array on `like`'s device. Its owner is an array of the same library as `like`'s
+        owner.
+        """
         raise TypeError(f"{self.name} has no device memory")
 
     def returned(self, result: DeviceView, example: Any) -> Any:
-        """A result that `empty` made, as an array of `example`'s library where that is possible."""
+        """A result that `empty` made, as an array of the same library as `example` if possible."""
         return result.owner
 
     def conjugated(self, view: DeviceView) -> DeviceView:
-        """A conjugated copy of a whole array of complex numbers. Raises TypeError where there is no way."""
+        """A conjugated copy of a whole array of complex numbers. Raises TypeError if the backend cannot conjugate."""
         raise TypeError(f"{self.name} does not conjugate; pass a conjugated array, transposed")
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
-        """A new host array in memory that `device` uses in place; None where there is none. See `gemm.empty`."""
+        """A new host array in memory that `device` uses in place; None without such memory. See `gemm.empty`."""
         return None
 
     def wraps(self, device: Device) -> int:
-        """The alignment from which `device` uses arrays of the host where they lie; 0: it never does."""
+        """The alignment that host arrays need so that `device` uses them in place; 0: it always copies them."""
         return 0
 
     def copied(self) -> dict[str, dict[str, int]]:
@@ -175,18 +187,19 @@ class Backend(ABC):
         return {}
 
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
-        """A C-ordered copy of `array` in device memory, for resident timings and tests."""
+        """A C-ordered copy of `array` in device memory, for tests and for timings with device operands."""
         raise TypeError(f"{self.name} has no device memory")
 
     def to_host(self, view: DeviceView) -> np.ndarray:
-        """A copy of `view` on the host, after all work that was enqueued before."""
+        """A copy of `view` on the host, made after all work that was enqueued before."""
         raise TypeError(f"{self.name} has no device memory")
 
     def synchronize(self, device: Device) -> None:
-        """Wait until everything enqueued on `device` is done."""
-        return  # nothing is ever pending in host memory
+        """Wait until all work that was enqueued on `device` is complete."""
+        return  # work in host memory is complete when a launch returns
 
-    # The rest only concerns backends that compute one product on several of their devices: catalog.SPREADING.
+    # The following members only concern backends that compute one product on several of their devices:
+    # catalog.SPREADING.
 
     copying: ClassVar[float] = 0.0
-    """Bytes a second that the host's threads copy for all devices together, of operands in host memory."""
+    """Bytes per second that the host's threads can copy between host operands and all devices together."""

@@ -1,9 +1,9 @@
-"""Kernel sources as text, and the one disk cache that compiled kernels and measurements share.
+"""Kernel sources as text, and the disk cache that compiled kernels and measurements share.
 
-The cache folder is private (0700, owned by this user, no link itself; the folders above it belong to this user or root,
-and nobody else may replace what is in them): a file that others could have written is never loaded. Entries are plain
-files, carry a checksum and the package version and are replaced atomically, so that a torn, foreign or outdated one
-reads as absent.
+The cache never loads a file that another user could have written. The cache folder is therefore private: mode 0700,
+owned by this user, and not a link. All folders above it belong to this user or root, and nobody else may replace
+entries in them. Cache entries are plain files with a checksum and the package version, and they are replaced
+atomically: a torn, foreign or outdated entry is treated as absent.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ _ROOT = _HERE / "_sources" if (_HERE / "_sources").is_dir() else _HERE.parent
 _MAGIC = b"gemm1\n"
 _INCLUDE = re.compile(r'^#include "(\w+\.(?:cl|cu)h)"$', re.MULTILINE)
 TREES = "csrc/cuda", "kernels/opencl"
-"""What is compiled at run time."""
+"""The source trees that are compiled at run time."""
 
 
 @cache
 def read(source: Kernel | str) -> str:
-    """The text of a kernel's source file (or of one by its path in the tree), from the wheel or the checkout.
+    """The text of a kernel's source file, from the wheel or the checkout. `source` is a kernel or the path of a file in
+    the tree.
 
-    The header that an OpenCL source includes, from the folder above its own, is in its place: drivers read no files.
+    In an OpenCL source, the #include line is replaced by the text of the header from the parent folder, because OpenCL
+    drivers cannot read files.
     """
     path = source if isinstance(source, str) else source.source
     text = (_ROOT / path).read_text(encoding="utf-8")
@@ -47,7 +49,7 @@ def read(source: Kernel | str) -> str:
 
 @cache
 def headers(source: str) -> dict[str, str]:
-    """The headers that a source file includes, and those that they include: {name: text}."""
+    """The headers that a source file includes directly or indirectly: {name: text}."""
     folder = source.rsplit("/", 2 if source.endswith(".cl") else 1)[0]
     found: dict[str, str] = {}
 
@@ -62,9 +64,10 @@ def headers(source: str) -> dict[str, str]:
 
 
 def compiled(source: str) -> list[str]:
-    """The texts that a product by a kernel of this file depends on.
+    """The texts on which a product by a kernel of this file depends.
 
-    They are the file itself, its headers, and, of its tree, the sources of no row, which launches of all rows may use.
+    They are the file itself, its headers, and all sources of its tree that belong to no row, because launches of any
+    row may use these.
     """
     rows = {row.source for row in KERNELS}
     tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)
@@ -73,7 +76,7 @@ def compiled(source: str) -> list[str]:
 
 
 def _files(tree: str) -> dict[str, os.stat_result]:
-    """The files of a tree by their paths, sorted. (Path.rglob takes several times as long.)"""
+    """The files of a tree by path, sorted. (Path.rglob takes several times as long.)"""
     found: dict[str, os.stat_result] = {}
     folders = [tree]
     while folders:
@@ -90,15 +93,16 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 
 @cache
 def state() -> str:
-    """A fingerprint of all sources that are compiled at run time: their sizes and times, for reading takes longer."""
+    """A fingerprint of the sources that are compiled at run time: of sizes and times, because reading is slower."""
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
 
 
 def _usual_folder() -> str:
-    """The platform's folder for caches, and gemm's in it.
+    """gemm's folder in the platform's folder for caches.
 
-    On Linux as platformdirs has it, but without that: importing it takes longer than a process's first small product.
+    On Linux this function computes the same folder as platformdirs without importing platformdirs: the import takes
+    longer than the first small product of a process.
     """
     if sys.platform == "linux" and "ANDROID_DATA" not in os.environ:
         return os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "gemm")
@@ -109,7 +113,7 @@ def _usual_folder() -> str:
 
 @lru_cache(maxsize=1)
 def cache_dir() -> Path | None:
-    """The private cache folder, made on first use: $GEMM_CACHE_DIR or the platform's; None if unsafe or unwritable."""
+    """The private cache folder, created on first use; None if it is unsafe or cannot be written."""
     folder = chosen_folder()
     refused = refusal(folder)
     if refused is not None:
@@ -119,12 +123,12 @@ def cache_dir() -> Path | None:
 
 
 def chosen_folder() -> Path:
-    """$GEMM_CACHE_DIR, or the platform's folder for caches and gemm's in it."""
+    """$GEMM_CACHE_DIR, or gemm's folder in the platform's folder for caches."""
     return Path(os.path.expanduser(os.environ.get("GEMM_CACHE_DIR", "").strip() or _usual_folder()))
 
 
 def refusal(folder: Path) -> tuple[str, str] | None:
-    """Why `folder` cannot be the cache and what helps, or None; makes it where it is not there."""
+    """Creates `folder` if needed. Returns None, or why `folder` cannot be the cache and what to do about it."""
     elsewhere = "set GEMM_CACHE_DIR to a folder of yours"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,22 +150,23 @@ def refusal(folder: Path) -> tuple[str, str] | None:
 
 
 def _replaceable(folder: Path) -> Path | None:
-    """A folder on the way to `folder` in which somebody but this user and root may put another in its place, or None.
+    """A folder above `folder` in which a user other than this one and root may replace entries, or None.
 
-    Both the way as it is written, whose links can be bent, and the one that it leads to.
+    Checks the path as written, because its links could be changed, and also the path to which its links lead.
     """
-    trusted = 0, os.stat("/").st_uid, os.geteuid()  # in a container root may have another number
+    trusted = 0, os.stat("/").st_uid, os.geteuid()  # in a container, root may have another user id
     for parent in sorted({*Path(os.path.abspath(folder)).parents, *folder.resolve().parents}):
         facts = parent.stat()
-        writers = 0o002 if facts.st_gid == facts.st_uid else 0o022  # a user's own group has no other members
-        sticky = facts.st_mode & stat.S_ISVTX  # as /tmp: everybody replaces only what is his own
+        # A group with the user's own id has no other members.
+        writers = 0o002 if facts.st_gid == facts.st_uid else 0o022
+        sticky = facts.st_mode & stat.S_ISVTX  # like /tmp: everybody may replace only their own entries
         if facts.st_uid not in trusted or (facts.st_mode & writers and not sticky):
             return parent
     return None
 
 
 def _plain(path: Path) -> bytes:
-    """The bytes of a plain file: what is none, as a FIFO, is not waited for. Raises OSError."""
+    """The bytes of a plain file. Does not block on other kinds of files, such as a FIFO. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -179,7 +184,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def load(name: str) -> bytes | None:
-    """The cache entry `name` (a plain file name), or None when absent, torn or from another version."""
+    """The data of cache entry `name` (a plain file name), or None if it is absent, torn or from another version."""
     folder = cache_dir()
     if folder is None:
         return None
@@ -203,14 +208,14 @@ def damaged() -> list[Path]:
     folder = cache_dir()
     found = []
     for file in sorted(folder.iterdir()) if folder else ():
-        with suppress(OSError):  # replaced by another process just now
+        with suppress(OSError):  # another process has just replaced it
             if file.is_file() and not file.name.startswith(".") and _opened(file.read_bytes()) is None:
                 found.append(file)
     return found
 
 
 def store(name: str, data: bytes) -> None:
-    """Write the cache entry `name` atomically; does nothing without a usable folder."""
+    """Write the cache entry `name` atomically. Does nothing without a usable folder."""
     folder = cache_dir()
     if folder is None:
         return
@@ -232,7 +237,7 @@ def store(name: str, data: bytes) -> None:
 
 
 def remove(name: str) -> None:
-    """Drop the cache entry `name`, if there is one."""
+    """Delete the cache entry `name` if it exists."""
     folder = cache_dir()
     if folder is not None:
         with suppress(OSError):
@@ -246,7 +251,7 @@ def entries(prefix: str) -> list[str]:
 
 
 def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the cache entry `name` by change(its data or None); processes that do so take turns."""
+    """Replace the cache entry `name` by change(its data or None). A lock file excludes concurrent updates."""
     folder = cache_dir()
     if folder is None:
         return
@@ -259,7 +264,7 @@ def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`. Where it cannot be locked, on some network drives, go on without."""
+    """Hold the lock file at `path`. If it cannot be locked, as on some network drives, continue without a lock."""
     with path.open("ab") as file:
         try:
             if os.name == "nt":
@@ -280,7 +285,7 @@ def _turn(path: Path) -> Iterator[None]:
 
 
 def _release(file: BinaryIO) -> None:
-    """Unlock a file. To close it is not enough: the child of a fork may have it open, too."""
+    """Unlock a file. Closing the file is not enough, because a forked child may still have it open."""
     if os.name == "posix":
         import fcntl
 

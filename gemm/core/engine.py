@@ -1,8 +1,8 @@
-"""The C engine gemm._cpu and its limit of threads, which holds for the whole process.
+"""The C engine gemm._cpu and its limit on threads, which applies to the whole process.
 
-The limit is a number that was set, by `set_num_threads` or through threadpoolctl, or else what is granted: the quota of
-the control groups and GEMM_NUM_THREADS as they were when the package was imported, and the CPUs that the calling thread
-may run on at the moment of the product.
+The limit is the number that `set_num_threads` or threadpoolctl has set. Otherwise the limit is what is granted to the
+process: the minimum of the control groups' quota and GEMM_NUM_THREADS, both read when the package is imported, and the
+number of CPUs on which the calling thread may run at the time of the product.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gemm.core.version import VERSION
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 _left = threading.local()
-"""count: how many CPUs this thread's products leave to others."""
+"""count: number of CPUs that the products of this thread leave to other work."""
 
 
 def engine() -> Any:
-    """The extension module, with `ffi` and `lib`. Raises BackendUnavailable if it is not there."""
+    """The extension module, with `ffi` and `lib`. Raises BackendUnavailable if it cannot be imported."""
     try:
         return importlib.import_module("gemm._cpu")
     except ImportError as error:
@@ -37,26 +37,26 @@ def engine() -> Any:
 
 
 def identity() -> str:
-    """Of the extension module's file: every build has another one. Nothing is loaded."""
+    """An identifier of the extension module's file, different for each build. Does not load the module."""
     from importlib.util import find_spec
 
     try:
         found = find_spec("gemm._cpu")
         status = os.stat(str(found and found.origin))
-    except (OSError, ValueError):  # not built
+    except (OSError, ValueError):  # the extension is not built
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def features() -> frozenset[str]:
-    """What the CPU can do, whatever GEMM_CPU_ISA lets the backend use of it. Raises BackendUnavailable."""
+    """The features of the CPU, including those that GEMM_CPU_ISA hides from the backend. Raises BackendUnavailable."""
     ffi, lib = engine().ffi, engine().lib
     names = takewhile(lambda name: name != ffi.NULL, map(lib.gemm_feature_names.__getitem__, count()))
     return frozenset(ffi.string(name).decode() for bit, name in enumerate(names) if lib.gemm_features() >> bit & 1)
 
 
 def get_num_threads() -> int:
-    """The most threads that a product on the CPU may use if this thread calls for it now, the calling one included.
+    """The most threads, including the calling thread, that a CPU product of this thread may use now.
 
     Raises BackendUnavailable without the C extension.
     """
@@ -64,16 +64,16 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int | None) -> None:
-    """Limit the threads of every product of this process on the CPU, the calling thread included.
+    """Limit the threads of every product of this process on the CPU, including the calling thread.
 
-    It takes effect with the next product, also of plans made before, and never changes a bit of a result. More than
-    there are cores are allowed, up to 1024; small products use fewer.
+    The limit applies from the next product on, also to plans made before, and never changes a bit of a result. It may
+    exceed the number of cores, up to 1024. Small products use fewer threads.
 
     Args:
-        count: a positive number, or None for what is granted: affinity, control groups and GEMM_NUM_THREADS.
+        count: a positive number, or None for the default: affinity, control groups and GEMM_NUM_THREADS.
 
     Raises:
-        TypeError, ValueError: `count` is no positive integer. BackendUnavailable: there is no C extension.
+        TypeError, ValueError: `count` is not a positive integer. BackendUnavailable: there is no C extension.
     """
     if count is not None:
         try:
@@ -87,7 +87,10 @@ def set_num_threads(count: int | None) -> None:
 
 @contextmanager
 def leaving(count: int) -> Iterator[None]:
-    """Let the products of this thread leave `count` more of their threads' CPUs to others, but one; the limit stays."""
+    """The products of this thread leave `count` more CPUs to other work, but use at least one.
+
+    The limit of `set_num_threads` does not change.
+    """
     lib, before = engine().lib, getattr(_left, "count", 0)
     _left.count = before + count
     lib.gemm_leave_threads(_left.count)
@@ -99,26 +102,26 @@ def leaving(count: int) -> Iterator[None]:
 
 
 def start() -> None:
-    """Load the engine, if it is there, with what is granted, and make it known to threadpoolctl.
+    """Load the engine if possible, tell it the granted number of threads, and register it with threadpoolctl.
 
-    Done when the package is imported: limits that threadpoolctl sets hold for libraries that are loaded by then.
+    The package calls this when it is imported, because threadpoolctl only limits libraries that are already loaded.
     """
-    with suppress(BackendUnavailable, ValueError):  # said by the first product that needs the engine
+    with suppress(BackendUnavailable, ValueError):  # the first product that needs the engine reports these errors
         engine().lib.gemm_grant_threads(threads.granted())
         _register()
 
 
 def _register() -> None:
-    """Add the engine to what threadpoolctl controls, if that is installed."""
+    """Register the engine with threadpoolctl, if that is installed."""
     try:
         import threadpoolctl
     except ImportError:
         return
-    if not hasattr(threadpoolctl, "register"):  # older than 3.2
+    if not hasattr(threadpoolctl, "register"):  # threadpoolctl older than 3.2
         return
 
-    class GemmController(threadpoolctl.LibController):  # type: ignore[misc]  # Any where threadpoolctl is absent
-        user_api = "blas"  # so that who limits BLAS around workers of his own limits this, too
+    class GemmController(threadpoolctl.LibController):  # type: ignore[misc]  # Any if threadpoolctl is absent
+        user_api = "blas"  # a program that limits BLAS because it has its own worker threads limits this engine, too
         internal_api = "gemm"
         filename_prefixes = ("_cpu.",)
         check_symbols = ("gemm_get_num_threads",)

@@ -1,7 +1,8 @@
-"""What follows a product: a bias and an activation, as a pass over its result for kernels that do not fuse them.
+"""The epilogue of a product, bias and activation, as a pass over the result. For kernels that do not fuse it.
 
-t = alpha·a·b + beta·c as without them; t += bias; t = activation(t); out = t. Each step is rounded on its own, in the
-result's type; in float32 if that is float16 or bfloat16, so that these are rounded once, at the end.
+t = alpha·a·b + beta·c as without an epilogue; t += bias; t = activation(t); out = t. Each step is rounded separately in
+the result's type. For float16 and bfloat16 the steps are in float32, so the result is rounded to the narrow type only
+once, at the end.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from gemm.core.backend import Launch
 from gemm.core.problem import NARROW, Problem
 
 _BLOCK = 1 << 13
-"""Elements that an activation is applied to at a time, so that what it computes meanwhile stays in the cache."""
+"""Number of elements to which an activation is applied at a time, so that its intermediate results stay in the cache.
+"""
 
 
 class Finishing:
-    """The launch of `problem`, whose last argument is the bias, by a `launch` of what `problem.unfused` is.
+    """A launch for `problem`, with the bias as its last argument. It uses `launch`, a launch for `problem.unfused`.
 
     Attributes:
-        native: that of `launch`, for gemm.frontend.plan_cache; None where it has none.
-        wide: what a and b are converted to, and c, where the result is narrower; or None.
+        native: the attribute of the same name of `launch`, for gemm.frontend.plan_cache; None if `launch` has none.
+        wide: the type to which a and b (and c if the result is narrower) are converted, or None.
     """
 
     def __init__(self, launch: Launch, problem: Problem) -> None:
@@ -40,18 +42,19 @@ class Finishing:
 
 
 def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias: np.ndarray | None) -> None:
-    """out = activation(sums + bias), `sums` being out itself or an array of its own.
+    """out = activation(sums + bias). `sums` may be out itself or another array.
 
-    flat: out lacks an axis of the product, which has one row or one column: so the bias is one of the other's length.
+    flat: out lacks one axis of the product, which has one row or one column. The bias then has the length of the other
+    axis.
     """
-    with np.errstate(all="ignore"):  # NaN and Inf are results, not events
+    with np.errstate(all="ignore"):  # NaN and Inf are regular results
         apply(sums, bias.reshape(-1) if flat and bias is not None else bias, activation)
         if sums is not out:
             out[...] = sums
 
 
 def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
-    """x = activation(x + bias); "" is no activation."""
+    """x = activation(x + bias). "" is no activation."""
     if bias is not None:
         np.add(x, bias.astype(x.dtype, copy=False), out=x)
     if activation:
@@ -61,7 +64,7 @@ def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
 def _activate(x: np.ndarray, activation: str) -> None:
     """x = activation(x)."""
     if activation == "relu":
-        np.copyto(x, 0, where=x < 0)  # a NaN stays one
+        np.copyto(x, 0, where=x < 0)  # NaN stays NaN
         return
     gelu = _gelu if activation == "gelu" else _gelu_tanh
     with np.nditer(x, ["external_loop", "buffered"], ["readwrite"], buffersize=_BLOCK) as blocks:
@@ -71,12 +74,12 @@ def _activate(x: np.ndarray, activation: str) -> None:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """x times the normal distribution's share below x."""
+    """x times the cumulative distribution function of the standard normal distribution at x."""
     return np.asarray(0.5 * x * erfc(x * -np.sqrt(0.5)))
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """The same with tanh(y), y = sqrt(2/pi)·(x + 0.044715·x³), for erf: (1 + tanh(y))/2 is 1/(1 + exp(-2y))."""
+    """GELU with tanh(y) in place of erf, y = sqrt(2/pi)·(x + 0.044715·x³); (1 + tanh(y))/2 = 1/(1 + exp(-2y))."""
     return np.asarray(x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
 
 
@@ -96,18 +99,21 @@ _FAR = (
     (1.0, 2.56852019228982242, 1.87295284992346047, 5.27905102951428412e-1, 6.05183413124413191e-2,
      2.33520497626869185e-3),
 )  # fmt: skip
-"""W. J. Cody, Rational Chebyshev approximations for the error function, 1969: up to 0.46875, up to 4, beyond."""
+"""Coefficients from W. J. Cody, Rational Chebyshev approximations for the error function, 1969.
+
+_NEAR is for |x| up to 0.46875, _MIDDLE for |x| up to 4, _FAR for larger |x|.
+"""
 
 
 def erfc(x: np.ndarray) -> np.ndarray:
-    """1 - erf(x) of float64, which NumPy lacks; its relative error is some units of roundoff, more below 1e-300."""
+    """1 - erf(x) for float64, which NumPy lacks. Its relative error is some units of roundoff, more below 1e-300."""
     y = np.minimum(np.abs(x), 30.0)
     square = y * y
     near, inverse = np.where(y < 0.5, square, 0.0), 1 / np.maximum(square, 0.2)
     small = 1 - x * _ratio(_NEAR, near)
     tail = _ratio(_MIDDLE, np.minimum(y, 5.0))
     large = (1 / np.sqrt(np.pi) - inverse * _ratio(_FAR, inverse)) / np.maximum(y, 1.0)
-    # exp(-y²) of a y² that is exact: its upper part has half the bits.
+    # exp(-y²) needs an accurate y²: `high` has so few bits that high² is exact, and `low` is y² - high².
     high = np.trunc(y * 16) / 16
     low = (y - high) * (y + high)
     upper = np.exp(-high * high) * np.exp(-low) * np.where(y < 4, tail, large)

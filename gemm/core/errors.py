@@ -1,4 +1,4 @@
-"""The exceptions of the package; mistakes in a call raise ValueError or TypeError instead."""
+"""The exceptions of the package. Wrong arguments raise ValueError or TypeError instead."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PAGES = {
     "engine": "doctor.md#engine", "permissions": "doctor.md#permissions", "drivers": "doctor.md#drivers",
     "android": "devices.md#android-snapdragon-mali-in-termux", "cpus": "devices.md#cpus-through-opencl",
 }  # fmt: skip
-"""{what something is about, a backend for one: the page and section of the documentation that says more}."""
+"""{topic, e.g. a backend: the page and section of the documentation about it}."""
 
 
 def link(about: str) -> str:
-    """Where the documentation says more of a key of PAGES (others: of devices): its address, or its file in docs/."""
+    """Link to the documentation of a key of PAGES; for other topics, of devices. A URL, or a path in docs/."""
     return f"{_documentation()}/{PAGES.get(about, PAGES['opencl'])}"
 
 
 @cache
 def _documentation() -> str:
-    """The address of the documentation in the project's metadata (project.urls); docs where it has none."""
+    """The URL of the documentation from the project's metadata (project.urls), or "docs" if the metadata has none."""
     from importlib import metadata
 
     try:
@@ -35,13 +35,13 @@ def _documentation() -> str:
 
 
 class BackendUnavailable(RuntimeError):
-    """A backend, target or kernel was asked for by name and cannot run here.
+    """A backend, target or kernel was requested by name and cannot run here.
 
     Attributes:
-        backend: what was asked for.
+        backend: the requested name.
         cause: what is missing or what failed.
-        remedy: how to get it, or "" when nothing helps on this machine.
-        told: all of that in a line; the error's text has the page of the documentation, too.
+        remedy: what the user can do, or "" if nothing helps on this machine.
+        told: all of this in one line. str(error) also has the link to the documentation.
     """
 
     def __init__(self, backend: str, cause: str, remedy: str = "") -> None:
@@ -57,13 +57,14 @@ class BackendUnavailable(RuntimeError):
 
 
 class KernelFailed(RuntimeError):
-    """A kernel did not build, launch or finish on its device; backends turn the errors of their drivers into it.
+    """A kernel failed to build, launch or finish on its device. Backends convert the errors of their drivers to this
+    class.
 
     Attributes:
-        memory: there was no room. Only this call is retried elsewhere: the next, smaller product may fit. Any other
-            failure demotes the kernel on that device for the rest of the process.
-        lost: the device no longer works: nothing more is tried on it in this process.
-        spoilt: an operand is no longer what it was: no other kernel can make up for the failure.
+        memory: too little memory. Only this call is retried elsewhere, because a later, smaller product may fit. Any
+            other failure demotes the kernel on that device for the rest of the process.
+        lost: the device no longer works. This process does not use the device again.
+        spoilt: the failure has changed an operand, so no other kernel can compute the product.
     """
 
     def __init__(self, message: str, *, memory: bool = False, lost: bool = False, spoilt: bool = False) -> None:
@@ -72,13 +73,13 @@ class KernelFailed(RuntimeError):
 
     @classmethod
     def of(cls, error: KernelFailed | MemoryError) -> KernelFailed:
-        """What a launch may raise, as one class."""
+        """Converts the exceptions that a launch may raise to this class."""
         return error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
 
 
 @contextmanager
 def delivering(name: str) -> Iterator[None]:
-    """Turns a failure of `name`, which no other kernel can make up for, into what `gemm` raises."""
+    """Converts a failure of `name` that no other kernel can replace into the exception that `gemm` raises."""
     try:
         yield
     except KernelFailed as error:

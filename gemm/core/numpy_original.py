@@ -1,6 +1,6 @@
-"""NumPy's own products, taken before `gemm.use` replaces any: what the package itself computes with.
+"""NumPy's original product functions, saved before `gemm.use` replaces them. The package itself uses these.
 
-A backend or a check that called np.matmul by that name would come back to gemm inside `gemm.use`.
+If a backend or a check called np.matmul by name inside `gemm.use`, the call would return to gemm.
 """
 
 from numpy import dot, einsum, einsum_path, inner, matmul, tensordot, vdot

@@ -1,4 +1,6 @@
-"""Operands as backends take them: views, what is so of their memory, and parts of them. Arithmetic, no device."""
+"""Operands as backends take them: views, properties of their memory, and parts of them. Arithmetic only; uses no
+device.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,21 @@ import numpy as np
 
 from gemm.core.problem import EXTRA, DeviceView, Operand
 
-PAGE = 4096  # bytes; no fewer than drivers and caches align anything to
+PAGE = 4096  # bytes; drivers and caches require no larger alignment
 LINE = 64  # bytes of a cache line
 WRAPPED_FROM = 1 << 18
-"""Bytes from which a user's array is wrapped: making a buffer takes longer than copying a few pages does."""
+"""Size in bytes from which a user's array is wrapped in a buffer: below it, copying takes less time than wrapping."""
 
 Range = tuple[int, int]
 """(start, stop) along an axis."""
 Cut = dict[int, Range]
-"""A part of an array or of a product: {axis: range}; other axes are whole."""
+"""A part of an array or of a product: {axis: range}. Axes without a range are whole."""
 
 
 def extra(name: str, why: str) -> np.dtype[Any]:
-    """NumPy's type for `name` of EXTRA. `why` begins the message of the TypeError without ml_dtypes."""
+    """NumPy's type for `name`, which is in EXTRA. Without ml_dtypes, raises a TypeError whose message begins with
+    `why`.
+    """
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
@@ -38,23 +42,23 @@ def bfloat16(why: str) -> np.dtype[Any]:
 
 
 def named(name: str, why: str) -> np.dtype[Any]:
-    """NumPy's type called `name`, also of EXTRA."""
+    """NumPy's type called `name`, which may be in EXTRA."""
     return extra(name, why) if name in EXTRA else np.dtype(name)
 
 
 @lru_cache(maxsize=256)
 def name_of(dtype: np.dtype[Any]) -> str:
-    """`dtype.name`, which NumPy spells anew each time."""
+    """`dtype.name`, cached because NumPy builds the string at each access."""
     return str(dtype.name)
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether elements of `dtype` can be multiplied: booleans, integers, real and complex numbers, those of EXTRA."""
+    """Whether `dtype` can be multiplied: booleans, integers, real and complex numbers, and the types of EXTRA."""
     return name_of(dtype) in EXTRA or (dtype.kind in "biufc" and not name_of(dtype).startswith("float8"))
 
 
 def overlap(x: Operand, y: Operand) -> bool:
-    """Whether the two may share an element: by the bounds of their memory, so True is not certain."""
+    """Whether the two operands may share an element. Compares the bounds of their memory, so True is not certain."""
     if isinstance(x, DeviceView) and isinstance(y, DeviceView):
         if not x.size or not y.size:
             return False
@@ -66,16 +70,16 @@ def overlap(x: Operand, y: Operand) -> bool:
 
 
 def _place(x: DeviceView) -> tuple[Any, int]:
-    """Where x's first element lies: a space of addresses and one of them.
+    """The address of x's first element: an address space and an address in it.
 
-    CUDA's views and those of shared virtual memory lie in one space; an OpenCL buffer is a space of its own.
+    CUDA views and shared virtual memory are in one address space. Each OpenCL buffer is an address space of its own.
     """
     start = x.data if isinstance(x.data, int) else getattr(x.data, "svm_ptr", None)
     return (x.data, x.offset) if start is None else (None, start + x.offset)
 
 
 def _extent(view: DeviceView) -> tuple[int, int]:
-    """Bytes from the first element to the lowest one's beginning and to the highest one's end."""
+    """Bytes from the first element to the start of the lowest element and to the end of the highest element."""
     if view.size == 0:
         return 0, 0
     spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
@@ -84,7 +88,7 @@ def _extent(view: DeviceView) -> tuple[int, int]:
 
 
 def identical(x: Operand, y: Operand) -> bool:
-    """Whether the two are the very same elements in the same order."""
+    """Whether the two operands are exactly the same elements in the same order."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     here, there = (_place(o) if isinstance(o, DeviceView) else (None, o.__array_interface__["data"][0]) for o in (x, y))
@@ -93,7 +97,7 @@ def identical(x: Operand, y: Operand) -> bool:
 
 
 def distinct(x: Operand) -> bool:
-    """Whether no two elements of `x` share memory, as far as its strides prove it."""
+    """Whether the strides of `x` prove that no two elements share memory."""
     if x.size == 0:
         return True
     reach = x.dtype.itemsize
@@ -105,7 +109,9 @@ def distinct(x: Operand) -> bool:
 
 
 def kernel_ready(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """`array` in native, aligned `dtype` with strides of whole elements; itself when it is so already."""
+    """`array` in native byte order and aligned `dtype`, with strides of whole elements. Returns `array` if it already
+    is.
+    """
     if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(dtype)
     elif any(stride % dtype.itemsize for stride in array.strides):
@@ -119,19 +125,19 @@ def transposed(x: Operand) -> Operand:
 
 
 def expanded(x: Operand, axis: int) -> Operand:
-    """`x` with a new axis of length 1 at `axis` (0, or counted from the end), as a view."""
+    """`x` with a new axis of length 1 at `axis` (0, or negative to count from the end), as a view."""
     return x.insert_axis(axis) if isinstance(x, DeviceView) else np.expand_dims(x, axis)
 
 
 def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
-    """`x` with zero strides where it repeats, as a view."""
+    """`x` broadcast to `shape` with zero strides, as a view."""
     if x.shape == tuple(shape):
         return x
     return x.broadcast_to(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
 def layout(x: Operand) -> str:
-    """ "N" for unit stride along rows, "T" along columns, "S" for neither."""
+    """The layout: "N" for unit stride along rows, "T" for unit stride along columns, "S" for neither."""
     rows, columns = x.shape[-2:]
     row_step, column_step = x.strides[-2:]
     if column_step == x.dtype.itemsize or columns == 1:
@@ -140,7 +146,7 @@ def layout(x: Operand) -> str:
 
 
 def place(x: Operand | None) -> str:
-    """Where host memory lies, as Problem.places has it: "" too for what is small or in no matrix's order."""
+    """The entry of Problem.places for `x`. Also "" for small arrays and arrays that are not contiguous matrices."""
     if not isinstance(x, np.ndarray):
         return ""
     base = x.base
@@ -159,24 +165,26 @@ def place(x: Operand | None) -> str:
 
 
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
-    """A stand-in of `shape`, of no elements, for operands that a k = 0 launch does not read."""
+    """An operand of `shape` without elements. Replaces operands that a launch with k = 0 does not read."""
     return replace(x, shape=shape, strides=(0,) * len(shape))
 
 
 def item(column: Any, number: int) -> Any:
-    """A product's operand in a column: a list or tuple of them, or what stands for all."""
+    """The operand of product `number`: an item of a list or tuple, or `column` itself if it is the same for all
+    products.
+    """
     return column[number] if isinstance(column, list | tuple) else column
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Host memory that begins at a page, as bytes; not initialised."""
+    """Uninitialised, page-aligned host memory as an array of bytes."""
     block = np.empty(nbytes + PAGE, np.uint8)
     start = -block.__array_interface__["data"][0] % PAGE
     return block[start : start + nbytes]
 
 
 def part(x: Any, cut: Cut) -> Any:
-    """The part `cut` of an ndarray or a DeviceView, as a view."""
+    """The part `cut` of an ndarray or DeviceView, as a view."""
     if isinstance(x, np.ndarray):
         return x[tuple(slice(*cut.get(axis, (0, n))) for axis, n in enumerate(x.shape))]
     start = sum(first * x.strides[axis] for axis, (first, _) in cut.items())
@@ -185,7 +193,7 @@ def part(x: Any, cut: Cut) -> Any:
 
 
 def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, Any]:
-    """The operands of the part `cut` of out."""
+    """The parts of the operands that compute the part `cut` of out."""
     rows, columns = out.ndim - 2, out.ndim - 1
     left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
     right = part(b, {axis: r for axis, r in cut.items() if axis != rows})

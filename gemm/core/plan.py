@@ -1,4 +1,4 @@
-"""What dispatch knows and decides: rates, candidates with predicted times, and the plan that was chosen."""
+"""Data types of dispatch: candidates with predicted times, and the plan that was chosen."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from gemm.catalog import SPREADING, Kernel
 from gemm.core.problem import Device, Problem
 
 HYBRID = "hybrid"
-"""The name for the CPU and the fastest other device at once; see gemm.execute.split."""
+"""The backend name for the CPU and the fastest other device together; see gemm.execute.split."""
 ALL = {f"{name}:all": name for name in SPREADING}
-"""{the name for all devices of a backend at once, "cuda:all": the backend}; see gemm.execute.split."""
+"""{backend name for all devices of a backend together, "cuda:all": the backend}; see gemm.execute.split."""
 SPLIT = frozenset((HYBRID, *ALL))
-"""The names for several devices at once."""
+"""The backend names that select several devices."""
 Part = tuple[tuple[str, int, int], ...]
-"""A part of a product: (axis, start, stop) of each axis that is cut, a field of Problem, "m", "n" or "batch"."""
+"""A part of a product: (axis, start, stop) for each split axis. The axis is a field of Problem: "m", "n" or "batch"."""
 
 
 class Candidate(NamedTuple):
-    """A kernel on a device, weighed for one problem.
+    """A kernel on a device, with its predicted time for one problem.
 
     Attributes:
-        seconds: predicted time of the call, transfers included; None when it cannot run.
-        launch, transfer, compute: the terms of `seconds`; of transfers what they add to the others.
-        basis: "measured" on this machine, by the probe or by the tuner; "modelled" from what a GPU tells of itself and
-            the catalog of the kernel; or "guessed" from the catalog.
-        origin: where the values of the kernel's tunable parameters come from.
-        why_not: why it cannot run, or "".
-        factor: by which what the model says was corrected; part of `seconds` only.
+        seconds: predicted time of the call, transfers included; None if the kernel cannot run.
+        launch, transfer, compute: the terms of `seconds`. `transfer` is what transfers add to the other terms.
+        basis: "measured" on this machine by the probe or the tuner; "modelled" from the properties of a GPU and the
+            catalog's data of the kernel; or "guessed" from the catalog.
+        origin: the source of the values of the kernel's tunable parameters.
+        why_not: why the kernel cannot run, or "".
+        factor: the calibration factor of the model's prediction; already included in `seconds`.
     """
 
     kernel: Kernel
@@ -49,9 +49,11 @@ class Plan:
     """The kernel and device chosen for a problem, with the predicted seconds and the reason.
 
     Attributes:
-        factor: by which the model's prediction was corrected.
-        rival: predicted seconds of the soonest on another device, for operands on the host; infinite without one.
-        meanwhile: it stands in while devices are looked for, or a kernel is verified; the next product asks again.
+        factor: the calibration factor of the model's prediction.
+        rival: for host operands, predicted seconds of the fastest candidate on another device; infinite if there is
+            none.
+        meanwhile: the plan is temporary, while devices are being found or a kernel is being verified; the next product
+            asks dispatch again.
     """
 
     problem: Problem
@@ -64,18 +66,18 @@ class Plan:
     meanwhile: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.problem, self.kernel))  # of all fields it would take longer, and these are enough
+        return hash((self.problem, self.kernel))  # hashing all fields would take longer, and these two are enough
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Plan):
-    """A product in parts that several devices compute at once; see gemm.execute.split.
+    """A product split into parts that several devices compute at the same time; see gemm.execute.split.
 
-    It is chosen anew for each product, as a device may have failed. `kernel` and `device` are the first side's,
-    `seconds` are those until the last side ends.
+    It is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the first
+    part. `seconds` is the time until the last part is complete.
 
     Attributes:
-        backend: what was asked for, one of SPLIT. named: the kernel that was, or None.
+        backend: the requested name, one of SPLIT. named: the requested kernel, or None.
         sides: the plans of the parts. cuts: the parts.
     """
 

@@ -1,4 +1,4 @@
-"""What a product needs (`Problem`) and where device operands lie (`DeviceView`)."""
+"""Descriptions of a product (`Problem`), of a device (`Device`) and of device operands (`DeviceView`)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 PRECISIONS = ("highest", "high", "medium")
-"""What `gemm` may be asked to keep, strictest first."""
+"""The precisions that `gemm` can be asked for, strictest first."""
 
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
-"""What `gemm` may apply to results; "" is none."""
+"""The activations that `gemm` can apply to results; "" is none."""
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")
-"""Types of operands only: eight bits are too few for a sum."""
+"""Types of operands only: eight bits are too few for a result."""
 EXTRA = ("bfloat16", *FP8)
-"""Types that NumPy knows by ml_dtypes, and PyTorch by the same names."""
+"""Types that ml_dtypes adds to NumPy; PyTorch has them under the same names."""
 NARROW = ("float16", "bfloat16")
-"""Types whose sums and epilogue are float32's."""
+"""Types that are summed in float32, and whose epilogue is in float32."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device of one backend: what dispatch, legality rules and `info` know of it.
+    """A device of one backend, as dispatch, legality rules and `info` see it.
 
     Attributes:
         key: unique in the process, e.g. "cpu:0", "opencl:1", "cuda:0".
         features: capabilities that kernels may need ("avx2", "fp64", "image", "intel_subgroups", ...).
-        limits: numbers that legality rules may name (image_width, local_memory in bytes, ...).
-        kind: "cpu" or "gpu", i.e. whether it shares cores with the CPU backend.
+        limits: numbers that legality rules may use (image_width, local_memory in bytes, ...).
+        kind: "cpu" or "gpu". A "cpu" shares cores with the CPU backend.
         unified: host and device share their memory, so that mapping copies nothing.
-        handle: the backend's own object; takes no part in equality.
+        handle: the backend's own object; equality ignores it.
     """
 
     backend: str
@@ -49,7 +49,7 @@ class Device:
     handle: Any = field(default=None, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        return hash(self.key)  # of all fields it would take longer than most of what is looked up by it
+        return hash(self.key)  # hashing all fields would take longer than most lookups by this key
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class DeviceView:
     """A strided stack of matrices in device memory; the counterpart of an ndarray view.
 
     Attributes:
-        owner: the caller's array, which keeps the memory alive and names its library.
-        data: what the backend's launches take: a pyopencl Buffer or SVMPointer, or a CUDA address as an int.
+        owner: the caller's array. It keeps the memory alive and determines the library.
+        data: the object that the backend's launches take: a pyopencl Buffer or SVMPointer, or a CUDA address as an int.
         offset: bytes from `data` to the first element.
         shape, strides: as in NumPy, strides in bytes.
-        device: the device that holds it.
-        queue: the caller's queue or stream to launch on; None for the backend's own.
-        readonly: its owner forbids writing.
+        device: the device of the memory.
+        queue: the caller's queue or stream for launches; None for the backend's own.
+        readonly: the owner does not allow writing.
     """
 
     owner: Any
@@ -102,7 +102,7 @@ class DeviceView:
         return replace(self, shape=shape, strides=strides)
 
     def broadcast_to(self, shape: Sequence[int]) -> DeviceView:
-        """The view repeated with zero strides to `shape`, by NumPy's rules."""
+        """The view broadcast to `shape` with zero strides, by NumPy's rules."""
         lead = len(shape) - self.ndim
         if lead < 0:
             raise ValueError(f"cannot broadcast {self.shape} to {tuple(shape)}")
@@ -119,15 +119,15 @@ Operand = np.ndarray | DeviceView
 
 
 def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Merge batch axes that every operand walks evenly, so that loops over batches are short.
+    """Merge adjacent batch axes if their strides allow it for every operand. Loops over batches are then shorter.
 
     Args:
         shape: the batch shape.
-        strides: one sequence of batch strides an operand, in any one unit.
+        strides: one sequence of batch strides per operand, all in the same unit.
 
     Returns:
-        [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first; axes of
-        length 1 are dropped. An empty list is a single product.
+        [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
+        An empty list is a single product.
     """
     axes: list[tuple[int, tuple[int, ...]]] = []
     for axis, length in enumerate(shape):
@@ -146,20 +146,21 @@ class Problem:
     """A product without its data: hashable, the key of every cached decision.
 
     Attributes:
-        dtype: NumPy name of the dtype of operands (but see inputs), arithmetic and result, e.g. "float32".
-        m, n, k: C is m by n, the sum runs over k.
-        batch: how many products (1 for plain matrices).
-        layout: "N" (unit stride along the row), "T" (along the column) or "S" (neither) for a, b and the output.
+        dtype: NumPy name of the dtype of operands (unless `inputs` is set), arithmetic and result, e.g. "float32".
+        m, n, k: C is m by n, and the sum runs over k.
+        batch: number of products (1 for plain matrices).
+        layout: for a, b and out: "N" (unit stride along the row), "T" (along the column) or "S" (neither).
         alpha, beta: "0", "1" or "x" for any other value.
         precision: "highest", "high" or "medium".
-        reproducible: the ORDERED chain was asked for.
+        reproducible: the caller requires the ORDERED chain.
         device: key of the device that holds the operands, or "host".
-        inputs: types of a and b where they are narrower than `dtype` and a kernel takes them so, else ().
-        places: of a, b, c and out in host memory that a device may use where it lies: the key of the device whose
-            memory it is (`gemm.empty`), else the bytes that its address is a multiple of, "4096" or "64", else "".
-            () where all are "".
-        bias: one is added. activation: one of ACTIVATIONS, applied last.
-        apart: each product of the batch lies by itself on the device, and a kernel is told of their addresses.
+        inputs: types of a and b if they are narrower than `dtype` and a kernel takes them directly, else ().
+        places: for a, b, c and out in host memory that a device may use in place: the key of the device to which the
+            memory belongs (`gemm.empty`), else the alignment of the address in bytes, "4096" or "64", else "". () if
+            all are "".
+        bias: a bias is added. activation: one of ACTIVATIONS, applied last.
+        apart: a pointer batch: each product of the batch has its own addresses in device memory, and the kernel gets a
+            table of them.
     """
 
     dtype: str
@@ -185,19 +186,21 @@ class Problem:
 
     @property
     def itemsizes(self) -> tuple[int, int]:
-        """Bytes of an element of a and of b."""
+        """Bytes per element of a and of b."""
         return _itemsizes(self.dtype, self.inputs)[:2]
 
     @property
     def fused(self) -> bool:
-        """Whether there is more to do than alpha·a·b + beta·c."""
+        """Whether the product has a bias or an activation in addition to alpha·a·b + beta·c."""
         return self.bias or self.activation != ""
 
     @property
     def unfused(self) -> Problem:
-        """What a kernel computes that adds no bias and applies no activation, as the operands of those passes.
+        """The product without bias and activation, for kernels that do not fuse them. A second pass applies both to its
+        result.
 
-        Narrow floats stay float32 until the end, so that results are rounded once, whoever computes them.
+        With a narrow float type, this product has a float32 result, so that every kernel rounds to the narrow type only
+        once, at the end.
         """
         if not self.fused:
             return self
@@ -207,26 +210,27 @@ class Problem:
         return replace(plain, dtype="float32", inputs=self.inputs or (self.dtype, self.dtype))
 
     def __hash__(self) -> int:
-        # Of those fields in which most differ: of all, it would take longer than most of what is looked up by it.
+        # Only the fields that differ most often: hashing all fields would take longer than most lookups by this key.
         return hash((self.m, self.n, self.k, self.batch, self.dtype, self.layout, self.device))
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Bytes of a, b, c and out; c has none where beta = 0."""
+        """Bytes of a, b, c and out. c has 0 bytes if beta = 0."""
         m, n, k, batch = self.m, self.n, self.k, self.batch
         a, b, c = _itemsizes(self.dtype, self.inputs)
         out = m * n * c * batch
         return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    # No cached_property: an object whose __dict__ was asked for is slower from then on, and a choice asks twice.
+    # Not a cached_property: it accesses the object's __dict__, which makes later attribute accesses slower. Dispatch
+    # reads `octaves` only twice.
     @property
     def octaves(self) -> tuple[int, ...]:
-        """Logarithms to base 2 of batch, m, n and k, rounded: products that are alike in time have them alike."""
+        """Rounded logarithms to base 2 of batch, m, n and k. Products with equal octaves take similar times."""
         return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
 
     @property
@@ -236,19 +240,21 @@ class Problem:
         return a + b + c, out
 
     def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
-        """Bytes (in, out) that a device must be sent and send back, but for those of a, b, c and out that `stay`."""
+        """Bytes (in, out) to transfer to and from a device. `stay` marks those of a, b, c and out that are not
+        transferred.
+        """
         *read, written = (0 if stays else size for stays, size in zip(stay, self.sizes, strict=True))
         return sum(read), written
 
 
 @lru_cache(maxsize=4096)
 def octave(size: int) -> int:
-    """The logarithm of a size to base 2, rounded."""
+    """The rounded logarithm to base 2 of a size."""
     return round(math.log2(max(1, size)))
 
 
 @cache
 def _itemsizes(dtype: str, inputs: tuple[str, ...]) -> tuple[int, int, int]:
-    """Bytes of an element of a, b and the result."""
+    """Bytes per element of a, b and the result."""
     a, b = inputs or (dtype, dtype)
     return np.dtype(a).itemsize, np.dtype(b).itemsize, np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""What is measured of a kernel on a device: `gemm.select.measure` does, `gemm.execute` predicts times by it."""
+"""Rates of a kernel on a device. `gemm.select.measure` measures them; the cost model predicts times from them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ CALL = 2e-6
 
 @dataclass(frozen=True)
 class Rates:
-    """What the probe measured of a kernel on a device.
+    """The rates that the probe measured for a kernel on a device.
 
     Attributes:
-        launch: seconds of a product too small to matter, on resident operands.
-        flops: additions and multiplications a second on a large product.
-        upload, download: bytes/s between host and device of large operands and results; 0 where nothing is moved.
-        staged: seconds more of a small product whose operands do not lie as the kernel asks, and are packed first.
-        wrapped: the alignment from which host memory is used where it lies; 0: it is copied.
-        start: seconds that moving takes besides, however little there is.
-        overlaps: bytes of operands and result from which they are moved while others are multiplied; 0: never.
-        memory: bytes/s of an operand that is read once: in the host's memory, by kernels that compute there, and in a
-            GPU's, by those that stream one (others have the highest of theirs); or 0.
+        launch: seconds of a product that is too small to matter, with operands in the device's memory.
+        flops: additions and multiplications per second in a large product.
+        upload, download: bytes per second between host and device for large operands and results; 0 if nothing is
+            transferred.
+        staged: additional seconds of a small product whose operands have another layout than the kernel needs and are
+            packed first.
+        wrapped: the alignment from which host memory is used in place; 0: host memory is copied.
+        start: additional seconds of a transfer of any size.
+        overlaps: smallest size, in bytes of operands and result, from which transfers overlap with products; 0: they
+            never do.
+        memory: bytes per second for an operand that is read once, or 0. For kernels that compute in host memory: of
+            host memory. For GPU kernels that stream an operand: of the GPU's memory; other GPU kernels have the highest
+            of these rates.
     """
 
     launch: float

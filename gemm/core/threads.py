@@ -1,4 +1,6 @@
-"""How many threads this process is granted: by its affinity, its control groups and GEMM_NUM_THREADS; locks."""
+"""The number of threads granted to this process by affinity, control groups and GEMM_NUM_THREADS; environment
+variables; locks.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,17 @@ from typing import Any
 from gemm.core.errors import link
 
 MOST = 2**31 - 1
-"""For a gemm_plan: as many as the engine's own limit."""
+"""For a gemm_plan: means the engine's own limit."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def lock(make: Callable[[], Any] = threading.Lock) -> Any:
-    """A lock that the child of a fork finds free: the thread that held it in the parent is not there to release it.
+    """A lock that is free in the child of a fork, even if a thread of the parent held it: that thread does not exist in
+    the child.
 
-    Every lock of the package is made here. It is the interpreter's own: an interrupt may come while a `with` in Python
-    acquires or releases, and would leave the lock held.
+    All locks of the package are made here. They are the interpreter's own locks: in a lock written in Python, an
+    interrupt during acquire or release could leave the lock held.
 
     Args:
         make: threading.Lock or threading.RLock.
@@ -34,7 +37,7 @@ def lock(make: Callable[[], Any] = threading.Lock) -> Any:
 
 
 class once(cached_property[Any]):
-    """functools.cached_property; before Python 3.12 it has a lock, which the child of a fork finds free, too."""
+    """functools.cached_property. Before Python 3.12 it has a lock, which is also free in the child of a fork."""
 
     def __init__(self, find: Callable[[Any], Any]) -> None:
         super().__init__(find)
@@ -52,9 +55,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def granted() -> int:
-    """How many threads a product may use unless `gemm.set_num_threads` says otherwise: the least of the CPUs that this
-    process may run on (affinity), the container's CPU quota (cgroup) and GEMM_NUM_THREADS. Raises ValueError if that
-    variable is no positive integer."""
+    """The number of threads that a product may use unless `gemm.set_num_threads` says otherwise.
+
+    It is the minimum of the CPUs on which this process may run (affinity), the container's CPU quota (cgroup) and
+    GEMM_NUM_THREADS. Raises ValueError if that variable is not a positive integer.
+    """
     available = cores()
     return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))
 
@@ -66,13 +71,13 @@ def _count(text: str) -> int:
 
 
 def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> Any:
-    """What the environment variable `name` says, or `default` where it is not set or empty.
+    """The value of the environment variable `name`, or `default` if it is not set or empty.
 
     Args:
-        kind: what it has to be, for messages. read: makes that of the text, or raises ValueError.
+        kind: the expected kind of value, for messages. read: converts the text to a value or raises ValueError.
 
     Raises:
-        ValueError: it is something else; the message names it.
+        ValueError: the text is not valid; the message contains it.
     """
     text = os.environ.get(name, "").strip()
     if not text:
@@ -85,7 +90,7 @@ def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> A
 
 
 def switch(text: str) -> bool:
-    """A setting that is on or off."""
+    """The value of a setting that is on or off."""
     known = {"1": True, "on": True, "true": True, "yes": True, "0": False, "off": False, "false": False, "no": False}
     try:
         return known[text.lower()]
@@ -94,26 +99,26 @@ def switch(text: str) -> bool:
 
 
 def affinity() -> int:
-    """CPUs that this process may run on."""
+    """Number of CPUs on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores() -> int:
-    """CPUs that this process may run on, quota included."""
+    """Number of CPUs on which this process may run, limited by the CPU quota."""
     return max(1, math.ceil(min(affinity(), _cgroup_quota())))
 
 
 @lru_cache(maxsize=1)
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
-    """CPUs' worth of time that the control groups grant this process, inf without a limit; versions 1 and 2.
+    """The number of CPUs that the control groups grant this process; inf without a limit. Reads cgroup v1 and v2.
 
-    A group's limit binds all below it, so the least of the way up counts. In a container the way that
-    /proc names may lie outside of the mount, whose root is then the container's own group.
+    A group's limit applies to all groups below it, so the minimum over all parent groups counts. In a container, the
+    path in /proc may be outside of the mount; the root of the mount is then the container's own group.
     """
     quota = math.inf
     try:
         lines = own.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return quota
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -135,5 +140,5 @@ def _group_quota(folder: Path) -> float:
             granted = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
             period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
         return int(granted) / int(period) if granted not in ("max", "-1") else math.inf
-    except (OSError, ValueError):  # absent, unreadable or of a kind unknown here: no limit that we can tell
+    except (OSError, ValueError):  # absent, unreadable or of an unknown format: no known limit
         return math.inf

@@ -1,3 +1,3 @@
-"""The version of the package: here, so that no module has to import the public face for it."""
+"""The version of the package, in a module of its own so that no module has to import the public API for it."""
 
 VERSION = "0.1.0"

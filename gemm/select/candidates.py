@@ -100,9 +100,9 @@ class Entrant:
                 rates = facts.link(device)
             elif facts is not None:
                 rates = facts.rates(kernel, device) or facts.rates(self.row, device)
-            self._known[label] = "" if kernel.late else verification.unverified(kernel, device, facts), rates
+            self._known[label] = "" if kernel.lazy_verify else verification.unverified(kernel, device, facts), rates
         unverified, rates = self._known[label]
-        return verification.unverified(kernel, device, facts) if kernel.late else unverified, rates
+        return verification.unverified(kernel, device, facts) if kernel.lazy_verify else unverified, rates
 
 
 class Lineup:

@@ -68,7 +68,7 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
     if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
         return found, True
     # Nothing that could stand in is verified. To verify the simplest kernel takes a tenth of the time of a late row's.
-    if soonest.kernel.late:
+    if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
             near = each.device.key == soonest.device.key and _seconds(each) - _seconds(soonest) <= STAND_IN
@@ -180,7 +180,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
             )
         # Late rows need no probe, and operands that lie there no way to the device.
         facts = probe.facts(run=False)
-        if facts is None and kernel is None and not all(row.late for row in here):
+        if facts is None and kernel is None and not all(row.lazy_verify for row in here):
             facts = probe.soon() if backend == "auto" else probe.facts(run=True)
             queue.searching = facts is None
         queue.facts = facts

@@ -338,7 +338,7 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
     """
     plain = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, "float32", ())][-1:]
     for row in KERNELS:
-        late = row.late and not (row in plain and "sm_count" in device.limits)
+        late = row.lazy_verify and not (row in plain and "sm_count" in device.limits)
         if row.backend != backend or row.dtype == "*" or late or not row.chosen_on(device.kind, device.features):
             continue
         if not set(row.needs) - device.features:

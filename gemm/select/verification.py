@@ -84,7 +84,7 @@ def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, An
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
     """Whether `kernel` is verified when it is first to be chosen: it is a late one, or the probe has not ended yet."""
     early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
-    return kernel.late or early
+    return kernel.lazy_verify or early
 
 
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:

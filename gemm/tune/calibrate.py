@@ -79,7 +79,7 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
                 fields = (_able(device, problem) for where, problem in cases if where == device)
                 soonest = (able[0].kernel for able in fields if able)
                 late_verification.verify(
-                    (kernel for kernel in soonest if kernel.late), device, start + VERIFIED * (until - start)
+                    (kernel for kernel in soonest if kernel.lazy_verify), device, start + VERIFIED * (until - start)
                 )
         for device, problem in cases:
             if time.monotonic() >= until:
@@ -111,7 +111,7 @@ def _able(device: Device, problem: Problem) -> list[Candidate]:
 def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple[Fit, calibration.Subject]]:
     resident = problem.device != "host"
     able = _able(device, problem)
-    able = [c for c in able if not c.kernel.late or (late_verification.record(c.kernel, device) or {}).get("ok")]
+    able = [c for c in able if not c.kernel.lazy_verify or (late_verification.record(c.kernel, device) or {}).get("ok")]
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived

@@ -1,8 +1,9 @@
-/* Loops around calls of C functions, so that no contestant pays for Python; and what a core and the memory can do. */
+/* Loops around calls of C functions, so that timings exclude the overhead of Python; and microbenchmarks of a CPU core
+ * and of memory. */
 #include <stddef.h>
 #include <stdint.h>
 
-/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided where batch > 0. Steps are in elements. */
+/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided if batch > 0. Steps count elements. */
 typedef struct {
     void *function;
     int64_t m, n, k, lda, ldb, ldc;
@@ -15,7 +16,7 @@ enum { ROW_MAJOR = 101, NO_TRANS = 111 };
 static const double one_z[2] = {1, 0}, zero_z[2] = {0, 0};
 static const float one_c[2] = {1, 0}, zero_c[2] = {0, 0};
 
-/* INT: the library's integer; SCALAR: how it takes alpha and beta. */
+/* INT: the library's integer type. SCALAR: the type in which the library takes alpha and beta. */
 #define LOOP(name, INT, SCALAR, one, zero)                                                                            \
     void name(const product *x, int64_t times) {                                                                      \
         typedef void single(int, int, int, INT, INT, INT, SCALAR, const void *, INT, const void *, INT, SCALAR,       \
@@ -41,7 +42,7 @@ LOOP(cblas_c64, int64_t, const void *, one_c, zero_c)
 LOOP(cblas_z32, int32_t, const void *, one_z, zero_z)
 LOOP(cblas_z64, int64_t, const void *, one_z, zero_z)
 
-/* MKL's unsigned by signed bytes into 32 bits, without offsets. */
+/* MKL's product of unsigned by signed bytes with 32-bit results, without offsets. */
 void cblas_u8s8(const product *x, int64_t times) {
     typedef void function(int, int, int, int, int, int, int, float, const void *, int, char, const void *, int, char,
                           float, void *, int, const int32_t *);
@@ -52,7 +53,7 @@ void cblas_u8s8(const product *x, int64_t times) {
                                   x->a, (int)x->lda, 0, x->b, (int)x->ldb, 0, 0.0f, x->c, (int)x->ldc, &no_offset);
 }
 
-/* gemm_run of csrc/gemm.h; 0, or what the first failing call returned. */
+/* Calls gemm_run of csrc/gemm.h in a loop. Returns 0, or the error of the first call that fails. */
 int gemm_loop(void *run, int64_t times, const void *plan, const void *a, const void *b, void *out, const void *alpha,
               const void *beta) {
     typedef int function(const void *, const void *, const void *, const void *, void *, const void *, const void *);
@@ -61,8 +62,8 @@ int gemm_loop(void *run, int64_t times, const void *plan, const void *a, const v
     return failed;
 }
 
-/* CHAINS independent chains of fused multiply-adds in registers: more than latency times units on any core known.
- * Needs -ffp-contract=fast; seed is 0.5 and 1, so that every chain stays near 2. */
+/* CHAINS independent chains of fused multiply-adds in registers. Their number exceeds the latency times the number of
+ * fma units of all known cores. Needs -ffp-contract=fast. The seeds are 0.5 and 1, so that the values stay near 2. */
 #define CHAINS_OF(name, TYPE, BYTES, CHAINS, TARGET)                                        \
     TARGET static int64_t name(int64_t passes, const volatile double *seed, double *sink) { \
         typedef TYPE vector __attribute__((vector_size(BYTES)));                            \
@@ -86,7 +87,8 @@ CHAINS_OF(neon_s, float, 16, 24, )
 CHAINS_OF(neon_d, double, 16, 24, )
 #endif
 
-/* Flops done by `passes` over the chains in vectors of `bytes`; 0: this CPU has no such instructions. */
+/* The number of floating-point operations of `passes` passes over the chains, with vectors of `bytes` bytes. 0: this
+ * CPU has no such instructions. */
 int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     static const volatile double seed[2] = {0.5, 1};
     double sink;
@@ -101,8 +103,9 @@ int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     return 0;
 }
 
-/* Reads `lines` times 64 bytes as `streams` parts side by side, each prefetched `ahead` lines before its loads; the sum
- * keeps the reads alive. Four lines a turn: lines / streams is a multiple of that. */
+/* Reads `lines` lines of 64 bytes as `streams` interleaved streams. Each line is prefetched `ahead` lines before its
+ * load. The returned sum keeps the compiler from removing the reads. An iteration reads four lines, so lines / streams
+ * must be a multiple of four. */
 int64_t read_lines(const void *from, int64_t lines, int64_t streams, int64_t ahead) {
     typedef int64_t line __attribute__((vector_size(64), aligned(8), may_alias));
     const line *x = from;

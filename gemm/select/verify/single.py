@@ -60,7 +60,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
     """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a
     k that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
     p = kernel.params
-    if not kernel.late or "BM" not in p:
+    if not kernel.lazy_verify or "BM" not in p:
         return ()
     lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
     tiles = tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)

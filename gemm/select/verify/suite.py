@@ -111,7 +111,7 @@ def planned(
         (str(case), partial(check_single, backend, kernel, device, case)) for case in cases
     ]
     ways = regimes(kernel, device)
-    times = IN_A_ROW if full or kernel.late else 2
+    times = IN_A_ROW if full or kernel.lazy_verify else 2
     for name, problem in ways.items():
         if not full and name.endswith(BATCHED):
             continue

@@ -1,36 +1,38 @@
-/* out = alpha * a * b + beta * c on Adreno GPUs: TM x TN outputs a work-item in registers, each operand from a
- * buffer, through L2, or from an RGBA image, through the texture cache.
+/* out = alpha * a * b + beta * c on Adreno GPUs: TM x TN outputs per work-item in registers. Each operand is a buffer,
+ * read through L2, or an RGBA image, read through the texture cache.
  *
- *                          TN columns             A step of BK along K: BK rows of TN from b, TM rows of BK from a,
- *                        +------------+           TM x TN x BK multiply-adds, all loads whole vectors of 4. The
+ *                          TN columns             A step along K reads BK rows of TN from b and TM rows of BK from a,
+ *                        +------------+           all as vectors of 4, and does TM x TN x BK multiply-adds. The
  *                   BK   |     b      |           work-items of a group advance along K together.
  *                        +------------+
- *             BK                                  A_TURNED: a lies as a^T does, k rows of m: a vector is then 4
- *         +--------+     +------------+           rows of a for one k, and BK may be as small as the registers
- *      TM |   a    |     |  TM x TN   |           ask for; neighbours along m read neighbouring vectors.
+ *             BK                                  A_TURNED: memory has a^T, k rows of m elements. A vector is then 4
+ *         +--------+     +------------+           rows of a at one k, and BK may be as small as registers require.
+ *      TM |   a    |     |  TM x TN   |           Adjacent work-items along m read adjacent vectors.
  *         |        |     |  outputs   |
- *         +--------+     +------------+           Images: texel (x, z * rows + y) is elements 4x .. 4x + 3 of row
- *                                                 y of what lies in memory, a turned one's transpose.
+ *         +--------+     +------------+           Images: texel (x, z * rows + y) has elements 4x .. 4x + 3 of row y
+ *                                                 of the matrix in memory (of the transpose, if A_TURNED).
  *
- * Registers decide: the more outputs a work-item, the fewer loads a multiply-add; the fewer registers, the more waves
- * to hide the latency of the others' loads. 24 vectors leave four waves of 128. So everything counts in 32 bits: the
- * host sees to it that operands span less than 2^31 elements.
- * Padded: m, n and k to TM, TN and BK (4 if a is not turned), k with -0.0 in a and +0.0 in b: their product -0.0 is
- * what addition leaves every sum unchanged by, a sum of -0.0 too. `k` is the padded one. out and c are not padded.
+ * Registers determine the speed. More outputs per work-item need fewer loads per multiply-add. Fewer registers allow
+ * more waves, which hide the latency of each other's loads: 24 vectors leave room for four waves of 128. All indices
+ * are therefore 32-bit numbers; the host ensures that operands span fewer than 2^31 elements.
+ *
+ * m, n and k are padded to TM, TN and BK (k to 4 if a is not transposed). Along k, a is padded with -0.0 and b with
+ * +0.0. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. `k` is the padded size. out and c are not
+ * padded.
  */
 
 #include "gemm.clh"
 
-#ifndef TM        /* rows of out a work-item, a multiple of 4 if a is turned */
+#ifndef TM        /* rows of out per work-item, a multiple of 4 if A_TURNED */
 #define TM 8
 #endif
-#ifndef TN        /* columns of out a work-item, a multiple of 4 */
+#ifndef TN        /* columns of out per work-item, a multiple of 4 */
 #define TN 4
 #endif
-#ifndef BK        /* step along k, a multiple of 4 unless a is turned */
+#ifndef BK        /* step along k, a multiple of 4 unless A_TURNED */
 #define BK 4
 #endif
-#ifndef A_TURNED  /* 1: a lies in memory as its transpose */
+#ifndef A_TURNED  /* 1: memory has the transpose of a */
 #define A_TURNED 0
 #endif
 #ifndef A_IMAGE   /* 1: a is an image, 0: a buffer */
@@ -39,7 +41,7 @@
 #ifndef B_IMAGE
 #define B_IMAGE 1
 #endif
-#ifndef HALF_SUMS /* 1: sums over k in half, twice as fast and less exact */
+#ifndef HALF_SUMS /* 1: sums over k in half, twice as fast and less accurate */
 #define HALF_SUMS 0
 #endif
 #ifndef WGM       /* preferred work-group: WGN work-items along n, WGM along m */
@@ -68,8 +70,9 @@
 #define VECTOR(p) LOAD4(p)
 #endif
 
-/* Without a sampler: coordinates are integers, and all within the image. Reading a float image may flush denormals;
- * the bits of an integer image may not change, and take the same time: ordered results read those. */
+/* Images are read without a sampler: coordinates are integers and always within the image. Reading a float image may
+ * flush denormals. Reading an integer image preserves the bits and takes the same time, so ORDERED results use integer
+ * images. */
 #if ORDERED && PRECISION == 16
 float4 widened(ushort4 bits)
 {
@@ -84,7 +87,7 @@ float4 widened(ushort4 bits)
 #define TEXEL(image, x, y) read_imagef(image, (int2)(x, y))
 #endif
 
-/* at, b_now: where a step begins: an element of a buffer, x or y of an image. */
+/* at, b_now: the start of a step, as an element index of a buffer or as the x or y of an image. */
 #if A_IMAGE
 #define A_OPERAND IMAGE(a)
 #define A_VECTOR(u, v) (A_TURNED ? TEXEL(a, a_fixed + (v), at + (u)) : TEXEL(a, at + (v), a_fixed + (u)))
@@ -130,7 +133,8 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
         for (int v = 0; v < NV; ++v) sum[i][v] = TO_SUM(START4(z, i0 + i, j0 + 4 * v));
     }
 
-    /* In unsigned numbers, which compilers do not widen; and by `at`, which the loop needs anyway. */
+    /* The loop variables are unsigned, because compilers do not widen unsigned numbers. The loop tests `at`, which it
+     * needs anyway. */
     for (const uint end = at + k / BK * a_step; at != end; at += a_step, b_now += b_step) {
         sum4 row[BK][NV];
 #pragma unroll
@@ -138,7 +142,7 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
 #pragma unroll
             for (int v = 0; v < NV; ++v) row[u][v] = B_VECTOR(u, v);
         }
-        /* A vector of a is 4 rows of step u if turned, else steps 4q .. 4q + 3 of row i. */
+        /* A vector of a is 4 rows of step u if A_TURNED, else steps 4q .. 4q + 3 of row i. */
 #define EACH(DO) DO(0, x) DO(1, y) DO(2, z) DO(3, w)
 #pragma unroll
         for (int t = 0; t < (A_TURNED ? BK : TM); ++t) {
@@ -167,8 +171,9 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
         }
     }
 #else
-    /* As FINISH4, but along pointers that walk, and in a loop at the edges: compilers work out the addresses of all
-     * TM x TN elements together otherwise, in so many registers that half of the waves have no room. */
+    /* The same as FINISH4, but with pointers that advance row by row, and with a loop at the edges. Otherwise the
+     * compiler computes the addresses of all TM x TN elements at once. These take so many registers that only half of
+     * the waves fit. */
     const int vectors = out_at.s2 == 1 && (beta == 0 || c_at.s2 == 1);
     global result *to = AT(out, z, i0, j0);
     global const result *from = AT(c, z, i0, j0);

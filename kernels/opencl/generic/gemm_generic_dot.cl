@@ -1,38 +1,40 @@
-/* out = alpha * a * b + beta * c for few columns of b: one pass over a, as fast as memory brings it.
+/* out = alpha * a * b + beta * c for few columns of b: one pass over a, at the speed of memory.
  *
- *                         LANES work-items            A group has TEAMS teams of LANES work-items, TM rows of a
- *                        +--+--+--+--+--+   +--+      each. The team's work-items read neighbouring vectors of
- *     TM rows of a team  |  |  |  |  |  |...|  |      a row, so that memory is read in one stream a row; each
- *                        +--+--+--+--+--+   +--+      sums its own part of k for TM x BN outputs, and at the end
- *                               k  ->                 the sums of the team's work-items are added up, in order.
+ *                         LANES work-items            A work-group has TEAMS lane groups of LANES work-items. A lane
+ *                        +--+--+--+--+--+   +--+      group computes TM rows of out. Its work-items read adjacent
+ *     TM rows of a       |  |  |  |  |  |...|  |      vectors of a row, so that each row is one stream of memory.
+ *                        +--+--+--+--+--+   +--+      Each work-item sums its own part of k for TM x BN outputs; at
+ *                               k  ->                 the end these sums are added in the order of the work-items.
  *
- * BK rows of b, of BN columns, wait in local memory, turned, for all teams. ORDERED, a team's work-items bring a as
- * ever, and work-item j alone sums column j, from local memory.
+ * BK rows of b, of BN columns, are in local memory, transposed, for all lane groups. With ORDERED, the work-items load
+ * a in the same way, but work-item j alone sums column j, from local memory.
  *
- * a: unit stride along k; vectors where its rows begin at multiples of 4. b: any strides. Nothing is padded.
+ * a must have unit stride along k; it is read in vectors if its rows start at multiples of 4. b may have any strides.
+ * Nothing is padded.
  */
 
 #include "gemm.clh"
 
-#ifndef BM        /* rows of out a group */
+#ifndef BM        /* rows of out per work-group */
 #define BM 8
 #endif
-#ifndef BN        /* columns: all of them, or as many as registers hold; at most LANES */
+#ifndef BN        /* columns: all of them, or as many as registers can hold; at most LANES */
 #define BN 1
 #endif
-#ifndef BK        /* rows of b that wait in local memory, a multiple of 4 * LANES */
+#ifndef BK        /* rows of b in local memory, a multiple of 4 * LANES */
 #define BK 512
 #endif
-#ifndef TM        /* rows of out a team */
+#ifndef TM        /* rows of out per lane group */
 #define TM 2
 #endif
-#ifndef LANES     /* work-items of a team */
+#ifndef LANES     /* work-items per lane group */
 #define LANES 32
 #endif
 #define TEAMS (BM / TM)
 #define ITEMS (TEAMS * LANES)
-#define STEP (4 * LANES) /* elements of a row that a team reads at once */
-#define PITCH (BK + 4)   /* of b's columns in local memory; 4: turned stores would meet in few banks */
+#define STEP (4 * LANES) /* elements of a row that a lane group reads at once */
+/* Distance of b's columns in local memory; the 4 avoids bank conflicts of the transposed stores. */
+#define PITCH (BK + 4)
 #define OF_B (BN * PITCH)
 #define OF_SUMS (TEAMS * BN * (LANES + 1))
 
@@ -47,7 +49,8 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
     const int aligned = !((a_at.s0 | a_at.s1 | a_at.s3) & 3), turned = b_at.s1 == 1;
     global const real *line[TM];
 #pragma unroll
-    for (int r = 0; r < TM; ++r) line[r] = AT(a, z, min(i0 + r, m - 1), k0); /* those below a store nothing */
+    /* Work-items beyond the last row repeat it and store nothing. */
+    for (int r = 0; r < TM; ++r) line[r] = AT(a, z, min(i0 + r, m - 1), k0);
     b = AT(b, z, k0, j0);
 
 #if ORDERED
@@ -78,7 +81,7 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
         sum[r][j] = MAC(row.s3, col.s3, sum[r][j]);                                                     \
     }
 #endif
-/* STEP columns of a team's rows of a; s and what is brought are the same for all. */
+/* Multiplies STEP columns of a lane group's rows of a. s and the load are the same for all work-items. */
 #define TAKE(bring)                                                                                     \
     {                                                                                                   \
         accum4 row[TM];                                                                                 \

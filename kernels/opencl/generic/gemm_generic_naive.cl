@@ -1,10 +1,10 @@
-/* out = alpha * a * b + beta * c, one output a work-item, straight from memory.
+/* out = alpha * a * b + beta * c, one output per work-item, directly from global memory.
  *
  *           n  ->  get_global_id(0)                Every operand is a strided stack of matrices:
- *        +-----------+                             element (z, i, j) lies at
+ *        +-----------+                             element (z, i, j) is at index
  *      m |           |  work-item (j, i, z):         offset + z * batch + i * row + j * col
- *      | |     o     |  one row of a times one     elements after its buffer's start. Any strides,
- *      v |           |  column of b                negative and zero ones too.
+ *      | |     o     |  one row of a times one     of its buffer. Strides may have any value,
+ *      v |           |  column of b                also negative or zero.
  *  id(1) +-----------+
  */
 

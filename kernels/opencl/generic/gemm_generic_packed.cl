@@ -1,14 +1,15 @@
-/* out = alpha * a * b + beta * c of bytes, whose sums are int: four products and their sum an instruction
- * (cl_khr_integer_dot_product). A group computes BM x BN of out from tiles in local memory, TM x TN a work-item.
+/* out = alpha * a * b + beta * c for bytes with int sums. One instruction computes four products and their sum
+ * (cl_khr_integer_dot_product). A work-group computes BM x BN of out from tiles in local memory, with TM x TN outputs
+ * per work-item.
  *
- *                      BN columns            A word of a tile is four neighbours along k of one row of a, or column
- *                  +----------------+        of b. Work-items bring blocks of 4 x 4 bytes: four reads along
- *        BK / 4    |  b_tile: words |        whichever axis has unit stride, turned in registers where that is
- *                  +----------------+        not k; then four words, neighbours in the tile.
+ *                      BN columns            A word of a tile has four adjacent elements along k, of one row of a or
+ *                  +----------------+        one column of b. A work-item loads blocks of 4 x 4 bytes: four reads
+ *        BK / 4    |  b_tile: words |        along the axis that has unit stride. If that axis is not k, it transposes
+ *                  +----------------+        the block in registers. Then it stores four adjacent words to the tile.
  *      BK / 4
- *     +------+     +----------------+        Operands are read where they lie, with any strides: nothing is padded
- *  BM |a_tile|     |  TM x TN       |        in memory; beyond the operands the tiles hold 0. a_tile is turned, so
- *     +------+     +----------------+        that a work-item's rows are neighbours.
+ *     +------+     +----------------+        Operands are read in their original layout, with any strides, and are not
+ *  BM |a_tile|     |  TM x TN       |        padded in memory; outside of the operands the tiles are 0. a_tile is
+ *     +------+     +----------------+        transposed, so that the rows of a work-item are adjacent.
  */
 
 #ifndef PRECISION
@@ -16,37 +17,37 @@
 #endif
 #include "gemm.clh"
 
-#ifndef BM        /* rows of out a group */
+#ifndef BM        /* rows of out per work-group */
 #define BM 64
 #endif
-#ifndef BN        /* columns */
+#ifndef BN        /* columns of out per work-group */
 #define BN 64
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */
 #define BK 64
 #endif
-#ifndef TM        /* rows of out a work-item, a multiple of 4 */
+#ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 8
 #endif
-#ifndef TN        /* columns */
+#ifndef TN        /* columns of out per work-item */
 #define TN 4
 #endif
 #define GX (BN / TN)        /* work-items of a group along n */
-#define GY (BM / TM)        /* and along m */
+#define GY (BM / TM)        /* work-items of a group along m */
 #define ITEMS (GX * GY)
-#define A_BLOCKS (BM * BK / 16 / ITEMS) /* blocks that a work-item brings, each step */
+#define A_BLOCKS (BM * BK / 16 / ITEMS) /* blocks that a work-item loads per step */
 #define B_BLOCKS (BN * BK / 16 / ITEMS)
 #if BM * BK / 16 % ITEMS || BN * BK / 16 % ITEMS
 #error "the work-items must share the blocks of each tile evenly"
 #endif
 
-/* Bytes 0 … 3 of those that are `left`, `step` apart. */
+/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. */
 char4 bytes(global const char *x, long step, int left, int whole)
 {
     return whole && left >= 4 ? *(global const char4 *)x : convert_char4(four(x, step, left, 0));
 }
 
-/* The 4 x 4 block at x, of which `width` x `depth` are there, as words along k. */
+/* The 4 x 4 block at x as words along k. `width` x `depth` of its elements exist. */
 uint4 block(global const char *x, long across, long along, int width, int depth, int deep, int whole)
 {
     const long step = deep ? along : across, next = deep ? across : along;
@@ -87,7 +88,8 @@ kernel void gemm_generic_packed(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < TN / 4; ++v) sum[r][v] = START4(z, ROW(r), COL(v));
     }
 
-/* Blocks run along k first where that has unit stride, else across: neighbours read neighbours. */
+/* Blocks are numbered along k first if k has unit stride, else across k, so that adjacent work-items read adjacent
+ * blocks. */
 #define BRING(x, blocks, width, across, along, room)                                                    \
     _Pragma("unroll") for (int u = 0; u < blocks; ++u) {                                                \
         const uint t = id + u * ITEMS;                                                                  \

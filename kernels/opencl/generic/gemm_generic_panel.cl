@@ -1,31 +1,31 @@
-/* out = alpha * a * b + beta * c where a work-item has a whole core: OpenCL on CPUs. TM x TN outputs a
- * work-item in vector registers, one work-item a group.
+/* out = alpha * a * b + beta * c for OpenCL on CPUs, where a work-item has a whole core. A work-item computes TM x TN
+ * outputs in vector registers. A work-group is one work-item.
  *
  *                       TN columns
- *                      +----------+      b: buffer of panels, each of its TN columns for all k, one row
- *               all k  |  panel   |         after the other: what a work-item reads is one stream of memory.
- *                      +----------+      a: buffer, row-major; TM streams, an element each for all columns.
- *        all k
- *      +---------+     +----------+      Rows advance before panels do, so that a panel stays in the cache
- *   TM |         |     | TM x TN  |      while all of a passes by.
+ *                      +----------+      b: a buffer of panels. A panel has TN columns for all k, row after row, so
+ *               all k  |  panel   |         that a work-item reads one stream of memory.
+ *                      +----------+      a: a row-major buffer. A work-item reads TM streams, one element at a
+ *        all k                              time, and multiplies it by a row of the panel.
  *      +---------+     +----------+
+ *   TM |         |     | TM x TN  |      Consecutive work-items have different rows of a and the same panel, so
+ *      +---------+     +----------+      that the panel stays in the cache while all of a is read.
  *
- * Padded: b's columns to TN; along K nothing. Below the last row of a, that row is read again, and summed for
- * nobody. out and c are not padded.
+ * b's columns are padded to TN; nothing is padded along K. Below the last row of a, the kernel reads the last row again
+ * and does not store its sums. out and c are not padded.
  */
 
 #include "gemm.clh"
 
-#ifndef TM        /* rows of out a work-item */
+#ifndef TM        /* rows of out per work-item */
 #define TM 4
 #endif
-#ifndef VEC       /* elements of a vector: 4, 8 or 16 */
+#ifndef VEC       /* elements per vector: 4, 8 or 16 */
 #define VEC 8
 #endif
-#ifndef NV        /* vectors of a row of out a work-item */
+#ifndef NV        /* vectors per row of a work-item's outputs */
 #define NV 3
 #endif
-#ifndef TN        /* columns of out a work-item: NV * VEC */
+#ifndef TN        /* columns of out per work-item: NV * VEC */
 #define TN 24
 #endif
 #define vec JOIN(accum, VEC)

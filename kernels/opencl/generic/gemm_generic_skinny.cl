@@ -1,30 +1,30 @@
-/* out = alpha * a * b + beta * c for few rows of a: one pass over b, as fast as memory brings it.
+/* out = alpha * a * b + beta * c for few rows of a: one pass over b, at the speed of memory.
  *
- *                 TN neighbours of a work-item
- *                +----+----+----+----+----+      A group has WGN work-items side by side, TM rows by TN columns
- *           k    |    |    | b  |    |    |      each, in registers. b goes from memory to registers, TN
- *                +----+----+----+----+----+      neighbours at once, each element for TM multiply-adds. a's
- *         k                                      rows, BK columns at a time, wait in local memory, where all
- *       +----+   +----+----+----+----+----+      read the same element at a time.
+ *                 TN columns per work-item
+ *                +----+----+----+----+----+      A work-group has WGN adjacent work-items along n, with TM x TN
+ *           k    |    |    | b  |    |    |      outputs each in registers. A work-item loads b directly into
+ *                +----+----+----+----+----+      registers, TN adjacent elements at once, and uses each element
+ *         k                                      for TM multiply-adds. a's rows are in local memory, BK columns
+ *       +----+   +----+----+----+----+----+      at a time; all work-items read the same element of a at a time.
  *    TM | a  |   |    |    |out |    |    |
- *       +----+   +----+----+----+----+----+      Columns alone would keep few work-items busy: K is split.
+ *       +----+   +----+----+----+----+----+      The columns alone give work to few work-items, so K is split.
  *
- * a: any strides. b: rows of unit stride that begin at multiples of TN; padded to TN columns. Nothing is padded along
- * K. out and c are not padded.
+ * a may have any strides. b's rows have unit stride, start at multiples of TN and are padded to TN columns. Nothing is
+ * padded along K. out and c are not padded.
  */
 
 #include "gemm.clh"
 
-#ifndef TM        /* rows of out a work-item: all of them, or as many as registers hold */
+#ifndef TM        /* rows of out per work-item: all of them, or as many as registers can hold */
 #define TM 16
 #endif
-#ifndef TN        /* columns of out a work-item: a vector */
+#ifndef TN        /* columns of out per work-item: one vector */
 #define TN 4
 #endif
 #ifndef WGN       /* work-items of a group, along n */
 #define WGN 128
 #endif
-#ifndef BK        /* columns of a that wait in local memory, a multiple of 4 */
+#ifndef BK        /* columns of a in local memory, a multiple of 4 */
 #define BK 64
 #endif
 #if TN != 4
@@ -41,7 +41,7 @@ kernel void gemm_generic_skinny(BUFFER(a), BUFFER(b), RESULT)
     const int inside = j0 < n;
     const int b_row = b_at.s1;
     a = AT(a, z, i0, k0);
-    b = AT(b, z, k0, inside ? j0 : 0); /* those beside b read its first columns, and store nothing */
+    b = AT(b, z, k0, inside ? j0 : 0); /* work-items beyond the last column read the first columns and store nothing */
 
     accum4 sum[TM];
 #pragma unroll

@@ -1,47 +1,48 @@
-/* out = alpha * a * b + beta * c on large GPUs: a group computes BM x BN of out from tiles in local memory,
- * TM x TN outputs a work-item in registers.
+/* out = alpha * a * b + beta * c on large GPUs: a work-group computes BM x BN of out from tiles in local memory, with
+ * TM x TN outputs per work-item in registers.
  *
- *                      BN columns            Two tiles of each operand: while one is multiplied, the next is on
- *                  +----------------+        its way through registers into the other; one barrier a step.
- *            BK    |     b_tile     |        a_tile is turned, so that a work-item's rows are neighbours.
- *                  +----------------+
- *       BK         |  TM x TN       |        A work-item's outputs are blocks of 4 x 4, TM / 4 x TN / 4 of
- *     +------+     |  outputs in    |        them, spread over the tile: a wavefront reads neighbouring float4.
- *  BM |a_tile|     |  4 x 4 blocks  |
- *     +------+     +----------------+        a, b: padded buffers, row-major; a to BM rows, b to BN columns, both
- *                                            along K to BK. `k` is the padded one.
+ *                      BN columns            The tiles are double-buffered: while one is multiplied, the next one is
+ *                  +----------------+        loaded into registers and then stored to the other buffer. This takes one
+ *            BK    |     b_tile     |        barrier per step. a_tile is transposed, so that the rows of a work-item
+ *                  +----------------+        are adjacent.
+ *       BK         |  TM x TN       |
+ *     +------+     |  outputs in    |        A work-item's outputs are TM / 4 x TN / 4 blocks of 4 x 4, distributed
+ *  BM |a_tile|     |  4 x 4 blocks  |        over the tile so that adjacent work-items read adjacent float4.
+ *     +------+     +----------------+
  *
- * a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition leaves every sum unchanged
- * by, a sum of -0.0 too. out and c are not padded.
+ * a and b are padded row-major buffers: a to BM rows, b to BN columns, both along K to BK. `k` is the padded size. a is
+ * padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out
+ * and c are not padded.
  *
- * DIRECT, nothing is padded and any strides will do: the work-items read four neighbours along whichever axis has unit
- * stride, a vector where it is whole and aligned, and pad on the way. `k` is the product's own.
+ * With DIRECT, nothing is padded and the operands may have any strides. Work-items read four adjacent elements along
+ * the axis that has unit stride, as a vector if all four exist and are aligned, and pad in registers. `k` is the size
+ * of the product.
  */
 
 #include "gemm.clh"
 
-#ifndef BM        /* rows of out a group */
+#ifndef BM        /* rows of out per work-group */
 #define BM 64
 #endif
-#ifndef BN        /* columns */
+#ifndef BN        /* columns of out per work-group */
 #define BN 64
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */
 #define BK 16
 #endif
-#ifndef TM        /* rows of out a work-item, a multiple of 4 */
+#ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 8
 #endif
-#ifndef TN        /* columns */
+#ifndef TN        /* columns of out per work-item */
 #define TN 4
 #endif
-#ifndef DIRECT    /* 1: a and b as they lie */
+#ifndef DIRECT    /* 1: reads a and b in their original layout */
 #define DIRECT 0
 #endif
 #define GX (BN / TN)        /* work-items of a group along n */
-#define GY (BM / TM)        /* and along m */
+#define GY (BM / TM)        /* work-items of a group along m */
 #define ITEMS (GX * GY)
-#define A_LOADS (BM * BK / 4 / ITEMS) /* float4 that a work-item brings, each step */
+#define A_LOADS (BM * BK / 4 / ITEMS) /* float4 that a work-item loads per step */
 #define B_LOADS (BN * BK / 4 / ITEMS)
 #if BM * BK / 4 % ITEMS || BN * BK / 4 % ITEMS
 #error "the work-items must share the float4 of each tile evenly"
@@ -51,7 +52,8 @@ __attribute__((reqd_work_group_size(GX, GY, 1)))
 kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
-    local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32))); /* 4: or turned stores meet in few banks */
+    /* Padding by 4: without it, the transposed stores would hit few banks. */
+    local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32)));
     local accum b_tile[2][BK][BN + 4 * DIRECT] __attribute__((aligned(32)));
 
     const uint x = get_local_id(0), y = get_local_id(1), id = y * GX + x;
@@ -67,7 +69,8 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < TN / 4; ++v) sum[r][v] = START4(z, ROW(r), COL(v));
     }
 
-    /* A tile is brought by fours along k, as a's, or (not `deep`) across, as b's: four number t begins at (Q, P). */
+    /* Work-items load a tile in vectors of four: along k (`deep`), or across k. Vector t starts at row (column) Q and
+     * step P. */
 #if DIRECT
 #define WHOLE(at, unit, pitch) ((unit) == 1 && !((at.s0 | (pitch) | at.s3) & 3))
     const long a_row = a_at.s1, a_step = a_at.s2, b_row = b_at.s1, b_step = b_at.s2;

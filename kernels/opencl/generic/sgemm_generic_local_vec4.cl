@@ -1,9 +1,9 @@
-/* out = alpha * a * b + beta * c with tiles of a and b in local memory as float4, 4 x 4 outputs a work-item
- * and block: its rows are BS apart, its columns neighbours. UNROLL_M x UNROLL_N such blocks a work-item.
+/* out = alpha * a * b + beta * c with tiles of a and b in local memory as float4. A work-item computes UNROLL_M x
+ * UNROLL_N blocks of 4 x 4 outputs. The rows of a block are BS apart, and its columns are adjacent.
  *
  *                      UNROLL_N blocks of 4 BS columns
- *                     +---------------------------+     Tiles: BS float4 a row of b_tile and block, BS rows;
- *              BS p   |  b_tile: local float4     |     BS / 4 float4 a row of a_tile, 4 BS rows and block.
+ *                     +---------------------------+     b_tile: BS rows; a row has BS float4 per block.
+ *              BS p   |  b_tile: local float4     |     a_tile: 4 BS rows per block; a row has BS / 4 float4.
  *                     +---------------------------+     Work-item (tx, ty) multiplies the elements p of rows
  *        BS p         | ty     |  float4 tx  |    |     ty, BS + ty, 2 BS + ty, 3 BS + ty of a_tile by float4
  *      +------+       | BS + ty|      :      |    |     tx of row p of b_tile.
@@ -11,20 +11,20 @@
  *      | 4 BS |       | 3BS+ty |      :      |    |     a, b: padded buffers, row-major; a to 4 BS UNROLL_M
  *      +------+       +---------------------------+     rows, b to 4 BS UNROLL_N columns, both along K to BS.
  *
- * `k` is the padded one; a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition
- * leaves every sum unchanged by, a sum of -0.0 too. out and c: element (z, i, j) at
- * offset + z * batch + i * row + j * col; not padded.
+ * `k` is the padded size. a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes
+ * no sum, not even -0.0. Element (z, i, j) of out and c is at index offset + z * batch + i * row + j * col; out and c
+ * are not padded.
  */
 
 #include "gemm.clh"
 
-#ifndef BS        /* work-items along each side of the group, and the step along k */
+#ifndef BS        /* work-items along each side of the group; also the step along k */
 #define BS 16
 #endif
-#ifndef TM        /* rows of out a work-item */
+#ifndef TM        /* rows of out per work-item */
 #define TM 4
 #endif
-#ifndef TN        /* and columns */
+#ifndef TN        /* columns of out per work-item */
 #define TN 4
 #endif
 #define UNROLL_M (TM / 4)

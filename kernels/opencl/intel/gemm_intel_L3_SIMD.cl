@@ -1,26 +1,27 @@
-/* out = alpha * a * b + beta * c on Intel GPUs: a and b through the L3 cache, a's elements shared in the
- * sub-group by shuffles; TM x TN outputs a work-item, GH x SG work-items a group, each row of them a sub-group.
+/* out = alpha * a * b + beta * c on Intel GPUs: a and b go through the L3 cache, and the lanes of a sub-group share a's
+ * elements by shuffles. TM x TN outputs per work-item, GH x SG work-items per group; each row of SG work-items is a
+ * sub-group.
  *
- *                     lane 0    lane 1  ...             Lane l loads KV neighbours of each of the TM rows, from
- *                    +---------+---------+              p0 + l KV on. A shuffle hands one lane's to all, for
- *         SG KV k    | TN cols | TN cols |              nothing: it becomes an operand's region of the mad.
- *                    +---------+---------+              The TN columns of a lane are neighbours: one vector.
- *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group waits for itself every step, so that
- *       +--------+   | outputs | outputs |              its sub-groups read the same lines of b at a time.
+ *                     lane 0    lane 1  ...             Lane l loads KV adjacent elements of each of TM rows,
+ *                    +---------+---------+              starting at p0 + l KV. A shuffle gives one lane's element
+ *         SG KV k    | TN cols | TN cols |              to all lanes at no cost: the compiler makes it the region
+ *                    +---------+---------+              of a mad operand. The TN columns of a lane are one vector.
+ *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group synchronizes in every step, so that its
+ *       +--------+   | outputs | outputs |              sub-groups read the same lines of b at the same time.
  *       |TM rows |   |         |         |
  *       +--------+   +---------+---------+              a, b: padded buffers, row-major; a to TM GH rows, b to
- *                                                       SG TN columns, both along K to SG KV, as `k` is.
- * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.)
- * a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition leaves every sum unchanged
- * by, a sum of -0.0 too. out and c are not padded.
+ *                                                       SG TN columns, both along K to SG KV, like `k`.
+ * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.) a is padded with -0.0
+ * and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not
+ * padded.
  */
 
 #include "gemm.clh"
 
-#ifndef TM        /* rows of out a work-item */
+#ifndef TM        /* rows of out per work-item */
 #define TM 8
 #endif
-#ifndef TN        /* columns of out a work-item: 2 or 4 */
+#ifndef TN        /* columns of out per work-item: 2 or 4 */
 #define TN 4
 #endif
 #ifndef SG        /* work-items of a sub-group, and of a group along n */
@@ -29,17 +30,17 @@
 #ifndef GH        /* work-items of a group along m */
 #define GH 8
 #endif
-#ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, as registers allow */
+#ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, limited by the registers */
 #define KV 4
 #endif
 #ifndef BARRIER
 #define BARRIER 0
 #endif
-#ifndef HALF_SUMS /* 1: sums over k in half, with PRECISION 16: twice as fast and less exact */
+#ifndef HALF_SUMS /* 1: sums over k in half, with PRECISION 16: twice as fast and less accurate */
 #define HALF_SUMS 0
 #endif
 
-/* num: of products and sums. NUMS(n, p): n neighbours, from multiples of n. */
+/* num: the type of products and sums. NUMS(n, p): n adjacent elements at p, which is a multiple of n. */
 #if HALF_SUMS
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define num half
@@ -78,8 +79,9 @@
 #define STEP (SG * KV)
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
-/* Of bytes: what a device adds anyway. The bases stay the kernel's arguments and their positions 64-bit numbers,
- * rows of a step 32-bit ones: the compiler then makes one addition a load of it, on every generation. */
+/* The address of row r, computed in bytes, as the device does. The base is the kernel's argument, the position a 64-bit
+ * number, and the row offset in a step a 32-bit number: the compiler then needs one addition per load on every
+ * generation. */
 #define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
@@ -105,7 +107,7 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     int p0 = 0;
     for (; p0 < k; p0 += STEP, a_pos += size_of * STEP, b_pos += STEP * (long)b_row) {
         global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
-        /* In registers for the whole step: what takes fewer of them. */
+        /* The operand that takes fewer registers stays in registers for the whole step. */
 #if TM < SG * TN
         run mine[TM];
 #pragma unroll
@@ -132,7 +134,8 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 #endif
     }
 
-    /* p0 is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    /* p0 is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
+     * during the loop. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll

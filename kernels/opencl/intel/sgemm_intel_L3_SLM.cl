@@ -1,17 +1,17 @@
-/* out = alpha * a * b + beta * c on Intel GPUs: a's rows staged in shared local memory, b through the L3 cache;
- * TM x TN = 8 x 8 outputs a work-item, GH x GW work-items a group: a tile of 8 GH x 8 GW.
+/* out = alpha * a * b + beta * c on Intel GPUs: a's rows are staged in shared local memory, and b goes through the L3
+ * cache. TM x TN = 8 x 8 outputs per work-item and GH x GW work-items per group: a tile of 8 GH x 8 GW.
  *
- *                      vload8 of a row of b       a_tile: BK x 8 GH in local memory, turned, so that a
- *                     +----------------------+    work-item's 8 rows at one p are neighbours: vload8.
+ *                      vload8 of a row of b       a_tile: BK x 8 GH in local memory, transposed, so that a
+ *                     +----------------------+    work-item's 8 rows at one p are adjacent: one vload8.
  *             BK p    |        8 columns     |
  *                     +----------------------+    a, b: padded buffers, row-major; a to 8 GH rows, b to 8 GW
- *        BK p         |  8 x 8 outputs       |    columns, both along K to BK. `k` is the padded one.
+ *        BK p         |  8 x 8 outputs       |    columns, both along K to BK. `k` is the padded size.
  *       +------+      |  float8 sum[8]       |    (The method was published for column-major matrices, where
  *       |a_tile|      |                      |    this is the product b' a' = (a b)'.)
  *       +------+      +----------------------+
  *
- * a is padded with -0.0 and b with +0.0 along K: their product -0.0 is what addition leaves every sum unchanged
- * by, a sum of -0.0 too. out and c are not padded.
+ * a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0.
+ * out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -19,28 +19,28 @@
 #ifndef GH        /* work-items of a group along m */
 #define GH 8
 #endif
-#ifndef GW        /* and along n */
+#ifndef GW        /* work-items of a group along n */
 #define GW 16
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */
 #define BK 16
 #endif
-#ifndef TM        /* rows of out a work-item */
+#ifndef TM        /* rows of out per work-item */
 #define TM 8
 #endif
-#ifndef TN        /* columns */
+#ifndef TN        /* columns of out per work-item */
 #define TN 8
 #endif
 #if TM != 8 || TN != 8
 #error "the tile is written out for TM = TN = 8"
 #endif
 #define T 8
-#define ABREAST (GH * GW / (BK / 4)) /* rows of a that the group brings at a time, a float4 a work-item */
+#define ABREAST (GH * GW / (BK / 4)) /* rows of a that the group loads at a time, one float4 per work-item */
 #if GH * GW % (BK / 4) || T * GH % ABREAST
 #error "the work-items must share the float4 of a's tile evenly"
 #endif
 
-/* Of bytes, from a 64-bit position over the kernel's argument: one addition a load (see gemm_intel_L3_SIMD). */
+/* The address of row r, from a 64-bit byte position: one addition per load (see gemm_intel_L3_SIMD). */
 #define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
@@ -82,7 +82,8 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
-    /* p0 is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    /* p0 is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
+     * during the loop. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r)                                                                                        \
     FINISH4(sum##r.lo, z, i0 + r, j0)                                                                   \

@@ -1,12 +1,12 @@
-/* out = alpha * a * b + beta * c on Intel GPUs: a and b are images read by whole sub-groups, TM x TN
- * outputs a work-item (32 x 2 in the picture; 32 x 1 and 4 x 1 have less of it), a work-group is one
- * sub-group of 1 x 8 work-items: a 32 x 16 tile of out.
+/* out = alpha * a * b + beta * c on Intel GPUs. a and b are images that whole sub-groups read. TM x TN outputs per
+ * work-item: 32 x 2 in the drawing, also 32 x 1 and 4 x 1. A work-group is one sub-group of 1 x 8 work-items and
+ * computes a 32 x 16 tile of out.
  *
- *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows, and lane l
- *                +----------+----------+             gets the element l places right of x.
+ *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows; lane l gets the
+ *                +----------+----------+             element that is l places to the right of x.
  *           8 k  |    b0    |    b1    |             b0, b1: lane l holds 8 k of columns l and 8 + l.
  *                +----------+----------+             rows:   lane l holds column (k) l of 8 rows of a;
- *        8 k                                                 a shuffle hands one lane's k to all.
+ *        8 k                                                 a shuffle gives one lane's k to all lanes.
  *      +-----+   +----------+----------+
  *    8 |     |   |  sum0[0] | sum1[0]  |             a: image, texel (p, z * a_rows + i) = a[z][i][p]
  *    8 | rows|   |  sum0[1] | sum1[1]  |             b: image, texel (j, z * b_rows + p) = b[z][p][j]
@@ -14,19 +14,19 @@
  *    8 |     |   |  sum0[3] | sum1[3]  |               offset + z * batch + i * row + j * col
  *      +-----+   +----------+----------+
  *
- * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.)
- * Padded: a's rows to TM, b's columns to 8 TN, both along K to 8; `k` here is the padded one. Block reads
- * outside an image return garbage on some runtimes, so nothing is read there. Texels have 4 bytes, the most
- * that block reads are defined for, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K:
- * their product -0.0 is what addition leaves every sum unchanged by, a sum of -0.0 too.
+ * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.) a's rows are padded
+ * to TM, b's columns to 8 TN, and both along K to 8; `k` is the padded size. Block reads outside an image return
+ * garbage on some runtimes, so the kernel never reads there. Texels have 4 bytes, the largest size for which block
+ * reads are defined, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and
+ * adding -0.0 changes no sum, not even -0.0.
  */
 
 #include "gemm.clh"
 
-#ifndef TM        /* rows of out a work-item: 4, or 32 */
+#ifndef TM        /* rows of out per work-item: 4 or 32 */
 #define TM 32
 #endif
-#ifndef TN        /* columns of out a work-item, SG apart: 1 or 2 */
+#ifndef TN        /* columns of out per work-item, SG apart: 1 or 2 */
 #define TN 2
 #endif
 #ifndef SG        /* work-items of a sub-group, and of a work-group */
@@ -36,7 +36,7 @@
 #error "the tile is written out for TM = 32 or 4, TN = 1 or 2, SG = 8"
 #endif
 
-/* A part is what one block read brings: 8 rows, of which a tile of 32 has 4, or all 4 rows of a small one. */
+/* part: the elements of one block read: 8 of the 32 rows of the tile, or all 4 rows if TM is 4. */
 #if TM == 32
 #define PARTS 4
 typedef float8 part;
@@ -57,7 +57,7 @@ __attribute__((intel_reqd_sub_group_size(SG)))
 kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
 {
     UNPACK
-    const int matrix = get_group_id(2); /* z, in fewer registers */
+    const int matrix = get_group_id(2); /* z as an int, which takes fewer registers */
     int i0 = get_group_id(1) * TM, j0 = get_group_id(0) * SG * TN;
     const int ya = matrix * a_rows + i0, yb = matrix * b_rows;
     const int lane = get_sub_group_local_id();
@@ -96,7 +96,8 @@ kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
         }
     }
 
-    /* pos is k: adding 0 that the compiler does not see keeps addresses of the end out of the loop's registers. */
+    /* pos is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
+     * during the loop. */
     i0 += pos - k, j0 += pos - k;
 #define STORE0(q, e) FINISH(sum0[q].s##e, matrix, i0 + 8 * q + e, j0 + lane)
 #define STORE1(q, e) FINISH(sum1[q].s##e, matrix, i0 + 8 * q + e, j0 + lane + SG)

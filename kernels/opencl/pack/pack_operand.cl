@@ -9,35 +9,34 @@
  *                                              +------------------------+
  *                                                padded cols; matrix z + 1 follows below
  *
- * A work-item (x, y, z) writes TALL rows of WIDE texels, or elements of a buffer, of matrix z. With TURN, a group of
- * 32 x 8 brings a square of 32 x 32 elements through local memory: of a source whose columns lie in one piece, both
- * what it reads and what it writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in
- * CUDA, 2009).
- * A copy: no bit of an element changes, except that images of floats may flush denormals.
+ * Work-item (x, y, z) writes TALL rows of WIDE texels (or elements of a buffer) of matrix z. With TURN, a work-group of
+ * 32 x 8 work-items transposes a square of 32 x 32 elements in local memory. If the source's columns are contiguous,
+ * both the reads and the writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in
+ * CUDA, 2009). The copy does not change a bit of any element, except that images of floats may flush denormals.
  */
 
 #include "gemm.clh"
 
-#ifndef CHANNELS  /* of a texel: 1 (R) or 4 (RGBA); 0: the target is a buffer */
+#ifndef CHANNELS  /* channels per texel: 1 (R) or 4 (RGBA); 0: the target is a buffer */
 #define CHANNELS 0
 #endif
 #ifndef BITS      /* 1: the image holds unsigned integers with the elements' bits; 0: floats */
 #define BITS 0
 #endif
-#ifndef PANEL     /* columns of a panel, which of a buffer lie one after the other; 0: row-major */
+#ifndef PANEL     /* columns per panel of a buffer, whose panels are consecutive in memory; 0: row-major */
 #define PANEL 0
 #endif
-#ifndef TALL      /* 1 x 1; more where work-items are dear, as on CPUs. WIDE is PANEL where that is not 0 */
+#ifndef TALL      /* TALL x WIDE: 1 x 1; more if work-items are expensive (CPUs). WIDE is PANEL if PANEL is not 0 */
 #define TALL 1
 #endif
 #ifndef WIDE
 #define WIDE 1
 #endif
-#ifndef TURN      /* 1: by squares, into row-major buffers */
+#ifndef TURN      /* 1: transposes squares in local memory; the target is a row-major buffer */
 #define TURN 0
 #endif
 
-/* Halves are copied as what they are: bits. */
+/* Elements are copied as unsigned integers: their bits. */
 #if PRECISION == 16
 #define item ushort
 #elif PRECISION == 8
@@ -64,7 +63,7 @@ kernel void pack_operand(
 {
     const long z = get_global_id(2);
 #if TURN
-    local item square[SIDE][SIDE + 1]; /* a column more: no two work-items read the same bank */
+    local item square[SIDE][SIDE + 1]; /* the additional column avoids bank conflicts */
     const int x0 = get_group_id(0) * SIDE, y0 = get_group_id(1) * SIDE, i = get_local_id(0);
     for (int j = get_local_id(1); j < SIDE; j += SIDE / 4)
         square[j][i] = y0 + i < size.s0 && x0 + j < size.s1 ? *AT(source, z, y0 + i, x0 + j) : pad;
@@ -99,7 +98,7 @@ kernel void pack_operand(
                                           : (z * size.s2 + y) * size.s3 + x0);
         global const item *from = AT(source, z, y, x0);
         const int here = y < size.s0 ? clamp(size.s1 - x0, 0, x1 - x0) : 0;
-        if (WIDE > 1 && source_at.s2 == 1) /* what a compiler makes vectors of */
+        if (WIDE > 1 && source_at.s2 == 1) /* a loop with unit stride, which the compiler can vectorize */
             for (int x = 0; x < here; ++x) to[x] = from[x];
         else
             for (int x = 0; x < here; ++x) to[x] = from[x * source_at.s2];

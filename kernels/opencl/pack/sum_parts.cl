@@ -1,7 +1,7 @@
-/* out = alpha * (the sum of the parts of K) + beta * c: what is left to do after a launch with SPLIT.
+/* out = alpha * (the sum of the parts of K) + beta * c: the second step of a launch with SPLIT.
  *
- * Part s of matrix z lies in raw, m x n elements row-major, after those of the parts before. The parts are added in
- * order, whatever the device: with equal splits the results are equal. Neighbouring work-items have neighbouring j.
+ * `raw` contains m x n row-major partial sums for each part s of each matrix z, part after part. The parts are added in
+ * order on every device, so that equal splits give equal results. Adjacent work-items have adjacent j.
  */
 
 #include "gemm.clh"
