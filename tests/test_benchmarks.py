@@ -336,7 +336,7 @@ def test_hybrid_is_set_beside_both_sides_alone(tmp_path: Path) -> None:
     options = "--sizes", "64,128,20000", "--rounds", "3", "--sample", "0.0005", "--limit", "60"
     options += "--dtypes", "float32,float64,complex128"  # the last one: no OpenCL device multiplies it
     done = run("benchmarks/hybrid.py", *options, "--json", str(file))
-    if "no device beside the CPU" in done.stderr:
+    if "no device besides the CPU" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

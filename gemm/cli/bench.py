@@ -1,23 +1,26 @@
-"""`gemm bench`: products timed on every backend of the machine, CPU against GPU.
+"""`gemm bench`: time products on every backend of the machine, and compare the CPU with GPUs.
 
-With --compare or --compare-to it makes a comparison instead: gemm.compare. Else --json writes a document of this
-form (times in seconds; what does not apply is null):
+With --compare or --compare-to the command runs a comparison instead (gemm.compare). Without these options, --json
+writes a document of the following form. Times are in seconds. A value that does not apply is null.
 
     schema      "gemm-bench/1"
-    date, command, commit, versions, machine, environment    when, where and by what; commit is null outside a checkout
+    date, command, commit, versions, machine, environment    provenance; commit is null outside a checkout
     dtype, reproducible, iterations, warmup, method          method: what each time means, in words
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
-    peaks       {device key: {gflops, basis}}; a device whose peak is not known is absent
+    peaks       {device key: {gflops, basis}}; a device with an unknown peak is absent
     results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_gflops, resident_s,
                   resident_best_s, resident_gflops, percent_of_peak, valid, worst_error, checked, sha256, error,
                   host_samples_s, resident_samples_s}]
-    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: medians over the rounds of how many times as
-                fast as the cpu backend that contestant was
+    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: the time of the cpu backend divided by the
+                time of the contestant, as the median over the rounds
 
-host_s and resident_s are medians; where a backend computes in host memory, resident_* repeat host_*. percent_of_peak is
-of the resident rate. worst_error is in units of the error bound, null if not finite; valid, worst_error, checked and
-sha256 are null without --validate. error says why a contestant gave no times. The CSV file has the columns of `results`
-but the samples.
+- host_s and resident_s are medians. If a backend computes in host memory, resident_* repeat host_*.
+- percent_of_peak refers to the resident rate.
+- worst_error is in units of the error bound; it is null if it is not finite.
+- valid, worst_error, checked and sha256 are null without --validate.
+- error says why a contestant has no times.
+
+The CSV file has the columns of `results` except the samples.
 """
 
 from __future__ import annotations
@@ -70,22 +73,22 @@ METHOD = (
 )
 ROUNDS, WARMUP = 10, 2
 Entry = tuple[Backend, Device, str | None]
-"""Who is to compete: a device and the kernel that was named for it; None: what dispatch chooses."""
+"""A contestant to be: a device and the kernel that the user named for it. With None, dispatch chooses the kernel."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     add_shape(parser)
     parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,MxNxK,...")
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
-    parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="how a and b are given")
+    parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="layouts of a and b")
     add_selection(parser)
     parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {ROUNDS})")
-    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"calls before (default: {WARMUP})")
+    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"untimed calls first (default: {WARMUP})")
     parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
-    parser.add_argument("--validate", action="store_true", help="check every result by a reference of wider type")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
-    parser.add_argument("--csv", type=writable, metavar="FILE", help="write the results as a table, too")
+    parser.add_argument("--validate", action="store_true", help="check every result against a wider type")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--csv", type=writable, metavar="FILE", help="also write the results as CSV")
     compare.add(parser)
 
 
@@ -94,9 +97,9 @@ def _sizes(argument: str) -> list[tuple[int, int, int]]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time, print, write; returns the status."""
+    """Run the benchmark, print and write the results, and return the exit status."""
     if compare.wanted(args):
-        from gemm.cli.comparing import run as compared  # which draws
+        from gemm.cli.comparing import run as compared  # imported here because it loads the drawing modules
 
         return compared(args)
     args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
@@ -155,7 +158,7 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
 def _contest(
     args: argparse.Namespace, each: Shape, entries: list[Entry], peaks: dict[str, Peak]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and ratios of one shape, printed."""
+    """Time one shape and print its table. Returns the results and the ratios."""
     a, b = each.operands(args.dtype)
     entered: list[Contestant] = []
     rows: list[dict[str, Any]] = []

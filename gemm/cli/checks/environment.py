@@ -1,4 +1,4 @@
-"""Environment variables and the versions of what the package depends on."""
+"""Checks of environment variables and of the versions of the package's dependencies."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables of the build and the tests, which are no mistakes either."""
+"""Variables of the build and of the tests. They are valid, too."""
 
 
 def variables() -> Iterator[Finding]:
-    """Names that nothing reads, and values that make no sense."""
+    """Variables that the package does not read, and invalid values of variables that it reads."""
     known, meant = (*VARIABLES, *OTHERS), {name.removeprefix("GEMM_"): name for name in VARIABLES}
     for name in sorted(name for name in os.environ if name.startswith("GEMM_") and name not in known):
         like = difflib.get_close_matches(name.removeprefix("GEMM_"), meant, 1)
@@ -45,12 +45,13 @@ def variables() -> Iterator[Finding]:
         try:
             CpuBackend().devices()
         except (BackendUnavailable, ValueError) as error:
-            if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:  # the rest: other checks'
+            # Other causes are reported by other checks.
+            if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:
                 yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "variables")
 
 
 def versions() -> Iterator[Finding]:
-    """Dependencies that are missing or too old, and metadata of another build."""
+    """Dependencies that are missing or too old, and installed metadata that belongs to another version."""
     try:
         here, requirements = metadata.version("gemm"), metadata.requires("gemm") or []
     except metadata.PackageNotFoundError:
@@ -62,7 +63,7 @@ def versions() -> Iterator[Finding]:
                       "Install it anew: pip install .", "versions")  # fmt: skip
     for line in requirements:
         found = re.match(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*$", line)
-        if not found:  # of an extra, or of another system
+        if not found:  # a requirement of an extra, or of another system
             continue
         name, least = found[1], found[2] or "0"
         try:
@@ -78,7 +79,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, without zeros at its end."""
+    """The release numbers of a version, without trailing zeros."""
     numbers = [int(number) for number in re.findall(r"\d+", re.split(r"[a-z+-]", version, maxsplit=1)[0])]
     while numbers and not numbers[-1]:
         numbers.pop()

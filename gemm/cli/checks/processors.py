@@ -1,4 +1,4 @@
-"""The C engine, and the CPUs that it may use."""
+"""Checks of the C engine and of the CPUs that it may use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from gemm.core.errors import BackendUnavailable
 
 
 def engine() -> Iterator[Finding]:
-    """Extensions that are not built, do not load, or are older than the catalog; a CPU that only scalar C fits."""
+    """C extensions that are not built, do not load or are older than the catalog, and CPUs with scalar kernels only."""
     try:
         lib, able = load().lib, features()
     except BackendUnavailable as error:
         yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "engine")
         return
-    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # which has neither: both rely on the GIL
+    # A free-threaded Python has neither extension, because both rely on the GIL.
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     for name in () if free_threaded else ("gemm._memo", "gemm._cuda"):
         try:
             importlib.import_module(name)
@@ -41,7 +42,7 @@ def engine() -> Iterator[Finding]:
 
 
 def threads() -> Iterator[Finding]:
-    """Limits that keep the engine from CPUs that are there."""
+    """Limits that keep the engine from using all CPUs."""
     every = os.cpu_count() or 1
     usable, cores = granting.affinity(), granting.cores()
     if usable < every:
@@ -54,7 +55,7 @@ def threads() -> Iterator[Finding]:
     try:
         wish = int(os.environ.get("GEMM_NUM_THREADS") or cores)
         count = get_num_threads()
-    except (ValueError, BackendUnavailable):  # found by other checks
+    except (ValueError, BackendUnavailable):  # other checks report these
         return
     if wish > cores:
         yield Finding("warning", f"GEMM_NUM_THREADS={wish}, but {cores} CPUs are granted", f"{cores} threads are used",

@@ -1,4 +1,4 @@
-"""The cache folder, and those of the libraries that the package loads."""
+"""Checks of the package's cache folder, and of the cache folders of the libraries that the package loads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gemm.cli.checks.finding import Finding
 from gemm.core import disk_cache
 
 LEAST = 64 << 20
-"""Bytes that should be free: an H200's kernels take some ten MiB."""
+"""Bytes that should be free. The compiled kernels of an H200 take some ten MiB."""
 
 UNPICKLING = ("pyopencl", "pytools")
-"""Libraries that unpickle what they find in their folders in the user's cache."""
+"""Libraries that unpickle the files in their folders in the user's cache."""
 
 
 def cache() -> Iterator[Finding]:
-    """A folder that is not used, that is full, or that has damaged entries."""
+    """A cache folder that cannot be used, is full, or has damaged entries."""
     folder = disk_cache.chosen_folder()
     refused = disk_cache.refusal(folder)
     if refused is not None:
@@ -44,7 +44,7 @@ def cache() -> Iterator[Finding]:
 
 
 def caches_of_others() -> Iterator[Finding]:
-    """Folders whose files pyopencl and pytools unpickle, which is to run them, and to which others may write."""
+    """Cache folders of pyopencl and pytools that other users may write to. Unpickling a file can run code in it."""
     if os.name != "posix":
         return
     for name in UNPICKLING:
