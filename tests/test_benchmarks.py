@@ -379,7 +379,7 @@ def test_regret_is_that_of_what_auto_chose(tmp_path: Path) -> None:
     assert whole["count"] == len(document["results"])
     assert 1 <= whole["median"] <= whole["p95"] <= whole["worst"] == max(row["regret"] for row in document["results"])
     assert document["decision"].keys() - {"new_resident"} == {"new", "first_new", "repeated", "first_call", "import"}
-    assert "Where auto lost most" in done.stdout
+    assert "Largest regrets" in done.stdout
 
 
 def test_recorded_choices_are_replayed(tmp_path: Path) -> None:
