@@ -49,7 +49,7 @@ from gemm.frontend import report
 
 Call = Callable[[], Any]
 FEW = 1000
-"""The largest number of products in places where one call takes tens of microseconds."""
+"""The largest number of products in "host to cuda", where a single call takes tens of microseconds."""
 
 
 class Contestant(Peer):

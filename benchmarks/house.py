@@ -110,7 +110,7 @@ def functions() -> list[tuple[str, int, int]]:
 
 
 def calls() -> dict[str, tuple[int, int, int]]:
-    """{product: (calls of Python functions, different functions, their files)}."""
+    """{product: (number of Python function calls, number of distinct functions, number of their files)}."""
     import gemm
 
     def counted(a: Any, b: Any) -> tuple[int, int, int]:

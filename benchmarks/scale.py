@@ -4,9 +4,9 @@
 
 The operands are square random matrices in the memory of the workers. Their chunks are those that gemm.dask chooses for
 the largest number of workers. The result stays in the workers' memory. Strong scaling uses the same product on more
-workers. Weak scaling uses the size size · workers^(1/3), the same work for each worker. Every worker has one thread;
-dask sets this for NumPy's BLAS as well. The time of a contestant's call includes building the graph and computing all
-blocks:
+workers. Weak scaling uses the size --size · workers^(1/3), which gives each worker the same work. Every worker has one
+thread; dask sets this for NumPy's BLAS as well. The time of a contestant's call includes building the graph and
+computing all blocks:
 
     gemm          gemm.dask.matmul(a, b, contraction="sum"), with the same tasks as dask's matmul
     gemm, auto    gemm.dask.matmul(a, b)

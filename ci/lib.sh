@@ -129,7 +129,7 @@ conformance() { # NAME CONDITION ARGUMENT...: run the suite on the rows that ful
     cd "$SOURCE"
     rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
-    # shellcheck disable=SC2046 # words
+    # shellcheck disable=SC2046 # word splitting is intended
     "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(named "$hashed")
     "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
 }

@@ -41,7 +41,7 @@ mkdir "$CI_WORK/neon/musl"
 "$TOOLS/python" "$ROOT/ci/cross_compile.py" musl-aarch64 "$CI_WORK/neon/musl"
 # race_engine is left out: it forks while other threads run, and QEMU itself does not always survive that.
 for program in check_engine "fuzz_engine 5"; do
-    # shellcheck disable=SC2086 # words
+    # shellcheck disable=SC2086 # word splitting is intended
     QEMU_CPU=max,sve=off bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon/musl" timeout 200 ./$program || status=$?
 done
 
@@ -53,7 +53,7 @@ GEMM_BUILD_MACHINE=armv7l "$TOOLS/python" "$ROOT/ci/engine.py" "$CI_WORK/arm" >"
 for program in check_engine "fuzz_engine 5"; do
     arm-linux-gnueabihf-gcc "${flags[@]}" -static "$ROOT/tests/fuzz/${program% *}.c" "$CI_WORK"/arm/*.o \
         -o "$CI_WORK/arm/${program% *}" -lm -lpthread
-    # shellcheck disable=SC2086 # words
+    # shellcheck disable=SC2086 # word splitting is intended
     G_SLICE=always-malloc timeout 200 qemu-arm-static -cpu cortex-a15 "$CI_WORK"/arm/$program || status=$?
 done
 exit "${status:-0}"

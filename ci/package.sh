@@ -37,7 +37,7 @@ PATH=$work/oldest/bin gemm verify --quick --backends cpu
 
 say "the document's program in C, with the wheel's header and library"
 sed -n '/^```c$/,/^```$/{/^```/!p}' "$ROOT/docs/c-api.md" >program.c
-# shellcheck disable=SC2046 # words
+# shellcheck disable=SC2046 # word splitting is intended
 gcc program.c $("$work/venv/bin/python" -m gemm info --cc) -o program
 [[ $(./program | tail -n 1) == 999 ]] || die "the wheel's libgemm computes wrongly"
 
@@ -46,7 +46,7 @@ say "OpenCL from the wheel"
 # intel run all checks. Intel's runtime is used because PyPI's PoCL does not support CPUs newer than its compiler.
 export OCL_ICD_VENDORS=$work/venv/lib/libintelocl.so LD_LIBRARY_PATH=$work/venv/lib
 first='row.backend == "opencl" and [each.source for each in rows].index(row.source) == rows.index(row)'
-# shellcheck disable=SC2046 # words
+# shellcheck disable=SC2046 # word splitting is intended
 "$work/venv/bin/python" -m gemm verify --quick $(named "$(kernels "$first")")
 unset OCL_ICD_VENDORS LD_LIBRARY_PATH
 

@@ -40,7 +40,7 @@ def _peak(instruction: str, cpu: str) -> float:
     kinds = re.findall(r"v\d+\.(\w+)", operands)
     if not kinds:  # a scalar kernel is compared with the peak of vector instructions
         name, kinds = "fmla", ["2d", "2d"] if operands.startswith("d") else ["4s", "4s"]
-    name = {"sudot": "usdot"}.get(name, name)  # sudot exists only with a lane; usdot has the same speed
+    name = {"sudot": "usdot"}.get(name, name)  # sudot exists only with a lane, so usdot is measured instead
     forms = [f"v30.{kinds[1]}, v31.{kinds[1]}"]
     if name == "fmla":  # a model may give the two forms different speeds
         forms.append(f"v30.{kinds[1]}, v31.{kinds[0][-1]}[0]")

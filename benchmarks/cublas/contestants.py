@@ -122,5 +122,5 @@ def peers(clock: Clock, device: Any) -> Iterator[tuple[str, Contestant | str]]:
     for name, make in makers.items():
         try:
             yield name, make()
-        except Exception as error:  # any error of a broken installation makes the peer absent
+        except Exception as error:  # a broken installation, of any kind, counts as a missing peer
             yield name, f"{type(error).__name__}: {error}"

@@ -43,7 +43,7 @@ class Field:
 
     @classmethod
     def of(cls, devices: Iterable[tuple[Backend, Device]], names: Iterable[str]) -> Field:
-        """The contestants on these devices, NumPy included, and the peers in `names`, all with as many threads."""
+        """The contestants on these devices, NumPy included, and the peers in `names`, with equal numbers of threads."""
         names, devices = set(names), list(devices)
         with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
             NumPy().set_threads(granted())

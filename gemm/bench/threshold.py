@@ -57,7 +57,7 @@ def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
 
     The device must be ahead at the largest size. Going down from there, the lead continues until the first size at
     which the device is behind. The threshold is the smallest size in this range at which the device is ahead. Sizes
-    without a verdict, which noise can cause, do not end the range.
+    at which neither is ahead, for example because of noise, do not end the range.
 
     Args:
         points: (size, ratios as `verdict` takes them), in any order.

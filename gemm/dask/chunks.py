@@ -15,7 +15,7 @@ TILE = 384
 """Longer sides are multiples of this, so that no kernel for float32 or float64 has partial tiles at a block's edge."""
 
 TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
-"""Seconds that the scheduler needs for each task; tasks are scheduled one after another (`benchmarks/scale.py`)."""
+"""Scheduler time per task in seconds, measured by `benchmarks/scale.py`. A scheduler handles one task at a time."""
 RATE = 2.4e11
 """FLOP/s of one thread for float32 with AVX-512. On a slower thread the scheduler's share of the time is smaller."""
 SHARE = 0.1

@@ -57,7 +57,7 @@ def load_on(names: Iterable[str], devices: Iterable[Device]) -> tuple[list[Devic
                 continue
             try:
                 found.append(make(device))
-            except Exception as error:  # any error of a broken installation makes the peer absent
+            except Exception as error:  # a broken installation, of any kind, counts as a missing peer
                 absent[name] = str(error)
     return found, absent
 

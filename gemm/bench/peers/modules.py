@@ -18,7 +18,7 @@ def module(name: str) -> Any:
     """Import the module `name`. Raises Absent."""
     try:
         return import_module(name)
-    except Exception as error:  # any error of a broken installation makes the peer absent
+    except Exception as error:  # a broken installation, of any kind, counts as a missing peer
         raise Absent(f"import {name}: {error}") from error
 
 

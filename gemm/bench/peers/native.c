@@ -101,8 +101,9 @@ int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     return 0;
 }
 
-/* Read `lines` times 64 bytes as `streams` parallel parts. Each part prefetches `ahead` lines before its loads. Returning
- * the sum keeps the compiler from removing the loads. lines / streams must be a multiple of 4, the lines per iteration. */
+/* Read `lines` times 64 bytes as `streams` parallel parts. Each part prefetches `ahead` lines before its loads. The sum
+ * is returned because the compiler would otherwise remove the loads. lines / streams must be a multiple of 4, the
+ * number of lines per iteration. */
 int64_t read_lines(const void *from, int64_t lines, int64_t streams, int64_t ahead) {
     typedef int64_t line __attribute__((vector_size(64), aligned(8), may_alias));
     const line *x = from;

@@ -31,7 +31,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 class Report(NamedTuple):
-    """The findings of each check: {check: findings}."""
+    """The result of an examination: {check: its findings}."""
 
     found: dict[str, list[Finding]]
 

@@ -21,7 +21,7 @@ WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
 
 
 def permissions() -> Iterator[Finding]:
-    """GPU device files that this user may not open."""
+    """Find GPU device files that this user may not open."""
     for file in (file for pattern in GPUS for file in sorted(glob.glob(pattern))):
         if not os.access(file, os.R_OK | os.W_OK):
             group = _group(file)
@@ -43,7 +43,7 @@ def _group(file: str) -> str:
 
 
 def android() -> Iterator[Finding]:
-    """Termux whose library path lacks folders that the phone's driver needs."""
+    """Find missing folders in Termux's library path, without which the phone's driver does not load."""
     prefix = os.environ.get("PREFIX", "")
     if "com.termux" not in prefix:
         return
@@ -58,8 +58,7 @@ def android() -> Iterator[Finding]:
 
 
 def installed() -> Iterator[Finding]:
-    """Files that register drivers with OpenCL's loader, but are unreadable or empty, or name a library that does not
-    load."""
+    """Find broken registrations of OpenCL drivers: unreadable or empty files, and libraries that do not load."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
     if os.environ.get("OCL_ICD_VENDORS") and not place.exists():
         yield Finding("error", f"OCL_ICD_VENDORS names {place}, which is not there", "OpenCL finds no driver",
@@ -82,7 +81,7 @@ def installed() -> Iterator[Finding]:
 
 
 def devices() -> Iterator[Finding]:
-    """Backends for which the probe's worker process finds no device.
+    """Find backends for which the probe's worker process has no device.
 
     A missing device is an error only if the machine has a GPU for the backend, if the driver crashed the worker
     process, or if the cause contains one of the words WRONG.
@@ -105,7 +104,7 @@ def devices() -> Iterator[Finding]:
 
 
 def verification() -> Iterator[Finding]:
-    """Kernels that failed verification on a device, in the probe or when they were first chosen."""
+    """Find kernels that failed verification on a device, in the probe or when they were first chosen."""
     for facts in (probe.facts(run=False), probe.recall(probe.entry("verified"))):
         failed: dict[str, list[str]] = {}
         for (kernel, device), record in facts.kernels.items() if facts else ():

@@ -23,7 +23,7 @@ OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AM
 
 
 def variables() -> Iterator[Finding]:
-    """Variables that the package does not read, and invalid values of variables that it reads."""
+    """Find GEMM_ variables that the package does not read, and invalid values of variables that it reads."""
     known, meant = (*VARIABLES, *OTHERS), {name.removeprefix("GEMM_"): name for name in VARIABLES}
     for name in sorted(name for name in os.environ if name.startswith("GEMM_") and name not in known):
         like = difflib.get_close_matches(name.removeprefix("GEMM_"), meant, 1)
@@ -51,7 +51,7 @@ def variables() -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """Dependencies that are missing or too old, and installed metadata that belongs to another version."""
+    """Find dependencies that are missing or too old, and installed metadata that belongs to another version."""
     try:
         here, requirements = metadata.version("gemm"), metadata.requires("gemm") or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,7 @@
-"""Load a library in a worker process, `python -m gemm.cli.checks.loading`, which alone crashes or hangs if it must."""
+"""Load a library in a worker process, so that a crash or a hang affects only the worker.
+
+The worker is `python -m gemm.cli.checks.loading`.
+"""
 
 from __future__ import annotations
 

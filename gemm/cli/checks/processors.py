@@ -17,7 +17,7 @@ from gemm.core.errors import BackendUnavailable
 
 
 def engine() -> Iterator[Finding]:
-    """C extensions that are not built, do not load or are older than the catalog, and CPUs with scalar kernels only."""
+    """Find C extensions that are missing, do not load or are too old; and CPUs that no vector kernel supports."""
     try:
         lib, able = load().lib, features()
     except BackendUnavailable as error:
@@ -42,7 +42,7 @@ def engine() -> Iterator[Finding]:
 
 
 def threads() -> Iterator[Finding]:
-    """Limits that keep the engine from using all CPUs."""
+    """Find limits that keep the engine from using all CPUs."""
     every = os.cpu_count() or 1
     usable, cores = granting.affinity(), granting.cores()
     if usable < every:

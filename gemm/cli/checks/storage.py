@@ -18,7 +18,7 @@ UNPICKLING = ("pyopencl", "pytools")
 
 
 def cache() -> Iterator[Finding]:
-    """A cache folder that cannot be used, is full, or has damaged entries."""
+    """Find a cache folder that cannot be used, is full, or has damaged entries."""
     folder = disk_cache.chosen_folder()
     refused = disk_cache.refusal(folder)
     if refused is not None:
@@ -44,7 +44,7 @@ def cache() -> Iterator[Finding]:
 
 
 def caches_of_others() -> Iterator[Finding]:
-    """Cache folders of pyopencl and pytools that other users may write to. Unpickling a file can run code in it."""
+    """Find cache folders of pyopencl and pytools that others may write to: unpickling a file can run code in it."""
     if os.name != "posix":
         return
     for name in UNPICKLING:
