@@ -1,8 +1,8 @@
-/* Loops that call C functions, so that no contestant pays for Python; and measurements of a core and of the memory. */
+/* Loops around calls of C functions, so that no contestant pays for Python; and what a core and the memory can do. */
 #include <stddef.h>
 #include <stdint.h>
 
-/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided if batch > 0. Steps are in elements. */
+/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided where batch > 0. Steps are in elements. */
 typedef struct {
     void *function;
     int64_t m, n, k, lda, ldb, ldc;
@@ -15,7 +15,7 @@ enum { ROW_MAJOR = 101, NO_TRANS = 111 };
 static const double one_z[2] = {1, 0}, zero_z[2] = {0, 0};
 static const float one_c[2] = {1, 0}, zero_c[2] = {0, 0};
 
-/* INT is the library's integer type; SCALAR is its type of alpha and beta. */
+/* INT: the library's integer; SCALAR: how it takes alpha and beta. */
 #define LOOP(name, INT, SCALAR, one, zero)                                                                            \
     void name(const product *x, int64_t times) {                                                                      \
         typedef void single(int, int, int, INT, INT, INT, SCALAR, const void *, INT, const void *, INT, SCALAR,       \
@@ -41,7 +41,7 @@ LOOP(cblas_c64, int64_t, const void *, one_c, zero_c)
 LOOP(cblas_z32, int32_t, const void *, one_z, zero_z)
 LOOP(cblas_z64, int64_t, const void *, one_z, zero_z)
 
-/* MKL's product of unsigned and signed bytes with 32-bit results, without offsets. */
+/* MKL's unsigned by signed bytes into 32 bits, without offsets. */
 void cblas_u8s8(const product *x, int64_t times) {
     typedef void function(int, int, int, int, int, int, int, float, const void *, int, char, const void *, int, char,
                           float, void *, int, const int32_t *);
@@ -52,7 +52,7 @@ void cblas_u8s8(const product *x, int64_t times) {
                                   x->a, (int)x->lda, 0, x->b, (int)x->ldb, 0, 0.0f, x->c, (int)x->ldc, &no_offset);
 }
 
-/* Call gemm_run of csrc/gemm.h `times` times. Returns 0, or the result of the first call that fails. */
+/* gemm_run of csrc/gemm.h; 0, or what the first failing call returned. */
 int gemm_loop(void *run, int64_t times, const void *plan, const void *a, const void *b, void *out, const void *alpha,
               const void *beta) {
     typedef int function(const void *, const void *, const void *, const void *, void *, const void *, const void *);
@@ -61,8 +61,8 @@ int gemm_loop(void *run, int64_t times, const void *plan, const void *a, const v
     return failed;
 }
 
-/* CHAINS independent chains of fused multiply-adds in registers, more than latency times units on any known core. Needs
- * -ffp-contract=fast. seed is {0.5, 1}, so that the value of every chain stays near 2. */
+/* CHAINS independent chains of fused multiply-adds in registers: more than latency times units on any core known.
+ * Needs -ffp-contract=fast; seed is 0.5 and 1, so that every chain stays near 2. */
 #define CHAINS_OF(name, TYPE, BYTES, CHAINS, TARGET)                                        \
     TARGET static int64_t name(int64_t passes, const volatile double *seed, double *sink) { \
         typedef TYPE vector __attribute__((vector_size(BYTES)));                            \
@@ -86,7 +86,7 @@ CHAINS_OF(neon_s, float, 16, 24, )
 CHAINS_OF(neon_d, double, 16, 24, )
 #endif
 
-/* The number of flops in `passes` over the chains with vectors of `bytes`; 0 if this CPU lacks such instructions. */
+/* Flops done by `passes` over the chains in vectors of `bytes`; 0: this CPU has no such instructions. */
 int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     static const volatile double seed[2] = {0.5, 1};
     double sink;
@@ -101,9 +101,8 @@ int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     return 0;
 }
 
-/* Read `lines` times 64 bytes as `streams` parallel parts. Each part prefetches `ahead` lines before its loads. The sum
- * is returned because the compiler would otherwise remove the loads. lines / streams must be a multiple of 4, the
- * number of lines per iteration. */
+/* Reads `lines` times 64 bytes as `streams` parts side by side, each prefetched `ahead` lines before its loads; the sum
+ * keeps the reads alive. Four lines a turn: lines / streams is a multiple of that. */
 int64_t read_lines(const void *from, int64_t lines, int64_t streams, int64_t ahead) {
     typedef int64_t line __attribute__((vector_size(64), aligned(8), may_alias));
     const line *x = from;
