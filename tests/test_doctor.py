@@ -1,4 +1,4 @@
-"""gemm doctor: each fault that is planted is found, with its remedy; and errors name sections that are there."""
+"""gemm info --check: each fault that is planted is found, with its remedy; and errors name sections that are there."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("name", "value", "what", "remedy"),
     [
-        ("GEMM_NUM_THREAD", "2", "nothing reads", "Set GEMM_NUM_THREADS instead"),
-        ("GEMM_WHATEVER", "2", "nothing reads", "Unset it; those that are read: GEMM_NUM_THREADS, "),
+        ("GEMM_NUM_THREAD", "2", "nothing reads it", "Set GEMM_NUM_THREADS instead"),
+        ("GEMM_WHATEVER", "2", "nothing reads it", "Unset it; these are read: GEMM_NUM_THREADS, "),
         ("GEMM_NUM_THREADS", "many", "positive integer, not 'many'", "Correct"),
         ("GEMM_PROBE_TIMEOUT", "-1", "positive number of seconds, not '-1'", "Correct"),
         ("GEMM_ADAPT", "maybe", "GEMM_ADAPT must be 0 or 1, not 'maybe'", "Correct"),
-        ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is no file", "Correct"),
+        ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is not a file", "Correct"),
         ("GEMM_CPU_ISA", "avx9", "GEMM_CPU_ISA=avx9 names no target", "Set it to one of"),
     ],
 )
@@ -124,7 +124,7 @@ class TestCache:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
         few, none = storage.cache()
         assert "0 MiB left" in few.what
-        assert "nothing can be kept" in none.what
+        assert "nothing can be stored" in none.what
 
     def test_damaged_entries(self, folder: Path) -> None:
         assert not list(storage.cache())
@@ -179,13 +179,13 @@ class TestProcessors:
         try:
             affinity, quota = processors.threads()
             assert "8 of 16 CPUs" in affinity.what
-            assert "the time of 4 CPUs" in quota.what
+            assert "the time of 4 of 8 CPUs" in quota.what
             assert {affinity.severity, quota.severity} == {"note"}
             monkeypatch.setenv("GEMM_NUM_THREADS", "32")
             assert "GEMM_NUM_THREADS=32" in [*processors.threads()][2].what
             monkeypatch.delenv("GEMM_NUM_THREADS")
             gemm.set_num_threads(1)
-            assert "one thread, of 4" in [*processors.threads()][2].what
+            assert "one thread, 4 are granted" in [*processors.threads()][2].what
         finally:
             gemm.set_num_threads(None)
 
@@ -289,25 +289,25 @@ class TestCommand:
 
     def test_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
-        assert main(["doctor"]) == 0
+        assert main(["info", "--check"]) == 0
         assert capsys.readouterr().out.endswith("Nothing is wrong\n")
 
     def test_something_is(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.planted(monkeypatch, Finding("warning", "what", "why", "do that", "cache"))
-        assert main(["doctor"]) == 1
+        assert main(["info", "--check"]) == 1
         shown = capsys.readouterr().out
         assert "! what\n      why\n      remedy: do that\n      docs/doctor.md#cache\n" in shown
         assert shown.endswith("One thing is wrong\n")
 
     def test_json(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         self.planted(monkeypatch, Finding("error", "what", "why", "do that", "cache"))
-        assert main(["doctor", "--json"]) == 1
+        assert main(["info", "--check", "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
         assert told["wrong"] == 1
         assert told["checks"]["planted"] == [
             {"severity": "error", "what": "what", "why": "why", "remedy": "do that", "docs": "docs/doctor.md#cache"}
         ]
-        assert main(["doctor", "--json", str(tmp_path / "told.json")]) == 1
+        assert main(["info", "--check", "--json", str(tmp_path / "told.json")]) == 1
         assert json.loads((tmp_path / "told.json").read_text()) == told
 
     def test_a_wrong_environment_is_a_finding(
@@ -315,8 +315,16 @@ class TestCommand:
     ) -> None:
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
         monkeypatch.setattr("gemm.cli.checks.CHECKS", {"variables": environment.variables})
-        assert main(["doctor"]) == 1
+        assert main(["info", "--check"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
+
+    def test_the_former_command_names_the_new_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", "--json"]) == 2
+        assert "use gemm info --check" in capsys.readouterr().err
+
+    def test_one_question_at_a_time(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["info", "--check", "--cc"]) == 2
+        assert "--cc and --check exclude each other" in capsys.readouterr().err
 
     def test_every_check_here(self, folder: Path) -> None:
         report = examine()

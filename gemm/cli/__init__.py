@@ -1,4 +1,4 @@
-"""The command line, `python -m gemm` or `gemm`: info, doctor, bench, tune, verify, explain.
+"""The command line, `python -m gemm` or `gemm`: info, bench, tune, verify, explain.
 
 Each sub-command is a module in this package. It has HELP, EXAMPLES, `add(parser)`, which declares its arguments, and
 `run(args)`, which returns the exit status. Exit statuses:
@@ -18,13 +18,15 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gemm.cli import bench, doctor, explain, info, tune, verify
+from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.core.errors import BackendUnavailable
 from gemm.core.version import VERSION
 from gemm.select import background
 
-COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
+COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
+REPLACED = {"doctor": "info --check"}
+"""{a command of earlier versions: what replaces it}."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,9 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks × or µ must not abort a benchmark
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = parser().parse_args(argv)
-        if args.command != "doctor":  # doctor itself reports wrong variables, in more detail
+        if words and words[0] in REPLACED:
+            raise Mistake(f"there is no command {words[0]!r} any more: use gemm {REPLACED[words[0]]}")
+        args = parser().parse_args(words)
+        if not (args.command == "info" and args.check):  # --check itself reports wrong variables, in more detail
             check_environment()
         with background.waiting():  # a command waits for final results, not for the first usable ones
             status: int = args.run(args)

@@ -140,8 +140,8 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
         if owner not in wanted:
             raise Mistake(f"--device {args.device} does not belong to {', '.join(wanted)}")
         wanted = [owner]
-    if strangers := [row.name for row in rows if row.backend not in wanted]:
-        raise Mistake(f"--kernel {strangers[0]} does not belong to {', '.join(wanted)}")
+    if foreign := [row.name for row in rows if row.backend not in wanted]:
+        raise Mistake(f"--kernel {foreign[0]} does not belong to {', '.join(wanted)}")
     found: list[tuple[Backend, Device]] = []
     missing: dict[str, str] = {}
     for name in wanted:

@@ -9,9 +9,9 @@ from gemm.bench.families import FAMILIES
 from gemm.bench.field import PEERS
 from gemm.cli.arguments import Mistake, listed, writable
 
-OPTIONS = ("quick", "families", "peers", "html", "plots")
+COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""
-STRANGERS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
+BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
 """Options of a benchmark that a comparison does not take."""
 
 
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def wanted(args: argparse.Namespace) -> bool:
     """Whether the user asks for a comparison. Raises Mistake for options that exclude each other."""
     asked = args.compare or args.compare_to is not None
-    for name in STRANGERS if asked else OPTIONS:
+    for name in BENCHMARK_OPTIONS if asked else COMPARISON_OPTIONS:
         if getattr(args, name):
             option = f"-{name}" if len(name) == 1 else f"--{name}"
             raise Mistake(f"{option} {'does not go with --compare' if asked else 'belongs to --compare'}")

@@ -1,4 +1,4 @@
-"""What is wrong with an installation and how to put it right: `gemm doctor`.
+"""Find faults of an installation, and their remedies: `gemm info --check`.
 
 A check is a generator function in a module of this package that yields findings; CHECKS lists the checks. Drivers are
 loaded in worker processes only, because loading a driver can crash or hang the process.

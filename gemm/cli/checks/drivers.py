@@ -50,7 +50,7 @@ def android() -> Iterator[Finding]:
     path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     wanted = [folder for folder in (PHONE, f"{prefix}/lib") if folder not in path]
     if not Path(PHONE, "libOpenCL.so").exists():
-        yield Finding("note", f"there is no {PHONE}/libOpenCL.so", "this phone has no OpenCL that apps may use", "",
+        yield Finding("note", f"there is no {PHONE}/libOpenCL.so", "this phone has no OpenCL library for apps", "",
                       "android")  # fmt: skip
     elif wanted:
         yield Finding("error", f"LD_LIBRARY_PATH lacks {' and '.join(wanted)}", "its OpenCL driver is not found",
@@ -61,7 +61,7 @@ def installed() -> Iterator[Finding]:
     """Find broken registrations of OpenCL drivers: unreadable or empty files, and libraries that do not load."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
     if os.environ.get("OCL_ICD_VENDORS") and not place.exists():
-        yield Finding("error", f"OCL_ICD_VENDORS names {place}, which is not there", "OpenCL finds no driver",
+        yield Finding("error", f"OCL_ICD_VENDORS names {place}, which does not exist", "OpenCL finds no driver",
                       "Correct or unset it", "drivers")  # fmt: skip
         return
     for file in [place] if place.is_file() else sorted(place.glob("*.icd")):
@@ -77,7 +77,7 @@ def installed() -> Iterator[Finding]:
             yield Finding("error", f"{file} is empty", "it should name a driver's library", f"rm {file}", "drivers")
         elif cause := loading.load(library):
             yield Finding("error", f"{file}: {library} does not load", cause,
-                          f"Install that driver anew, or remove it: rm {file}", "drivers")  # fmt: skip
+                          f"Reinstall that driver, or remove it: rm {file}", "drivers")  # fmt: skip
 
 
 def devices() -> Iterator[Finding]:
@@ -93,9 +93,9 @@ def devices() -> Iterator[Finding]:
         backend, cause, deadly = line["backend"], str(line.get("why", line["cause"])), bool(line.get("deadly"))
         unused = [file for file in files if backend != "cuda" or "nvidia" in file]
         wrong = deadly or unused or any(words in cause for words in WRONG)
-        why = "nothing here seems to need it"
+        why = "this machine seems to need no such driver"
         if wrong:
-            why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not there"
+            why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not available"
         remedy = (
             "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time" if deadly else line.get("remedy", "")
         )

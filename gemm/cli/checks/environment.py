@@ -27,8 +27,8 @@ def variables() -> Iterator[Finding]:
     known, meant = (*VARIABLES, *OTHERS), {name.removeprefix("GEMM_"): name for name in VARIABLES}
     for name in sorted(name for name in os.environ if name.startswith("GEMM_") and name not in known):
         like = difflib.get_close_matches(name.removeprefix("GEMM_"), meant, 1)
-        remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; those that are read: {', '.join(VARIABLES)}"
-        yield Finding("error", f"{name} is set, which nothing reads", "what it should do does not happen", remedy,
+        remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; these are read: {', '.join(VARIABLES)}"
+        yield Finding("error", f"{name} is set, but nothing reads it", "it has no effect", remedy,
                       "variables")  # fmt: skip
     for read in (threads.granted, worker.timeout, calibration.adapts):
         try:
@@ -39,7 +39,7 @@ def variables() -> Iterator[Finding]:
     for name in ("GEMM_LIBCUDA", "GEMM_LIBNVRTC"):
         path = os.environ.get(name, "")
         if os.sep in path and not Path(path).is_file():
-            yield Finding("error", f"{name} names {path}, which is no file", "the cuda backend is not there",
+            yield Finding("error", f"{name} names {path}, which is not a file", "the cuda backend is not available",
                           "Correct or unset it", "variables")  # fmt: skip
     if os.environ.get("GEMM_CPU_ISA"):
         try:
@@ -47,7 +47,7 @@ def variables() -> Iterator[Finding]:
         except (BackendUnavailable, ValueError) as error:
             # Other causes are reported by other checks.
             if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:
-                yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "variables")
+                yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "variables")
 
 
 def versions() -> Iterator[Finding]:
@@ -55,12 +55,12 @@ def versions() -> Iterator[Finding]:
     try:
         here, requirements = metadata.version("gemm"), metadata.requires("gemm") or []
     except metadata.PackageNotFoundError:
-        yield Finding("warning", "the package is not installed", "it runs from a folder; its dependencies are unknown",
-                      "pip install it", "versions")  # fmt: skip
+        yield Finding("warning", "the package is not installed", "its dependencies are unknown",
+                      "Install it with pip", "versions")  # fmt: skip
         return
     if here != VERSION:
-        yield Finding("warning", f"gemm {VERSION} runs, {here} is installed", "one of them is there by accident",
-                      "Install it anew: pip install .", "versions")  # fmt: skip
+        yield Finding("warning", f"gemm {VERSION} runs, but {here} is installed", "two versions are mixed",
+                      "Reinstall it: pip install .", "versions")  # fmt: skip
     for line in requirements:
         found = re.match(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*$", line)
         if not found:  # a requirement of an extra, or of another system

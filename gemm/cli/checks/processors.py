@@ -21,7 +21,7 @@ def engine() -> Iterator[Finding]:
     try:
         lib, able = load().lib, features()
     except BackendUnavailable as error:
-        yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "engine")
+        yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "engine")
         return
     # A free-threaded Python has neither extension, because both rely on the GIL.
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -30,15 +30,15 @@ def engine() -> Iterator[Finding]:
             importlib.import_module(name)
         except ImportError as error:
             yield Finding("error", f"the C extension {name} does not load ({error})",
-                          "repeated products take the long way", REMEDY, "engine")  # fmt: skip
+                          "repeated products take a slower path", REMEDY, "engine")  # fmt: skip
     rows = [row for row in KERNELS if row.backend == "cpu" and set(row.needs) <= able]
     missing = [row.name for row in rows if not hasattr(lib, row.name)]
     if missing:
-        yield Finding("error", f"the engine lacks {', '.join(missing)}", "it was built before they were added", REMEDY,
+        yield Finding("error", f"the engine lacks {', '.join(missing)}", "it is older than these kernels", REMEDY,
                       "engine")  # fmt: skip
     if all(row.target == "scalar" for row in rows):
-        yield Finding("note", f"this CPU ({platform.machine()}) has no instructions that a kernel here is made for",
-                      "plain C computes", "", "engine")  # fmt: skip
+        yield Finding("note", f"no vector kernel supports this CPU ({platform.machine()})",
+                      "the kernels in plain C are used", "", "engine")  # fmt: skip
 
 
 def threads() -> Iterator[Finding]:
@@ -46,11 +46,10 @@ def threads() -> Iterator[Finding]:
     every = os.cpu_count() or 1
     usable, cores = granting.affinity(), granting.cores()
     if usable < every:
-        yield Finding(
-            "note", f"this process may run on {usable} of {every} CPUs", "its affinity says so", "", "threads"
-        )
+        yield Finding("note", f"this process may run on {usable} of {every} CPUs", "its CPU affinity is limited", "",
+                      "threads")  # fmt: skip
     if cores < usable:
-        yield Finding("note", f"a control group grants the time of {cores} CPUs, of {usable}",
+        yield Finding("note", f"a control group grants the time of {cores} of {usable} CPUs",
                       "more threads would only wait", "Raise the container's quota for more", "threads")  # fmt: skip
     try:
         wish = int(os.environ.get("GEMM_NUM_THREADS") or cores)
@@ -61,5 +60,5 @@ def threads() -> Iterator[Finding]:
         yield Finding("warning", f"GEMM_NUM_THREADS={wish}, but {cores} CPUs are granted", f"{cores} threads are used",
                       "Unset it; gemm.set_num_threads sets any number", "threads")  # fmt: skip
     elif count == 1 < cores and wish > 1:
-        yield Finding("warning", f"products take one thread, of {cores} that are granted",
-                      "something here has set the limit", "gemm.set_num_threads(None)", "threads")  # fmt: skip
+        yield Finding("warning", f"products use one thread, {cores} are granted",
+                      "this process has set the limit", "gemm.set_num_threads(None)", "threads")  # fmt: skip

@@ -22,25 +22,25 @@ def cache() -> Iterator[Finding]:
     folder = disk_cache.chosen_folder()
     refused = disk_cache.refusal(folder)
     if refused is not None:
-        why = "devices are looked for, and kernels compiled, anew in each process"
+        why = "each process searches for devices and compiles kernels again"
         yield Finding("error", f"the cache is not used: {refused[0]}", why, refused[1], "cache")
         return
     free = shutil.disk_usage(folder).free
     if free < LEAST:
-        yield Finding("warning", f"{folder} has {free >> 20} MiB left", "compiled kernels may not be kept",
+        yield Finding("warning", f"{folder} has {free >> 20} MiB left", "there may be no space for compiled kernels",
                       "Free some space, or set GEMM_CACHE_DIR to a larger disk", "cache")  # fmt: skip
-    name = f"doctor-{os.getpid()}"
+    name = f"check-{os.getpid()}"
     try:
         disk_cache.store(name, b"written")
         if disk_cache.load(name) != b"written":
-            yield Finding("error", f"nothing can be kept in {folder}", "the disk is full, or a quota is reached",
+            yield Finding("error", f"nothing can be stored in {folder}", "the disk is full, or a quota is reached",
                           "Free some space, or set GEMM_CACHE_DIR to another disk", "cache")  # fmt: skip
     finally:
         (folder / name).unlink(missing_ok=True)
     if damaged := disk_cache.damaged():
         names = " ".join(map(str, damaged[:3])) + " ..." * (len(damaged) > 3)
         yield Finding("warning", f"{len(damaged)} entries of {folder} are damaged or of another version",
-                      "they are ignored", f"rm {names}", "cache")  # fmt: skip
+                      "gemm ignores them", f"rm {names}", "cache")  # fmt: skip
 
 
 def caches_of_others() -> Iterator[Finding]:
