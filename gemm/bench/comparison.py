@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +117,9 @@ def compare(
     field = Field.of(devices, peers)
     known = roofs([device for _, device in devices], dtype)
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    rows: list[Row] = []
-    left_out = []
-    for case in chosen:
-        try:
-            rows += sweep.compete(case, field, PACES[quick], dtype, peaks, lambda text: step(text, 0))
-        except MemoryError:
-            left_out.append(f"{case.name} ({case.family}): not enough memory")
-        step(str(case.shape), 1)
+    compete = partial(sweep.compete, field=field, pace=PACES[quick], dtype=dtype, peaks=peaks,
+                      step=lambda text: step(text, 0))  # fmt: skip
+    rows, left_out = _swept(chosen, compete, step)
     return Comparison({
         "schema": SCHEMA, **head, "dtype": dtype, "quick": quick,
         "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
@@ -132,6 +128,19 @@ def compare(
         "thresholds": thresholds(rows), "choice": choices(dtype), "left_out": left_out,
         "quiet": watch.facts(_spreads(rows)),
     })  # fmt: skip
+
+
+def _swept(chosen: Sequence[Case], compete: Callable[[Case], list[Row]], step: Step) -> tuple[list[Row], list[str]]:
+    """The results of all cases, and a line for each case that needs too much memory."""
+    rows: list[Row] = []
+    left_out = []
+    for case in chosen:
+        try:
+            rows += compete(case)
+        except MemoryError:
+            left_out.append(f"{case.name} ({case.family}): not enough memory")
+        step(str(case.shape), 1)
+    return rows, left_out
 
 
 def all_devices() -> tuple[Devices, dict[str, str]]:

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gemm import execute
 from gemm.backends import registry
 from gemm.bench.rest import LONG, settle, warm
 from gemm.catalog import BACKENDS
-from gemm.core.backend import Backend
+from gemm.core.backend import Backend, Launch
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.frontend import api
@@ -104,10 +104,18 @@ class Contestant:
             yield registry.backend(self.device.backend).to_host(self.view)
 
 
-def enter(
-    backend: Backend, device: Device, kernel: str | None, shape: Shape, a: np.ndarray, b: np.ndarray, reproducible: bool
-) -> Contestant:
+class Entry(NamedTuple):
+    """A contestant to be. kernel: its kernel by name; with None, dispatch chooses the kernel."""
+
+    backend: Backend
+    device: Device
+    kernel: str | None = None
+    reproducible: bool = False
+
+
+def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
     """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
+    backend, device, kernel, reproducible = entry
     lead = (shape.batch,) if shape.batch > 1 else ()
     # NaN marks elements that the product did not write.
     out = np.full((*lead, shape.m, shape.n), np.nan, a.dtype)
@@ -127,29 +135,35 @@ def enter(
     entered = Contestant(device, plan.kernel.name, call, out)
     entered.cold = timed(call)
     try:
-        result = backend.to_device(out, device)
+        entered.view = backend.to_device(out, device)
     except TypeError:  # this backend computes in host memory, so `resident` would equal `host`
         return entered
-    launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
 
-    def sent() -> list[DeviceView]:
+    def send() -> list[DeviceView]:
         views = (backend.to_device(array, device) for array in (a, b))
         return [view.mT if turned else view for view, turned in zip(views, (trans_a, trans_b), strict=True)]
 
-    left, right = sent()
+    _use_device_memory(entered, backend.launcher(plan.kernel, device, replace(problem, device=device.key)), send)
+    return entered
+
+
+def _use_device_memory(entered: Contestant, launch: Launch, send: Callable[[], list[DeviceView]]) -> None:
+    """Set `launch` and `offload` of a contestant with a `view`. `send` makes copies of a and b on the device."""
+    backend, result = registry.backend(entered.device.backend), entered.view
+    assert result is not None
+    left, right = send()
 
     def resident() -> None:
         launch(left, right, None, result, 1, 0)
-        backend.synchronize(device)
+        backend.synchronize(entered.device)
 
     def offload(times: int) -> np.ndarray:
-        operands = sent()
+        operands = send()
         for _ in range(times):
             launch(*operands, None, result, 1, 0)
         return backend.to_host(result)
 
-    entered.launch, entered.offload, entered.view = resident, offload, result
-    return entered
+    entered.launch, entered.offload = resident, offload
 
 
 def compete(field_: list[Contestant], iterations: int, warmup: int, step: Callable[[str], None]) -> None:

@@ -52,7 +52,8 @@ class Field:
         enter: dict[str, Enter] = {}
         about = {}
         for backend, device in devices:
-            enter[device.key], about[device.key] = partial(_own, backend, device), _described(device)
+            entry = contest.Entry(backend, device)
+            enter[device.key], about[device.key] = partial(contest.enter, entry), _described(device)
         for peer in peers:
             peer.set_threads(granted())
             enter[peer.name], about[peer.name] = partial(_host, peer), peer.about
@@ -66,10 +67,6 @@ def _described(device: Device) -> str:
     origin = ", ".join(part for part in (device.platform, device.driver) if part)
     kind = "an OpenCL device on the CPU, no GPU: " if device.backend == "opencl" and device.kind == "cpu" else ""
     return f"{kind}{device.name}{f' ({origin})' if origin else ''}"
-
-
-def _own(backend: Backend, device: Device, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    return contest.enter(backend, device, None, shape, a, b, False)
 
 
 def _empty(shape: Shape, a: np.ndarray) -> np.ndarray:

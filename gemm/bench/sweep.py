@@ -75,8 +75,18 @@ def compete(
         except FAILURES as error:
             rows.append(_row(case, name, error=str(error) or type(error).__name__))
     once = {name: _offloads(one) for name, one in entered.items() if case.series and one.offload}
+    everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
+    _time(everyone, pace, lambda who: step(f"{shape}: {who}"))
+    contest.check(list(entered.values()), shape, a, b)
+    for name, one in entered.items():
+        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
+    return rows
+
+
+def _time(contestants: Sequence[Contestant], pace: Pace, step: Callable[[str], None]) -> None:
+    """Sample the contestants in rounds. Slow contestants are sampled once, outside the rounds."""
     racing, per_round = [], 0.0
-    for one in [*entered.values(), *(each for some in once.values() for each in some.values())]:
+    for one in contestants:
         seconds = timed(one.call)
         if seconds >= _SLOW:
             one.host, one.resident = [seconds], [timed(one.launch)] if one.launch else []
@@ -86,11 +96,7 @@ def compete(
             per_round += 0.0 if one.device.backend in OWN else _SPINNING
     if racing:
         rounds = max(_LEAST, min(pace.rounds, int(pace.seconds / per_round)))
-        contest.compete(racing, rounds, 1, lambda who: step(f"{shape}: {who}"))
-    contest.check(list(entered.values()), shape, a, b)
-    for name, one in entered.items():
-        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
-    return rows
+        contest.compete(racing, rounds, 1, step)
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:

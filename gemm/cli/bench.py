@@ -31,8 +31,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gemm.bench import contest, phrases
-from gemm.bench.contest import Contestant, Shape
+from gemm.bench.contest import Contestant, Entry, Shape
 from gemm.bench.peak import Peak, peak
+from gemm.catalog import Kernel
 from gemm.cli import compare, standings, text
 from gemm.cli.arguments import (
     Mistake,
@@ -49,7 +50,6 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
@@ -72,8 +72,7 @@ METHOD = (
     "device computes in host memory. Percent of peak: of the resident rate. NumPy: np.matmul(a, b, out=out)."
 )
 ROUNDS, WARMUP = 10, 2
-Entry = tuple[Backend, Device, str | None]
-"""A contestant to be: a device and the kernel that the user named for it. With None, dispatch chooses the kernel."""
+Row = dict[str, Any]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -103,24 +102,20 @@ def run(args: argparse.Namespace) -> int:
 
         return compared(args)
     args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
-    given = shape(args)
-    sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
-    shapes = [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
-    rows = check_kernels(args.kernel)
-    if wrong := [row for row in rows if row.dtype not in ("*", args.dtype)]:
-        raise Mistake(f"--kernel {wrong[0].name} multiplies {wrong[0].dtype}: add --dtype {wrong[0].dtype}")
+    shapes, rows = _shapes(args), _named(args)
     found, missing = select(args)
-    entries: list[Entry] = []
-    for backend, device in found:
-        named = [row.name for row in rows if row.backend == backend.name]
-        entries += [(backend, device, name) for name in named or (None,)]
+    entries = [
+        Entry(backend, device, name, args.reproducible)
+        for backend, device in found
+        for name in [row.name for row in rows if row.backend == backend.name] or (None,)
+    ]
     peaks = {device.key: known for _, device in found if (known := peak(device, args.dtype))}
     print(f"{args.dtype}, {phrases.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
     _introduce([device for _, device in found], missing)
     if not rows and any(device.kind == "gpu" or backend.name == "opencl" for backend, device in found):
         look_for_devices()
-    results: list[dict[str, Any]] = []
-    ratios: list[dict[str, Any]] = []
+    results: list[Row] = []
+    ratios: list[Row] = []
     for each in shapes:
         try:
             some, more = _contest(args, each, entries, peaks)
@@ -128,11 +123,7 @@ def run(args: argparse.Namespace) -> int:
             raise Mistake(f"there is not enough memory for {each}") from None
         results += some
         ratios += more
-    print()
-    for known in dict.fromkeys(peaks.values()):
-        keys = ", ".join(key for key in peaks if peaks[key] == known)
-        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
-    print(textwrap.fill(METHOD, 110))
+    _conclude(peaks)
     if args.json:
         document = {
             "schema": "gemm-bench/1", **report.head(), "dtype": args.dtype, "reproducible": args.reproducible,
@@ -146,7 +137,23 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(row["valid"] is False or row["error"] for row in results) else 0
 
 
+def _shapes(args: argparse.Namespace) -> list[Shape]:
+    """The products that the arguments ask for, without duplicates; one of 1024³ by default."""
+    given = shape(args)
+    sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
+    return [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
+
+
+def _named(args: argparse.Namespace) -> list[Kernel]:
+    """The kernels of --kernel. Raises Mistake if a kernel is unknown or has another type than --dtype."""
+    rows = check_kernels(args.kernel)
+    if wrong := [row for row in rows if row.dtype not in ("*", args.dtype)]:
+        raise Mistake(f"--kernel {wrong[0].name} multiplies {wrong[0].dtype}: add --dtype {wrong[0].dtype}")
+    return rows
+
+
 def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
+    """Print the devices that take part, and why others do not."""
     for device in devices:
         origin = ", ".join(part for part in (device.platform, device.driver) if part)
         threads = f", {phrases.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
@@ -155,21 +162,30 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
         print(f"  without {why}")
 
 
+def _conclude(peaks: dict[str, Peak]) -> None:
+    """Print the peaks and the method of the measurement."""
+    print()
+    for known in dict.fromkeys(peaks.values()):
+        keys = ", ".join(key for key in peaks if peaks[key] == known)
+        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
+    print(textwrap.fill(METHOD, 110))
+
+
 def _contest(
     args: argparse.Namespace, each: Shape, entries: list[Entry], peaks: dict[str, Peak]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Row], list[Row]]:
     """Time one shape and print its table. Returns the results and the ratios."""
     a, b = each.operands(args.dtype)
     entered: list[Contestant] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with text.Progress(len(entries) * (1 + args.iterations)) as progress:
-        for backend, device, name in entries:
-            progress.step(f"{each}: first call on {device.key}", 0)
+        for entry in entries:
+            progress.step(f"{each}: first call on {entry.device.key}", 0)
             try:
-                entered.append(contest.enter(backend, device, name, each, a, b, args.reproducible))
+                entered.append(contest.enter(entry, each, a, b))
             except (BackendUnavailable, KernelFailed) as error:
-                rows.append(standings.row(each, device, name or "–", error=str(error)))
-            progress.step(f"{each}: first call on {device.key}")
+                rows.append(standings.row(each, entry.device, entry.kernel or "–", error=str(error)))
+            progress.step(f"{each}: first call on {entry.device.key}")
         if entered:
             contest.compete(entered, args.iterations, args.warmup, lambda who: progress.step(f"{each}: {who}"))
         checked = contest.check(entered, each, a, b) if args.validate else None

@@ -31,6 +31,7 @@ EXAMPLES = """examples:
 
 The exit status is 1 when a check failed or nothing could be checked.
 """
+Job = tuple[Backend, Device, Kernel]
 
 
 @dataclass
@@ -73,18 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the table and return the exit status."""
     devices, missing = select(args)
-    rows = check_kernels(args.kernel) or list(KERNELS)
-    jobs: list[tuple[Backend, Device, Kernel]] = []
-    skipped: list[str] = []
-    for backend, device in devices:
-        for row in rows:
-            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
-                continue
-            why = execute.unavailable(row, device, reproducible=args.hashes)
-            if why:
-                skipped.append(f"{row.name} on {device.key}: {why}")
-            else:
-                jobs.append((backend, device, row))
+    jobs, skipped = _jobs(args, devices)
     skipped += [f"{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items()]
     if args.stress:
         return _stress(jobs, args.stress, args.seed)
@@ -114,7 +104,24 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures or differing else 0
 
 
-def _stress(jobs: list[tuple[Backend, Device, Kernel]], seconds: int, seed: int | None) -> int:
+def _jobs(args: argparse.Namespace, devices: list[tuple[Backend, Device]]) -> tuple[list[Job], list[str]]:
+    """The kernels to check on each device, and a line for each kernel that cannot run there."""
+    rows = check_kernels(args.kernel) or list(KERNELS)
+    jobs: list[Job] = []
+    skipped: list[str] = []
+    for backend, device in devices:
+        for row in rows:
+            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
+                continue
+            why = execute.unavailable(row, device, reproducible=args.hashes)
+            if why:
+                skipped.append(f"{row.name} on {device.key}: {why}")
+            else:
+                jobs.append((backend, device, row))
+    return jobs, skipped
+
+
+def _stress(jobs: list[Job], seconds: int, seed: int | None) -> int:
     """Run random products on each device. Returns 1 if a result was wrong or if no product ran."""
     seed = secrets.randbits(32) if seed is None else seed
     print(f"--seed {seed}")
