@@ -84,7 +84,7 @@ def faults(found: dict[str, Any], source: str) -> list[str]:
         if chart["width"] < 300 or chart["height"] < 100 or chart["parts"] < PARTS or not chart["texts"]:
             wrong.append(f"a chart is not drawn: {chart}")
         if chart["outside"]:
-            wrong.append(f"texts lie outside of a chart: {chart}")
+            wrong.append(f"texts are outside of a chart: {chart}")
     for table in found["tables"]:
         if not table["rows"] or table["empty"] or table["ragged"]:
             wrong.append(f"a table is not filled: {table}")

@@ -26,11 +26,11 @@ mapfile -t suite < <(requirements test pytest pytest-xdist pytest-timeout hypoth
 venv "$work/venv" "$wheel" "${suite[@]}" intel-opencl-rt intel-cmplr-lib-rt
 say "the conformance suite from the wheel"
 PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -n 2 -q --thin -k "$(kernels 'row.backend == "cpu"')" --require=cpu
-say "from the wheel: how failures are met, and what an import brings along"
+say "from the wheel: tests of failures and of imports"
 "$work/venv/bin/python" -m pytest -n 2 -q "$work"/source/tests/test_{faults,late,import}.py
 
 oldest=$(requirements - numpy | sed 's/>=\(.*\)/==\1.*/')
-say "the wheel beside $oldest"
+say "the wheel with $oldest"
 venv "$work/oldest" "$wheel" "$oldest"
 PATH=$work/oldest/bin python "$work/source/ci/check_wheel.py"
 PATH=$work/oldest/bin gemm verify --quick --backends cpu

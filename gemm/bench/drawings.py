@@ -71,13 +71,13 @@ def crossover(document: dict[str, Any]) -> Any:
         some = find(rows, series=name)
         _line(axes, find(some, contestant="cpu:0", mode="host"), "gflops", "-", color=colours.get("cpu:0"),
               label="cpu:0", linewidth=2.4)  # fmt: skip
-        for who in away:
+        for contestant in away:
             for (mode, products), (way, style) in _WAYS.items():
-                own = find(some, contestant=who, mode=mode, products=products)
-                _line(axes, own, "gflops", style, color=colours[who], label=f"{who}, {way}")
-            marks = (x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, who))
+                own = find(some, contestant=contestant, mode=mode, products=products)
+                _line(axes, own, "gflops", style, color=colours[contestant], label=f"{contestant}, {way}")
+            marks = (x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, contestant))
             for size in {size for size in marks if size}:
-                axes.axvline(size, color=colours[who], linewidth=1, linestyle=":")
+                axes.axvline(size, color=colours[contestant], linewidth=1, linestyle=":")
         _sizes(axes, some, "GFLOP/s")
         axes.set_yscale("log")
         axes.set_title(name)
@@ -91,13 +91,13 @@ def contestants(document: dict[str, Any]) -> Any:
     if not rows:
         return None
     figure, (axes,) = _panels(1, 9, 4)
-    for who in dict.fromkeys(row["contestant"] for row in rows):
-        own = sorted(find(rows, contestant=who), key=lambda row: int(row["size"]))
-        _line(axes, own, "gflops", "-", color=colours[who], label=who)
+    for name in dict.fromkeys(row["contestant"] for row in rows):
+        own = sorted(find(rows, contestant=name), key=lambda row: int(row["size"]))
+        _line(axes, own, "gflops", "-", color=colours[name], label=name)
         work = [row["seconds"] * row["gflops"] for row in own]
         low, high = ([each / quartiles(row["samples_s"])[at] for each, row in zip(work, own, strict=True)]
                      for at in (2, 0))  # fmt: skip
-        axes.fill_between([row["size"] for row in own], low, high, color=colours[who], alpha=0.15, linewidth=0)
+        axes.fill_between([row["size"] for row in own], low, high, color=colours[name], alpha=0.15, linewidth=0)
     _sizes(axes, rows, "GFLOP/s")
     axes.set_yscale("log")
     axes.set_xlabel("s, of s × s × s")
@@ -116,8 +116,8 @@ def peak(document: dict[str, Any]) -> Any:
     if not any(row["percent_of_peak"] for row in rows):
         return None
     figure, (axes,) = _panels(1, 9, 3.4)
-    for who in dict.fromkeys(row["contestant"] for row in rows):
-        _line(axes, find(rows, contestant=who), "percent_of_peak", "-", color=colours[who], label=who)
+    for name in dict.fromkeys(row["contestant"] for row in rows):
+        _line(axes, find(rows, contestant=name), "percent_of_peak", "-", color=colours[name], label=name)
     _sizes(axes, rows, "% of peak")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s, of s × s × s")
@@ -153,9 +153,9 @@ def roofline(document: dict[str, Any]) -> Any:
             bend = [peak / rate] if low < peak / rate < high else []
             line = [low, *bend, high]
             axes.plot(line, [min(peak, rate * x) for x in line], color="0.5", linewidth=1.2)
-        for who in dict.fromkeys(row["contestant"] for row in own):
-            points = [(intensity(row, itemsize), row["gflops"]) for row in find(own, contestant=who)]
-            axes.plot(*zip(*points, strict=True), "o", color=colours[who], label=who, alpha=0.7)
+        for name in dict.fromkeys(row["contestant"] for row in own):
+            points = [(intensity(row, itemsize), row["gflops"]) for row in find(own, contestant=name)]
+            axes.plot(*zip(*points, strict=True), "o", color=colours[name], label=name, alpha=0.7)
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yscale("log")
@@ -180,9 +180,9 @@ def layers(document: dict[str, Any]) -> Any:
     figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most)
     for axes, family in zip(panels, families, strict=True):
         places = {name: -at for at, name in enumerate(names[family])}
-        for who in dict.fromkeys(row["contestant"] for row in rows):
-            own = find(rows, family=family, contestant=who)
-            axes.plot([r["gflops"] for r in own], [places[r["name"]] for r in own], "o", color=colours[who], label=who)
+        for name in dict.fromkeys(row["contestant"] for row in rows):
+            own = find(rows, family=family, contestant=name)
+            axes.plot([r["gflops"] for r in own], [places[r["name"]] for r in own], "o", color=colours[name], label=name)
         axes.set_yticks(list(places.values()), list(places))
         axes.set_ylim(0.6 - len(places), 0.4)
         axes.set_xscale("log")

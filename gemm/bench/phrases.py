@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def counted(count: int, thing: str, plural: str = "") -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """A count with its noun: 1 kernel, 3 kernels."""
-    return f"{count} {thing if count == 1 else plural or thing + 's'}"
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def faster(ratio: float) -> str:

@@ -76,7 +76,7 @@ def compete(
             rows.append(_row(case, name, error=str(error) or type(error).__name__))
     once = {name: _offloads(one) for name, one in entered.items() if case.series and one.offload}
     everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
-    _time(everyone, pace, lambda who: step(f"{shape}: {who}"))
+    _time(everyone, pace, lambda name: step(f"{shape}: {name}"))
     contest.check(list(entered.values()), shape, a, b)
     for name, one in entered.items():
         rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))

@@ -23,9 +23,9 @@ def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = document["thresholds"]
     ways = [way for way in _WAYS if any((row["mode"], row["products"]) == way for row in rows)]
     lines = []
-    for series, who in dict.fromkeys((row["series"], row["contestant"]) for row in rows):
-        own = {(x["mode"], x["products"]): x for x in rows if (x["series"], x["contestant"]) == (series, who)}
-        lines.append([series, who, *(_threshold(own.get(way)) for way in ways)])
+    for series, contestant in dict.fromkeys((row["series"], row["contestant"]) for row in rows):
+        own = {(x["mode"], x["products"]): x for x in rows if (x["series"], x["contestant"]) == (series, contestant)}
+        lines.append([series, contestant, *(_threshold(own.get(way)) for way in ways)])
     return ["series", "device", *(_WAYS[way] for way in ways)], lines
 
 
@@ -45,7 +45,10 @@ def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[A
     for case in dict.fromkeys((r["name"], Shape(r["m"], r["n"], r["k"], r["batch"])) for r in rows):
         own = {(r["contestant"], r["mode"], r["products"]): r for r in find(rows, name=case[0])}
         lines.append((case[0], str(case[1]), *(own.get(column) for column in columns)))
-    titles = [f"{who}, {_WAYS[mode, times]}" if who in away else who for who, mode, times in columns]
+    titles = [
+        f"{contestant}, {_WAYS[mode, times]}" if contestant in away else contestant
+        for contestant, mode, times in columns
+    ]
     return ["product", "m × n × k", *titles], lines
 
 
@@ -78,7 +81,7 @@ def notes(document: dict[str, Any]) -> list[str]:
     if not any(device["kind"] == "gpu" for device in document["devices"]):
         stand_in = any(device["backend"] == "opencl" for device in document["devices"])
         found.append("There is no GPU on this machine." + (
-            " OpenCL devices on the CPU stand in for one: thresholds say what is gained by OpenCL on the same cores."
+            " OpenCL devices on the CPU take its place: thresholds show the gain of OpenCL on the same cores."
             if stand_in else ""))  # fmt: skip
     if warnings := document["quiet"]["warnings"]:
         found.append(f"The machine was not quiet, so do not quote these figures: {'; '.join(warnings)}.")

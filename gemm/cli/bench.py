@@ -187,7 +187,7 @@ def _contest(
                 rows.append(standings.row(each, entry.device, entry.kernel or "–", error=str(error)))
             progress.step(f"{each}: first call on {entry.device.key}")
         if entered:
-            contest.compete(entered, args.iterations, args.warmup, lambda who: progress.step(f"{each}: {who}"))
+            contest.compete(entered, args.iterations, args.warmup, lambda name: progress.step(f"{each}: {name}"))
         checked = contest.check(entered, each, a, b) if args.validate else None
     rows = [standings.figures(each, one, peaks.get(one.device.key), checked) for one in entered] + rows
     ratios = standings.ratios(each, entered)

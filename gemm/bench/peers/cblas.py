@@ -94,12 +94,12 @@ def mkl() -> Cblas:
     exports the functions of Intel's OpenMP. MKL then runs on both runtimes and gives WRONG results with two or more
     threads. (MKL avoids this by silently overriding the variable.) To time MKL on its own OpenMP, run without PyTorch.
     """
-    beside = "torch" in sys.modules
-    layer = "GNU" if beside else "INTEL"
+    with_torch = "torch" in sys.modules
+    layer = "GNU" if with_torch else "INTEL"
     asked = os.environ.get("MKL_THREADING_LAYER", layer)
     if asked not in _MKL_LAYERS:
         raise Absent(f"MKL_THREADING_LAYER must be one of {', '.join(_MKL_LAYERS)}, not {asked!r}")
-    layer = layer if beside and asked == "INTEL" else asked
+    layer = layer if with_torch and asked == "INTEL" else asked
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     for runtime in _in_folders(folders, "libiomp5.so", "libiomp5md.dll") if layer == "INTEL" else ():
         ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
@@ -110,7 +110,7 @@ def mkl() -> Cblas:
     except (OSError, AttributeError) as error:
         raise Absent(f"{path}: {error}") from error
     peer = Cblas("mkl", path)
-    peer.about += f", threading layer {layer}{' for PyTorch; alone, INTEL' if beside and layer == 'GNU' else ''}"
+    peer.about += f", threading layer {layer}{' for PyTorch; alone, INTEL' if with_torch and layer == 'GNU' else ''}"
     return peer
 
 

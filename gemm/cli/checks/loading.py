@@ -22,8 +22,8 @@ def answer(request: Line) -> Iterator[Line]:
 
 def load(library: str) -> str:
     """Try to load `library` in a worker process. Returns the cause of the failure, or "" if the library loads."""
-    with Child(__name__) as child:
-        lines = list(child.ask({"library": library}, timeout()))
+    with Child(__name__) as process:
+        lines = list(process.ask({"library": library}, timeout()))
     line = lines[-1]  # the last line has the outcome
     return f"its process {line['cause']}" if line["step"] == "died" else str(line["cause"])
 
