@@ -36,7 +36,7 @@ _UNABLE = (Absent, Unable, TypeError, ValueError, RuntimeError, ImportError)
 
 
 def ours(precision: str) -> list[Plan]:
-    """This package at its two levels. The compiled level comes first, if a C compiler is available."""
+    """This package as a peer: gemm_run called from C first, if a C compiler is available, then gemm.plan in Python."""
     try:
         return [Engine(precision), Plan(precision)]
     except Absent:

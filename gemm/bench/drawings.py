@@ -182,7 +182,8 @@ def layers(document: dict[str, Any]) -> Any:
         places = {name: -at for at, name in enumerate(names[family])}
         for name in dict.fromkeys(row["contestant"] for row in rows):
             own = find(rows, family=family, contestant=name)
-            axes.plot([r["gflops"] for r in own], [places[r["name"]] for r in own], "o", color=colours[name], label=name)
+            rates, heights = [r["gflops"] for r in own], [places[r["name"]] for r in own]
+            axes.plot(rates, heights, "o", color=colours[name], label=name)
         axes.set_yticks(list(places.values()), list(places))
         axes.set_ylim(0.6 - len(places), 0.4)
         axes.set_xscale("log")
