@@ -66,10 +66,11 @@ EXAMPLES = """examples:
 The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
 """
 METHOD = (
-    "Times are medians over interleaved rounds in one process. cold: the first call for the shape; it compiles or "
-    "loads the kernel if that was not in use yet. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, transfers "
-    "included. resident: the kernel on operands that are on the device already, until it has finished; = where the "
-    "device computes in host memory. Percent of peak: of the resident rate. NumPy: np.matmul(a, b, out=out)."
+    "Times are medians over interleaved rounds in one process. cold: the first call for the shape, which compiles or "
+    "loads the kernel if the kernel was not in use before. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, "
+    "transfers included. resident: the kernel on operands that are already on the device, until the kernel has "
+    "finished; = if the device computes in host memory. Percent of peak refers to the resident rate. NumPy: "
+    "np.matmul(a, b, out=out)."
 )
 ROUNDS, WARMUP = 10, 2
 Row = dict[str, Any]
