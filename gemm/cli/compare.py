@@ -26,9 +26,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--compare-to", type=Path, metavar="FILE",
                        help="repeat the products of FILE, written by --json, and show what became slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
-    group.add_argument("--families", type=listed, metavar="LIST", help=f"of {','.join(FAMILIES)} (default: all)")
+    group.add_argument(
+        "--families", type=listed, metavar="LIST", help=f"comma-separated: {', '.join(FAMILIES)} (default: all)"
+    )
     group.add_argument("--peers", type=listed, metavar="LIST",
-                       help=f"of {','.join(PEERS)}, or none (default: those installed)")  # fmt: skip
+                       help=f"comma-separated: {', '.join(PEERS)}, or none (default: all installed ones)")  # fmt: skip
     group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
     group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
 

@@ -10,7 +10,7 @@ from gemm.catalog import BACKENDS
 from gemm.cli.arguments import Mistake, add_shape, shape
 from gemm.frontend import api
 
-HELP = "show which kernel a product would run on, and why"
+HELP = "show which kernel would compute a product, and why"
 EXAMPLES = """examples:
   gemm explain -M 1024 -N 1024 -K 1024
   gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64

@@ -65,8 +65,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="run only the short cases")
     parser.add_argument("--hashes", action="store_true", help="check only the reproducible results, and print hashes")
     parser.add_argument("--stress", type=positive, nargs="?", const=60, metavar="SECONDS",
-                        help="run random products, one by one and overlapping, for this time on each device (default: "
-                        "60)")  # fmt: skip
+                        help="run random products, in series without waiting and in dependent chains, for this time on "
+                        "each device (default: 60)")  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="the seed of --stress, as an earlier run printed it")
     parser.add_argument("--json", type=writable, metavar="FILE", help="also write the outcomes as JSON")
 
