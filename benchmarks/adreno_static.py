@@ -1,33 +1,33 @@
-"""The Adreno kernels beside CLBlast's and llama.cpp's without the hardware: a compiler's answer, no times.
+"""Compare the Adreno kernels with CLBlast's and llama.cpp's by compiling them; this needs no GPU and gives no times.
 
     python benchmarks/adreno_static.py TOOL [--clblast CHECKOUT] [--llama CHECKOUT] [--gpus 630,740] [--json FILE]
 
-TOOL compiles OpenCL C for Adreno GPUs, such as a build of Mesa's ir3 compiler behind a small script:
+TOOL is a program that compiles OpenCL C for Adreno GPUs, such as a small script around Mesa's ir3 compiler:
 
     TOOL FILE.cl KERNEL --gpu 740 --wg 32,4 --opts "-D NAME=1 ..."
 
-and prints a JSON object with "stats" (full_regs, max_waves, threads_per_wave, stp + ldp as spill_instrs, instrs) and
-"main_loop", the inner loop with the most multiply-adds (mads, issue_slots, nops, and by_class the number of
-instructions of each class: mad_f16, tex, ldg, ...). CHECKOUT: of CLBlast or of llama.cpp (or ggml), whose kernels are
-compiled as those libraries build them, CLBlast's with the parameters that its database has for the GPU.
+TOOL prints a JSON object with "stats" (full_regs, max_waves, threads_per_wave, stp + ldp as spill_instrs, instrs) and
+"main_loop", the inner loop with the most multiply-adds (mads, issue_slots, nops, and by_class, the number of
+instructions of each class: mad_f16, tex, ldg, ...). CHECKOUT is a checkout of CLBlast, or of llama.cpp or ggml. Their
+kernels are compiled as the libraries build them; CLBlast's with the parameters of its database for the GPU.
 
-Every row of the catalog for Adreno is compiled as the host would on that GPU. What is compared, of the main loop:
+Every Adreno row of the catalog is compiled as the host would compile it for that GPU. The comparison of main loops:
 
-    slots_per_mad   issue slots, waiting ones included, for each multiply-add; those in half count half, for the ALUs
-                    do two at a time. 1 is the least in float32, 0.5 in half.
-    memory_per_mad  texture, global, local and private memory instructions for each multiply-add.
-    waves           that fit into the registers: they hide the latency that the loop itself does not.
+    slots_per_mad   issue slots per multiply-add, including idle slots. A half-precision multiply-add counts half,
+                    because the ALUs do two at a time. The minimum is 1 in float32 and 0.5 in half precision.
+    memory_per_mad  texture, global, local and private memory instructions per multiply-add.
+    waves           the waves that fit into the registers. More waves hide more of the latency of the loop.
 
-It is the open compiler, not the maker's: the same instructions, registers and rules of occupancy, another optimiser.
-Nothing runs, caches are not modelled. The JSON document ("gemm-adreno-static/1"):
+The compiler is an open one, not the manufacturer's: instructions, registers and occupancy rules are the same, but the
+optimiser differs. Nothing runs, and caches are not modelled. The JSON document ("gemm-adreno-static/1"):
 
     date, commit
     rows      [{kernel, by, dtype, sums, gpu, registers, waves, threads_per_wave, spills, mads, slots, nops,
                 slots_per_mad, memory, memory_per_mad, instructions}]
-    verdict   [{gpu, dtype, sums, peer, slots_per_mad, memory_per_mad, waves, ours: kernel or null}]: `ours` is the
-              best that has fewer slots, no more memory instructions, as many waves, and no spills
+    verdict   [{gpu, dtype, sums, peer, slots_per_mad, memory_per_mad, waves, ours: kernel or null}]. `ours` is our best
+              kernel with fewer slots, no more memory instructions, no fewer waves and no spills.
 
-Exits 1 where a peer is not beaten so, 2 where something cannot be compiled.
+The exit status is 1 if such a kernel is missing for a peer's kernel, and 2 if something does not compile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HEADINGS = {"registers": "regs", "waves": "waves", "spills": "spills", "slots_pe
 
 
 def ours(row: Kernel) -> Case:
-    """A row of the catalog as the host builds it for results that need not be reproducible."""
+    """A row of the catalog, compiled as the host builds it for results that need not be reproducible."""
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": 16 if row.dtype == "float16" else 32, "ORDERED": 0, "FUSED": 0}
     options = " ".join(f"-D {name}={value}" for name, value in defines.items())
@@ -65,7 +65,7 @@ def ours(row: Kernel) -> Case:
 
 
 def measured(tool: Path, gpus: list[str], clblast: Path | None, llama: Path | None) -> list[dict[str, Any]]:
-    """The figures of every kernel on every GPU, printed as they come."""
+    """The figures of every kernel on every GPU, printed one by one."""
     print(f"{'GPU':7}{'kernel':38}{'by':10}{'sums':9}", *(f"{heading:>11}" for heading in HEADINGS.values()), sep="")
     rows = []
     for gpu in gpus:
@@ -84,7 +84,7 @@ def measured(tool: Path, gpus: list[str], clblast: Path | None, llama: Path | No
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each peer's kernel beside the best of ours that beats it in everything; see above."""
+    """For each kernel of a peer, our best kernel that beats it in every figure; see the module's docstring."""
     found = []
     for peer in (row for row in rows if row["by"] != "gemm"):
         same = ("gpu", "dtype", "sums")
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--clblast", type=Path, metavar="CHECKOUT")
     parser.add_argument("--llama", type=Path, metavar="CHECKOUT")
     parser.add_argument("--gpus", default=",".join(GPUS), help=f"of {', '.join(GPUS)} (X1-85); default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     options = parser.parse_args()
     gpus = options.gpus.split(",")
     for gpu in gpus:

@@ -1,22 +1,23 @@
-"""The AArch64 kernels beside OpenBLAS's and BLIS's, on a machine without an Arm core: static figures, no times.
+"""Compare the AArch64 kernels with OpenBLAS's and BLIS's on a machine without an Arm core: static figures, no times.
 
     python benchmarks/arm_static.py [--json FILE] [--size 640] [--no-count] [--cache FOLDER]
 
-1. Percent of the FMA peak of each kernel's inner loop, compiled by GCC and by clang, under llvm-mca's models of
-   several cores, and the same for every kernel of the peers, found in Debian's arm64 packages by disassembly. It is an
-   upper bound: every load hits the first cache. Models marked with ~ are not to be believed (arm/model.py says why).
-2. Instructions executed in a whole product, packing and loops included, for each vector FMA that it must do.
+1. Percent of the FMA peak that each kernel's inner loop reaches, compiled by GCC and by clang, in llvm-mca's models of
+   several cores. The same for every kernel of the other libraries, found in Debian's arm64 packages by disassembly. The
+   figure is an upper bound, because the models assume that every load hits L1. Models marked with ~ are unreliable;
+   arm/model.py says why.
+2. Instructions executed in a whole product, packing and loops included, per vector FMA that the product needs.
 
-Needs Debian's clang-19, llvm-19, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross, and apt-get, dpkg for the packages
-that it unpacks below --cache. The JSON document ("gemm-arm-static/1"):
+Needs Debian's clang-19, llvm-19, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross. Needs apt-get and dpkg for the
+packages that are unpacked below --cache. The JSON document ("gemm-arm-static/1"):
 
     date, commit, versions
     loops     [{kernel, by (gcc, clang, OpenBLAS, BLIS), type, instructions, fmas, loads, spills, percent {cpu: %}}]
     executed  [{kernel, type, n, instructions, per_fma}]
     verdict   [{type, cpu, usable, ours, peers {library: best %}}]
 
-Exits 1 where a production kernel of ours reaches less than the better peer on a model that is to be believed, or where
-it spills.
+The exit status is 1 if, in a reliable model, a production kernel reaches less than the better of the two libraries, or
+if a production kernel spills registers.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ from gemm.catalog import KERNELS
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCTION = {"s": "sgemm_neon_8x12", "d": "dgemm_neon_6x8"}
 TOLERANCE = 0.5
-"""Percentage points: what llvm-mca's steady state wavers by."""
+"""Percentage points by which llvm-mca's steady state fluctuates."""
 
 
 def figures(kernel: str, by: str, letter: str, loop: Loop) -> dict[str, Any]:
-    """A row of `loops`."""
+    """A row of `loops` in the document."""
     percent = {cpu: round(percent_of_peak(loop, cpu), 1) for cpu in MODELS}
     return {"kernel": kernel, "by": by, "type": letter, "instructions": len(loop.instructions), "fmas": loop.fmas,
             "loads": loop.loads, "spills": loop.spills, "percent": percent}  # fmt: skip
 
 
 def all_loops(cache: Path, scratch: Path) -> list[dict[str, Any]]:
-    """Every kernel's figures, printed as they come."""
+    """The figures of every kernel, printed one by one."""
     names = [cpu if usable else "~" + cpu for cpu, (_, usable) in MODELS.items()]
     print(f"{'kernel':34}{'by':10}{'instr':>6}{'fma':>5}{'spill':>6}", *(f"{name:>12}" for name in names))
     table: list[dict[str, Any]] = []
@@ -82,7 +83,7 @@ def all_loops(cache: Path, scratch: Path) -> list[dict[str, Any]]:
 
 
 def verdict(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ours, by the better compiler, beside the best kernel of each peer."""
+    """For each type and core: our kernel, compiled by the better compiler, and the best kernel of each library."""
     rows = []
     for letter, kernel in PRODUCTION.items():
         for cpu, (_, usable) in MODELS.items():
@@ -96,7 +97,7 @@ def verdict(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def all_executed(n: int, cache: Path, scratch: Path) -> list[dict[str, Any]]:
-    """Instructions of whole products, printed as they come."""
+    """The instructions of whole products, printed one by one."""
     emulator = Emulator(cache, scratch)
     print(f"\n{'product of ' + str(n) + ' cubed':34}{'instructions':>16}{'a vector FMA':>14}")
     table = []
@@ -118,7 +119,7 @@ def _blocks(params: dict[str, int]) -> dict[str, int]:
 
 
 def versions() -> dict[str, str]:
-    """Of the programs that the figures depend on."""
+    """Versions of the programs that influence the figures."""
     found = {}
     for name, command in {"llvm-mca": llvm("llvm-mca"), "gcc": CC, "clang": llvm("clang")}.items():
         text, _ = run([command, "--version"])
@@ -128,9 +129,9 @@ def versions() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
-    parser.add_argument("--size", type=int, default=640, metavar="N", help="of the products that are counted")
-    parser.add_argument("--no-count", action="store_true", help="inner loops only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--size", type=int, default=640, metavar="N", help="size of the counted products")
+    parser.add_argument("--no-count", action="store_true", help="analyse inner loops only")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "gemm-arm-static", metavar="FOLDER")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,21 @@
-"""How right the cost model, as it is, would have been: replays runs of auto_regret.py without their machine.
+"""Replay recorded runs of auto_regret.py with the present cost model: how good would its choices have been?
 
     python benchmarks/auto_model.py FILE [FILE ...] [--probe FILE] [--worst 10]
 
-FILEs are what `auto_regret.py --json` wrote. Of each product of arrays on a device all kernels are weighed as dispatch
-weighs them there, and of those that were timed the soonest is taken.
+The FILEs were written by `auto_regret.py --json`. The recording machine is not needed. For each recorded product of
+device arrays, the script ranks all kernels as dispatch ranks them on that device. Among the kernels that were timed,
+the kernel with the shortest predicted time counts as chosen.
 
-    regret = time of the kernel that is predicted to be the soonest ÷ that of the best
+    regret = time of the kernel with the shortest predicted time ÷ time of the fastest kernel
 
-Times are the recorded medians. Of a product that several files have each kernel's time ÷ the file's best is taken, the
-median of them: a run's state of the host, which launches wait for, is then left out. Products of one contestant say
-nothing and are left out, too. CUDA's kernels are predicted from the device's limits, which the files hold.
-Those of OpenCL need what was measured of them there: an entry probe-* of that machine's cache, or the file probe beside
-the runs. Corrections by `gemm tune` take no part.
+Times are the recorded medians. If several files contain a product, each file gives the ratio of a kernel's time to the
+file's best time, and the median of these ratios counts. This removes the state of the host in one run, which affects
+launches. Products with a single contestant are skipped, because they show nothing. Times of CUDA kernels are predicted
+from the device's limits, which the files contain. Times of OpenCL kernels need measurements of the recording machine:
+an entry probe-* of its cache, or the file `probe` next to the recorded runs. Calibration by `gemm tune` is not applied.
 
-Error is predicted ÷ measured, of all kernels that took more than --least µs: the median, and the factor that two thirds
-of them are within.
+The error is the predicted time ÷ the measured time, over all kernels that took more than --least µs. The table shows
+the median of the error, and the factor that two thirds of the errors stay within.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gemm.select import candidates, cost, probe
 
 @dataclass
 class Timed:
-    """A product on a device: the kernels' times in each run, and whom auto chose in the last of them."""
+    """A product on a device: the kernels' times in each run, and the kernel that auto chose in the last run."""
 
     device: Device
     problem: Problem
@@ -55,7 +56,7 @@ class Timed:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Of each kernel."""
+        """The time of each kernel."""
         ratios: dict[str, list[float]] = defaultdict(list)
         for run in self.runs:
             for name, seconds in run.items():
@@ -70,7 +71,7 @@ class Timed:
 
 
 def read(files: Iterable[Path]) -> list[Timed]:
-    """The products of arrays on devices that two kernels or more were timed for. Raises ValueError."""
+    """The products of device arrays that at least two kernels were timed for. Raises ValueError."""
     found: dict[tuple[str, Problem, bool], Timed] = {}
     for file in files:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -98,7 +99,7 @@ def _problem(row: dict[str, Any]) -> Problem:
 
 
 def weighed(timed: Timed, facts: probe.Facts | None) -> Iterator[Candidate]:
-    """The kernels that can be chosen on that device, with the time they are predicted to take there."""
+    """The kernels that dispatch can choose on the device, with their predicted times there."""
     device, problem = timed.device, timed.problem
     for row in KERNELS:
         if row.backend != device.backend or not row.chosen_on(device.kind, device.features):
@@ -110,12 +111,12 @@ def weighed(timed: Timed, facts: probe.Facts | None) -> Iterator[Candidate]:
 
 
 def main() -> int:
-    """Read, predict, print."""
+    """Read the files, predict, print. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--probe", type=Path, metavar="FILE", help="an entry probe-* of the machine's cache")
-    parser.add_argument("--worst", type=positive, default=10, help="how many products to list, the worst first")
-    parser.add_argument("--least", type=float, default=30.0, metavar="µs", help="of kernels whose error counts")
+    parser.add_argument("--probe", type=Path, metavar="FILE", help="an entry probe-* of the recording machine's cache")
+    parser.add_argument("--worst", type=positive, default=10, help="number of products to list, the worst first")
+    parser.add_argument("--least", type=float, default=30.0, metavar="µs", help="shortest time whose error counts")
     options = parser.parse_args()
     try:
         products = read(options.files)
@@ -124,7 +125,7 @@ def main() -> int:
     facts = None
     if options.probe:
         blob = options.probe.read_bytes()
-        facts = probe.Facts(json.loads(blob[blob.index(b"[{") :]))  # behind a seal
+        facts = probe.Facts(json.loads(blob[blob.index(b"[{") :]))  # skip the cache entry's header
     replayed: list[tuple[float, float, Timed, list[Candidate]]] = []
     for timed in products:
         field = sorted(weighed(timed, facts), key=lambda c: c.seconds or 0.0)
@@ -138,7 +139,7 @@ def main() -> int:
 
 
 def show(replayed: list[tuple[float, float, Timed, list[Candidate]]], worst: int, least: float) -> None:
-    """The tables."""
+    """Print the tables."""
     for now, then, timed, known in sorted(replayed, key=lambda row: -row[0])[:worst]:
         print(f"{now:5.2f}, recorded {then:.2f}: {timed} on {timed.device.key}")
         for c in known:

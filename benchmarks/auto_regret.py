@@ -1,39 +1,41 @@
-"""How right is backend="auto": the time of the backend it chooses ÷ that of the best one, over random products.
+"""How good is backend="auto"? The time of the backend that it chooses ÷ the time of the best, for random products.
 
     python benchmarks/auto_regret.py [--problems 300] [--rounds 6] [--sample 0.002] [--seed 1] [--limit 3600]
                                       [--json FILE]
 
-A problem is drawn from --seed: m, n and k log-uniform in 1 … 8192, one of the types in TYPES, in a quarter of the cases
-a batch, operands on the host or (where there is such a device, as often) on a device, hot (the same arrays again and
-again) or cold (as many copies in turn as no cache holds). What is beyond --work multiply-adds or --memory bytes is
-drawn again; after --limit seconds no further one is begun. The problems of a machine without devices of their own
-memory are all on the host.
+Problems are drawn at random from --seed. m, n and k are log-uniform in 1 … 8192; the type is one of TYPES; a quarter of
+the problems have a batch. The operands are on the host, or on a device with equal probability if the machine has a
+device with its own memory. A problem is hot (it uses the same arrays repeatedly) or cold (it cycles through so many
+copies that no cache holds them). A problem above --work multiply-adds or --memory bytes is drawn again. After --limit
+seconds no further problem is started.
 
-Of a host problem every backend is timed that can compute it: each device by the kernel that dispatch chooses there,
-NumPy by np.matmul. Of a resident one those kernels are, eight at most, that dispatch predicts to take up to --factor
-times the least time, as the backend is given by where the operands are. All in one process, interleaved, in rotating
-order, each round long enough to be measured; times are medians. A contestant whose first calls take over three times
-the best's is not timed further, one that is predicted to take thirty times what auto chose (NumPy's loops: as long) not
-at all.
+Contestants for host arrays: every backend that can compute the product, each device with the kernel that dispatch
+chooses there, NumPy with np.matmul. Contestants for device arrays: the kernels of that device whose predicted times are
+at most --factor times the shortest predicted time, at most eight kernels.
 
-What auto chooses for a hot problem is asked after some products of it, in which it may learn (GEMM_ADAPT); for a cold
-one at once.
+All contestants are timed in one process, interleaved, in rotating order. Each sample is long enough to be measured, and
+times are medians. Two kinds of contestants are not timed: a contestant whose first calls take more than three times
+the best time, and a contestant whose predicted time is thirty times that of auto's choice. For types that NumPy
+multiplies in loops without a BLAS, NumPy's predicted time must not exceed that of auto's choice at all.
 
-    regret = median time of what auto chose ÷ that of the best one; 1 where auto chose that one
+For a hot problem, auto's choice is determined after some products, from which auto may learn (GEMM_ADAPT). For a cold
+problem it is determined at once.
 
-The best one is found in half of the rounds, and the ratio is of the other half: the least of many noisy medians is
-less than any of them is worth. A ratio below 1, of contestants that noise alone tells apart, counts as 1.
+    regret = median time of auto's choice ÷ median time of the best contestant; 1 if auto chose the best
 
-Besides: what a choice costs for a shape that is new (in host memory, and on a device) and one that is known, and a
-process's first small product. The
-JSON document ("gemm-auto-regret/1", seconds) holds
+The best contestant is found in half of the rounds, and the ratio is computed from the other half. Otherwise noise would
+favour the best contestant, because the smallest of many noisy medians is biased. A ratio below 1 counts as 1: only
+noise distinguishes such contestants.
+
+The script also measures the time of a choice, for a new shape in host memory and on a device and for a known shape, and
+the time of a process's first small product. The JSON document ("gemm-auto-regret/1", seconds) contains
 
     date, command, commit, versions, machine, devices, problems, rounds, sample_s, seed
     results     [{m, n, k, batch, dtype, place, cold, chosen, best, regret, times {contestant: median}, spread}]
     regret      {all, and each kind of problem: {count, median, p95, worst}}
-    decision    {new {median, p95, worst}, first_new, repeated, first_call, import}, and where arrays lay on devices
-                new_resident
-    quiet       what others did on the machine meanwhile
+    decision    {new {median, p95, worst}, first_new, repeated, first_call, import}; also new_resident if arrays were on
+                devices
+    quiet       the load by other processes during the run
 """
 
 from __future__ import annotations
@@ -78,24 +80,25 @@ from gemm.frontend.call import normalise
 from gemm.select import calibration, probe
 
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
-"""Element types, and how often each is drawn."""
+"""Element types, and the relative frequency of each."""
 BLAS = ("float32", "float64", "complex64")
-"""Types that NumPy multiplies by its BLAS, others by loops, for which no prediction is known."""
+"""Types that NumPy multiplies by its BLAS. It multiplies other types in loops, whose time is not predicted."""
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
 """Bytes of operands that no cache holds."""
 HOPELESS = 3.0
-"""Times the best first call from which a contestant is not timed further."""
+"""A contestant whose first call takes more than this factor times the best first call is not timed further."""
 MOST = 8
-"""Kernels of a resident problem that are timed: those that are predicted to be the soonest."""
+"""Number of kernels that are timed for a resident problem: those with the shortest predicted times."""
 FAR = 30.0
-"""Times the prediction for what auto chose from which a contestant is not called at all: NumPy's loops take minutes."""
+"""A contestant is not called at all if its predicted time exceeds that of auto's choice by this factor. NumPy's loops
+would take minutes."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random problem: what is multiplied, where it lies ("host" or a device's key), and whether caches are cold."""
+    """A random problem: the product, the place of its operands ("host" or a device's key), and cold or hot caches."""
 
     shape: Shape
     dtype: str
@@ -110,7 +113,7 @@ class Drawn:
 
     @property
     def work(self) -> int:
-        """Multiply-adds."""
+        """The number of multiply-adds."""
         return self.shape.m * self.shape.n * self.shape.k * max(1, self.shape.batch)
 
     def __str__(self) -> str:
@@ -120,7 +123,7 @@ class Drawn:
 
 
 def draw(count: int, seed: int, places: Sequence[str], work: float, memory: float) -> list[Drawn]:
-    """So many problems; the same for the same arguments."""
+    """`count` random problems, the same for the same arguments."""
     source, found = random.Random(seed), []
 
     def size(most: int) -> int:
@@ -138,7 +141,7 @@ def draw(count: int, seed: int, places: Sequence[str], work: float, memory: floa
 
 
 class Turns(Peer):
-    """Calls in turn, each on operands of its own; `finish` waits for what they have enqueued."""
+    """A peer that cycles through calls with different operands. Its loop ends when the enqueued work is finished."""
 
     name, about = "turns", "calls on several copies of the operands in turn"
 
@@ -164,7 +167,7 @@ Operands = tuple[Any, Any, Any]
 def contestants(
     drawn: Drawn, sets: Sequence[Operands], factor: float
 ) -> tuple[str, dict[str, list[Callable[[], Any]]]]:
-    """Whom auto chooses, and everyone's calls, one for each set of operands."""
+    """The contestant that auto chooses, and for each contestant its calls, one for each set of operands."""
     a, b, out = sets[0]
     kind = out.dtype
     for _ in range(0 if drawn.cold else 2 + calibration.TIMES):
@@ -179,7 +182,7 @@ def contestants(
                 if gemm.plan(a, b, out=out, dtype=kind, **asked).seconds <= far * chosen.seconds:
                     options[device.key] = asked
             except (BackendUnavailable, KernelFailed, TypeError, ValueError):
-                continue  # it cannot compute such a product
+                continue  # the backend cannot compute this product
         picked = chosen.device
     else:
         able = sorted((c for c in chosen.candidates if c.seconds), key=lambda c: c.seconds or 0)
@@ -200,7 +203,7 @@ def contestants(
 
 
 def devices() -> list[Device]:
-    """Every device of the machine, NumPy's and the CPU's among them."""
+    """All devices of the machine, including NumPy's and the CPU's."""
     found: list[Device] = []
     for name in gemm.backends():
         try:
@@ -211,7 +214,7 @@ def devices() -> list[Device]:
 
 
 def own_memory(device: Device) -> Backend | None:
-    """The device's backend, if operands can lie in memory of its own."""
+    """The device's backend, or None if the device has no memory of its own."""
     backend = registry.backend(device.backend)
     try:
         backend.to_device(np.ones((8, 8), np.float32), device)
@@ -223,7 +226,7 @@ def own_memory(device: Device) -> Backend | None:
 def contest(
     drawn: Drawn, options: argparse.Namespace, homes: dict[str, tuple[Backend, Device]]
 ) -> dict[str, Any] | None:
-    """The result of one problem, a row of the document; None if nobody or only one can compute it."""
+    """The result of one problem, a row of the document. None if fewer than two contestants can compute it."""
     a, b, out = operands(drawn.shape, drawn.dtype)
     copies = max(2, -(-COLD_BYTES // drawn.bytes)) if drawn.cold else 1
     copies = max(1, min(copies, 4096, int(options.memory // drawn.bytes)))
@@ -236,7 +239,7 @@ def contest(
     threads = gemm.get_num_threads()
     try:
         picked, calls = contestants(drawn, sets, options.factor)
-    except TypeError:  # a type that this device's kernels do not multiply
+    except TypeError:  # this device has no kernel for the type
         return None
     entries = []
     for name, each in calls.items():
@@ -266,7 +269,7 @@ def contest(
 
 
 def summary(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of all problems and of each kind: {count, median, p95, worst}."""
+    """{count, median, p95, worst} of the regret, for all problems and for each kind of problem."""
     kinds = {"all": results}
     for key in ("place", "dtype", "cold", "chosen"):
         for value in sorted({str(row[key]) for row in results}):
@@ -276,14 +279,14 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def figures(values: Sequence[float]) -> dict[str, float]:
-    """Median, 95th percentile (the least value that 95 of 100 do not exceed) and the greatest."""
+    """The median, the 95th percentile (the smallest value that 95 of 100 values do not exceed) and the maximum."""
     ordered = sorted(values)
     at = max(0, math.ceil(0.95 * len(ordered)) - 1)
     return {"count": len(ordered), "median": statistics.median(ordered), "p95": ordered[at], "worst": ordered[-1]}
 
 
 def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
-    """Seconds that a choice takes: of shapes never seen; of known ones, all that Python adds to a product of 8³."""
+    """Seconds per choice: for new shapes, and for known shapes as the total overhead of Python in a product of 8³."""
     asked = []
     for drawn in problems:
         if drawn.place == "host":
@@ -321,9 +324,9 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
 
 
 def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
-    """Seconds that choices of kernels for resident products take, each of a shape never seen; none: {}.
+    """Seconds per choice of a kernel for resident products with new shapes; {} if there are none.
 
-    Asked after the kernels were verified that they choose.
+    The chosen kernels have been verified before, so that the times contain no verification.
     """
     where = {device.key: device for device in devices()}
     asked = {}
@@ -345,24 +348,24 @@ def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=positive, default=300)
     parser.add_argument("--rounds", type=positive, default=6)
     parser.add_argument("--sample", type=float, default=0.002, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--work", type=float, default=1e11, help="multiply-adds of a problem at most")
-    parser.add_argument("--memory", type=float, default=2e9, help="bytes of a problem's operands at most, copies too")
-    parser.add_argument("--factor", type=float, default=2.0, help="of resident problems: times the least prediction")
+    parser.add_argument("--work", type=float, default=1e11, help="multiply-adds per problem at most")
+    parser.add_argument("--memory", type=float, default=2e9, help="bytes of a problem's operands and copies at most")
+    parser.add_argument("--factor", type=float, default=2.0, help="resident kernels: limit ÷ shortest predicted time")
     parser.add_argument("--limit", type=float, default=3600.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 def main() -> int:
-    """Draw, time, print, write."""
+    """Draw problems, time them, print and write the results."""
     options = arguments().parse_args()
-    probe.facts(run=True)  # as after any first large product
+    probe.facts(run=True)  # the state of a process after its first large product
     watch = Watch()
     homes = {device.key: (backend, device) for device in devices() if (backend := own_memory(device))}
     problems = draw(options.problems, options.seed, list(homes), options.work, options.memory)
@@ -390,8 +393,8 @@ def main() -> int:
 
 
 def show(results: Sequence[dict[str, Any]], found: dict[str, dict[str, float]], costs: dict[str, Any]) -> None:
-    """The tables."""
-    print("Where auto lost most:")
+    """Print the tables."""
+    print("Largest regrets:")
     for row in sorted(results, key=lambda row: -row["regret"])[:15]:
         shape = f"{row['batch']} × {row['m']} × {row['n']} × {row['k']}"
         heat = "cold" if row["cold"] else "hot"

@@ -1,27 +1,27 @@
-"""What merging many small products gains: gemm.batching and gemm.gemm_many beside calls one by one.
+"""How much faster are many small products merged by gemm.batching or gemm.gemm_many, compared with single calls?
 
     python benchmarks/batching.py [--sizes 8,16,32,64] [--count 10000] [--rounds 9] [--json FILE]
 
-`count` products of square float32 matrices, a call of a contestant computes all:
+Each contestant computes `count` products of square float32 matrices per call:
 
-    one by one     gemm.gemm(a, b, out=c) for each; this is the 1 of the ratios
-    batching       the same calls in a block of gemm.batching()
+    one by one     gemm.gemm(a, b, out=c) for each product; the ratios refer to this contestant
+    batching       the same calls inside gemm.batching()
     gemm_many      gemm.gemm_many(as, bs, out=cs)
-    ..., new       one by one and gemm_many without out
-    stack          gemm.gemm on stacked arrays, and
-    numpy, stack   np.matmul on them: what those pay who have them stacked
-    numpy          np.matmul(a, b, out=c) for each
+    ..., new       "one by one" and "gemm_many" without out
+    stack          gemm.gemm on stacked arrays: the cost for callers that store their matrices in stacks
+    numpy, stack   np.matmul on stacked arrays
+    numpy          np.matmul(a, b, out=c) for each product
 
-Places: "separate", arrays of the host, each its own; "slices" of one array; and where there is a CUDA GPU "host to
-cuda", separate arrays of the host with backend="cuda", and "torch ..." and "cupy ...", those libraries' arrays, if they
-are installed. All in one process, interleaved, in rotating order; times are medians. The arrays of 10 000 products of
-16³ are 31 MB, more than most caches hold; --count 300 is what fits them.
+Places of the operands: "separate" means separate host arrays, "slices" means slices of one host array. With a CUDA GPU
+there are also "host to cuda", separate host arrays with backend="cuda", and "torch ..." and "cupy ...", the arrays of
+these libraries if they are installed. All contestants run in one process, interleaved, in rotating order; times are
+medians. The arrays of 10 000 products of 16³ take 31 MB, more than most caches hold. With --count 300 they fit.
 
-The JSON document ("gemm-batching/1", seconds for one product) holds
+The JSON document ("gemm-batching/1", seconds per product) contains
 
     date, command, commit, versions, machine, threads, rounds
-    results     [{size, count, place, seconds {contestant: median}, ratios {contestant: one by one ÷ it}, spread}]
-    quiet       what others did on the machine meanwhile
+    results     [{size, count, place, seconds {contestant: median}, ratios {contestant: "one by one" ÷ it}, spread}]
+    quiet       the load by other processes during the run
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from gemm.frontend import report
 
 Call = Callable[[], Any]
 FEW = 1000
-"""Products at most of places where a call takes tens of microseconds."""
+"""The largest number of products in "host to cuda", where a single call takes tens of microseconds."""
 
 
 class Contestant(Peer):
-    """A call that computes all the products."""
+    """A call that computes all products."""
 
     def __init__(self, name: str, call: Call) -> None:
         self.name, self.about, self._call = name, name, call
@@ -66,7 +66,7 @@ class Contestant(Peer):
 
 
 def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, **options: Any) -> dict[str, Call]:
-    """The contestants that multiply the products of `a` and `b`; `finish` waits for what they enqueue."""
+    """The contestants for the products of `a` and `b`. `finish` waits for their enqueued work."""
     product, given = partial(gemm.gemm, **options), list(zip(a, b, out, strict=True))
 
     def one_by_one() -> None:
@@ -99,7 +99,7 @@ def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, 
 
 
 def host(count: int, size: int) -> dict[str, dict[str, Call]]:
-    """{place: contestants} for arrays of the host, on the CPU and, if there is one, on a CUDA GPU."""
+    """{place: contestants} for host arrays, on the CPU and on a CUDA GPU if there is one."""
     rng = np.random.default_rng(size)
     a, b = (rng.standard_normal((count, size, size)).astype(np.float32) for _ in range(2))
     out = np.empty_like(a)
@@ -122,13 +122,13 @@ def host(count: int, size: int) -> dict[str, dict[str, Call]]:
 
 
 def resident(library: str, count: int, size: int) -> dict[str, dict[str, Call]]:
-    """{place: contestants} for arrays of a library on the GPU; none where it is not installed."""
+    """{place: contestants} for arrays of a library on the GPU; {} if the library is not installed."""
     try:
         module = importlib.import_module(library)
         make = partial(module.zeros, (count, size, size), dtype=module.float32)
         a, b, out = (make(device="cuda") if library == "torch" else make() for _ in range(3))
         wait = module.cuda.synchronize if library == "torch" else module.cuda.Device().synchronize
-    except Exception as error:  # it is not installed, or has no GPU
+    except Exception as error:  # the library is not installed, or finds no GPU
         print(f"{library}: {error}", file=sys.stderr)
         return {}
     copied = [[x.clone() if library == "torch" else x.copy() for x in stack] for stack in (a, b, out)]
@@ -150,7 +150,7 @@ def _then(call: Call, finish: Call) -> Call:
 
 
 def _nothing() -> None:
-    """The host's products are complete when they return."""
+    """Do not wait: products on the host are complete when the call returns."""
 
 
 def contest(size: int, count: int, place: str, contestants: dict[str, Call], rounds: int) -> dict[str, Any]:
@@ -174,17 +174,17 @@ def contest(size: int, count: int, place: str, contestants: dict[str, Call], rou
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="8,16,32,64", help="lengths of the matrices' sides")
-    parser.add_argument("--count", type=positive, default=10000, help="products a call")
+    parser.add_argument("--sizes", default="8,16,32,64", help="sizes of the square matrices")
+    parser.add_argument("--count", type=positive, default=10000, help="products per call")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 def main() -> int:
-    """Time, print, write."""
+    """Time the contestants, print and write the results."""
     parser = arguments()
     options = parser.parse_args()
     try:
@@ -210,7 +210,7 @@ def main() -> int:
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """The table: nanoseconds a product, and how many times as fast as one by one."""
+    """Print the table: nanoseconds per product, and the ratio to "one by one"."""
     for row in results:
         print(f"{row['count']} × {row['size']}³, {row['place']}:")
         for name, seconds in row["seconds"].items():

@@ -1,30 +1,40 @@
-"""The CPU backend beside the other matrix multiplications for CPUs, in one process.
+"""Compare the CPU backend with other matrix multiplications for CPUs, in one process.
 
     python benchmarks/cpu_vs_peers.py [--threads 1,2] [--dtype float32,float64] [--json FILE]
     python benchmarks/cpu_vs_peers.py --families square --peers openblas,mkl --library amd-blis=/opt/aocl/libblis-mt.so
     python benchmarks/cpu_vs_peers.py --families square,skinny --shapes 33,256,16x2000x2000 --rounds 5 --sample 1
     python benchmarks/cpu_vs_peers.py --quick
 
-pip install "gemm[peers]" brings the peers of PyPI; libblis4-pthread of Debian and any library with cblas_sgemm
-(--library NAME=PATH) join. What is absent is named, and left out. Beside PyTorch, MKL has to share its libgomp; a run
-with --peers mkl times MKL on Intel's OpenMP.
+pip install "gemm[peers]" installs the peers that PyPI has. Debian's libblis4-pthread and any library with cblas_sgemm
+(--library NAME=PATH) can take part. Missing peers are listed and skipped. If PyTorch is loaded, MKL must share its
+libgomp; to time MKL on Intel's OpenMP, run with --peers mkl.
 
-Each round takes a sample of everyone, in rotating order, after the threads of the one before have come to rest; a
-ratio is the median over the rounds of peer's time ÷ ours: above 1 we are faster. Who takes half a second is sampled
-once, without a round.
+Each round samples every contestant, in rotating order, after the threads of the previous contestant have gone to sleep.
+A ratio is the median over the rounds of the peer's time ÷ our time; above 1, gemm is faster. A contestant whose call
+takes half a second is sampled once, outside the rounds.
 
-Like is set against like. Each contestant is prepared as far as its interface goes, then called in a loop at one of two
-levels: C functions (cblas_?gemm of the libraries, NumPy's OpenBLAS among them, and our gemm_run: "gemm") from a
-compiled loop (gemm/bench/peers; needs a C compiler), so that nobody's binding to Python counts; Python functions
-(np.matmul(out=), torch.mm(out=), and our plan: "plan") from a loop in Python. A peer's ratio is against us at its own
-level. What Python's users pay as a whole is the family "call".
+Contestants are compared at the same level. Each contestant prepares as much as its interface allows, and is then called
+in a loop at one of two levels:
 
-Families: square, skinny; batched: a stack in one call, also with one b for all, also cut out of larger matrices; call:
-plan and gemm beside np.matmul on small products; prepare: a right-hand side packed beforehand; dtypes: what is neither
-float32 nor float64; scaling: everyone beside itself on one thread; with --contention: another process burns one core.
+    C         a compiled loop calls C functions: cblas_?gemm of the libraries, including NumPy's OpenBLAS, and our
+              gemm_run ("gemm"). The cost of Python bindings is excluded. Needs a C compiler (gemm/bench/peers).
+    Python    a loop in Python calls Python functions: np.matmul(out=), torch.mm(out=), and our plan ("plan").
 
-FMA peak: chains of FMAs in registers on all the threads, no product. Read rate: the best of several loops over as many
-bytes as a matrix-vector product from 48 MiB reads.
+The ratio of a peer refers to our time at the peer's level. The family "call" measures the complete cost for users of
+Python.
+
+    family        products
+    square        square matrices
+    skinny        one or two short dimensions
+    batched       stacks in one call, also with one b for all products, also cut out of larger matrices
+    call          small products: plan and gemm compared with np.matmul
+    prepare       a right-hand side that is packed beforehand
+    dtypes        types other than float32 and float64
+    scaling       each contestant compared with itself on one thread
+    contention    with --contention: another process keeps one core busy
+
+FMA peak: chains of fused multiply-adds in registers on all threads, without a product. Read rate: the best of several
+loops that read as many bytes as a matrix-vector product reads, from 48 MiB on.
 
 The JSON document ("gemm-cpu-peers/2", seconds):
 
@@ -35,12 +45,15 @@ The JSON document ("gemm-cpu-peers/2", seconds):
     results     [{family, dtype, threads, m, n, k, batch (0: no stack), layout, kernel (ours), ratios, spreads,
                 best_peer, ratio, seconds, gflops, cores, settling, repeats, worst_error, samples, and by family
                 percent_of_peak, percent_of_read, plain_ratios, gain, speedup, slowdown}]
-    means       [{family, dtype, threads, rows, peers, best, least, lost}]: geometric means of ratios
+    means       [{family, dtype, threads, rows, peers, best, least, lost}]: geometric means of the ratios
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 
-spreads: interquartile range ÷ median of the rounds' ratios. cores: CPU time ÷ wall time. settling: how long threads
-ran on after a sample. worst_error: in units of the contract's bound, null for NaN or infinity.
-The exit status is 1 when our result breaks that bound, or a peer's four times it.
+- spreads: the interquartile range ÷ the median of the rounds' ratios.
+- cores: CPU time ÷ wall time.
+- settling: how long threads kept running after a sample.
+- worst_error: in units of the contract's bound; null for NaN or infinity.
+
+The exit status is 1 if one of our results exceeds the error bound, or a peer's result exceeds four times the bound.
 """
 
 from __future__ import annotations
@@ -70,16 +83,16 @@ from gemm.core.threads import granted
 from gemm.frontend import report
 
 LOOSE = 4.0
-"""Contract bounds that a peer, which promised none, may err by before it counts as wrong."""
+"""Error bounds that a peer may err by before its result counts as wrong. Peers do not promise our bound."""
 OURS = ("gemm", "plan", "prepared")
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cores = granted()
     parser.add_argument("--threads", type=_counts, default=sorted({1, cores}), metavar="LIST",
-                        help=f"for everyone (default: {','.join(map(str, sorted({1, cores})))})")  # fmt: skip
+                        help=f"numbers of threads (default: {','.join(map(str, sorted({1, cores})))})")  # fmt: skip
     parser.add_argument("--dtype", type=_of("--dtype", DTYPES), default=list(DTYPES), metavar="LIST",
                         help=f"of {','.join(DTYPES)} (default: all, each in its families)")  # fmt: skip
     parser.add_argument("--peers", type=_of("--peers", PEERS), default=list(PEERS), metavar="LIST",
@@ -87,13 +100,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--library", type=_library, action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--families", type=_of("--families", SHAPES), metavar="LIST",
                         help=f"of {','.join(SHAPES)} (default: all but contention)")  # fmt: skip
-    parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="only these of the families: 256,1x4096x4096")
+    parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="only these shapes, such as 256,1x4096x4096")
     parser.add_argument("--precision", choices=PRECISIONS, default="highest", help="of our products (default: highest)")
-    parser.add_argument("--contention", action="store_true", help="also beside a process that burns one core")
+    parser.add_argument("--contention", action="store_true", help="also while another process keeps one core busy")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=2.0, metavar="MS", help="length of a sample (default: 2)")
-    parser.add_argument("--quick", action="store_true", help="few tiny products: does it run? Proves nothing")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
+    parser.add_argument("--quick", action="store_true", help="a few tiny products, to test the script itself")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
     return parser
 
 
@@ -126,9 +139,9 @@ def _shapes(argument: str) -> set[tuple[int, ...]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Time, print, write; returns the exit status."""
+    """Time the contestants, print and write the results, and return the exit status."""
     args, start = arguments().parse_args(argv), time.monotonic()
-    cores = granted()  # before a contestant is told another number
+    cores = granted()  # read before a contestant changes the number of threads
     if args.threads[-1] > cores:
         print(f"--threads {args.threads[-1]}: this process may use {cores}", file=sys.stderr)
         return 2
@@ -155,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     rows: list[Row] = []
     for some in _run(args, contest):
         rows += some
-        if args.json:  # a run that is cut off has not been in vain
+        if args.json:  # write after each table, so that an interrupted run leaves its results
             save_json(args.json, _rounded(document(rows)), indent=None)
     whole = document(rows)
     show_means(whole["means"])
@@ -170,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, contest: Contest) -> Iterator[list[Row]]:
-    """All rows, table by table; each is printed."""
+    """All rows, table by table. Each table is printed."""
     chosen = args.families or [name for name in SHAPES if name != "contention"]
     if args.contention and "contention" not in chosen:
         chosen.append("contention")
@@ -193,7 +206,7 @@ def _wanted(shapes: list[Shape], only: set[tuple[int, ...]] | None) -> list[Shap
 
 
 def _rounded(value: Any) -> Any:
-    """Five digits of every float: more are noise, and half of the file."""
+    """Round all floats to five digits. Further digits are noise, and would double the size of the file."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -220,13 +233,13 @@ def _wrong(rows: list[Row]) -> list[str]:
 
 
 def _disobedient(rows: list[Row]) -> list[str]:
-    """Who kept more cores busy than it was given: its ratios do not compare."""
+    """Contestants that kept more cores busy than their number of threads, so that their ratios are not comparable."""
     most: dict[tuple[str, int], float] = {}
     for row in rows:
         for name, cores in row["cores"].items():
             threads = int(name.partition("@")[2] or row["threads"])
             sampled = row["seconds"][name] * row["repeats"][name]
-            if sampled >= 0.02 and cores > threads + 0.25:  # the clock of other threads ticks in 4 ms or more
+            if sampled >= 0.02 and cores > threads + 0.25:  # CPU time ticks in 4 ms: shorter samples mislead
                 key = name.partition("@")[0], threads
                 most[key] = max(most.get(key, 0.0), cores)
     return [f"{name}: {cores:.1f} cores with {threads}" for (name, threads), cores in most.items()]

@@ -1,17 +1,17 @@
-"""How accurate float32 products are on CUDA: each kind of arithmetic beside cuBLAS, on four families of operands.
+"""Measure the accuracy of float32 products on CUDA: each kind of arithmetic, and cuBLAS, on four families of operands.
 
     python benchmarks/cuda_accuracy.py [--shapes 1024x1024x512,1024x1024x8192] [--kernels NAME,...] [--json FILE]
 
-An error is |C - exact| of an element, exact by float64, in units of 2^-24 · |A|·|B|: a chain of k fused multiply-adds
-owes k + 2 of them. Arithmetics: the first kernel that runs here of each kind (or the --kernels named), by name; and
-cuBLAS through PyTorch, if that is there, in float32 and with TF32 allowed. Families of operands:
+The error of an element is |C - exact| in units of 2^-24 · |A|·|B|, with `exact` computed in float64. A chain of k fused
+multiply-adds may have an error of k + 2 units. The arithmetics are the first available kernel of each kind, or the
+--kernels; and cuBLAS through PyTorch if installed, in float32 and with TF32. The families of operands:
 
     normal         standard normal
-    uniform        of 0 to 1: no cancellation
-    wide           normal, times powers of two from 2^-20 to 2^20
-    conditioned    matrices of condition 10^8: singular values from 1 to 10^-8
+    uniform        uniform in 0 to 1, so that there is no cancellation
+    wide           normal, times random powers of two from 2^-20 to 2^20
+    conditioned    matrices with condition number 10^8: singular values from 1 to 10^-8
 
-The JSON document ("gemm-cuda-accuracy/1"): date, command, commit, versions, device, and results, a list of
+The JSON document ("gemm-cuda-accuracy/1") has date, command, commit, versions, device, and results, a list of
 {family, m, n, k, errors {arithmetic: {max, median}}}.
 """
 
@@ -39,7 +39,7 @@ from gemm.frontend import report
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 KINDS = ("sgemm_cuda_ffma", "sgemm_cuda_emulated_bf16x6", "sgemm_cuda_emulated_fp16x3", "sgemm_cuda_kmajor_tf32")
-"""What the names of kernels of one arithmetic begin with."""
+"""Prefixes of the kernels' names, one for each arithmetic."""
 
 
 def normal(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
@@ -64,7 +64,7 @@ FAMILIES = (normal, uniform, wide, conditioned)
 
 
 def contestants(named: str | None) -> dict[str, Multiply]:
-    """{name: product of two float32 matrices of the host}."""
+    """{name: function that multiplies two float32 host matrices}."""
     if named:
         names = named.split(",")
     else:

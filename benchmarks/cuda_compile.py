@@ -1,14 +1,15 @@
-"""Compile every CUDA kernel for every architecture that an NVRTC knows, and read the assembler's report.
+"""Compile every CUDA kernel for every architecture that the NVRTC library supports, and read the assembler's report.
 
     python benchmarks/cuda_compile.py [--require sm_53,sm_90a] [--only sm_53,sm_70] [--cuda 12] [--every-form]
                                        [--kernels TEXT] [--json FILE]
 
-Needs NVRTC but no GPU. Prints registers a thread, bytes of shared memory a block and bytes spilled: the worst of the
-forms (how operands lie, types, epilogue) that were compiled. A row is compiled for its oldest and newest architecture
-and two between, each time in another form, so that the rows of a source go through all together; --every-form compiles
-all forms for all architectures, which takes an hour.
-Exits 1 when a kernel does not compile, spills a register, or nothing (or not all of --require) was compiled.
-NVRTC 12.9 is the last for sm_50 to sm_70; 13 brings newer ones than sm_120:
+Needs NVRTC but no GPU. Prints registers per thread, bytes of shared memory per block and bytes spilled. Each figure is
+the worst of the compiled forms of a kernel; forms differ in the operands' layouts, the types and the epilogue. By
+default each row is compiled for its oldest architecture, its newest and two between, each time in another form. The
+rows of one source then cover all its forms. --every-form compiles all forms for all architectures, which takes an hour.
+
+The exit status is 1 if a kernel does not compile or spills a register, or if nothing or not all of --require was
+compiled. NVRTC 12.9 is the last version for sm_50 to sm_70; NVRTC 13 supports architectures newer than sm_120:
 
     pip install "nvidia-cuda-nvrtc-cu12==12.9.*"
     pip install "nvidia-cuda-nvrtc==13.*"
@@ -38,13 +39,13 @@ from gemm.core import threads
 from gemm.core.errors import KernelFailed
 
 ARCHITECTURES = (50, 53, 60, 61, 70, 75, 80, 86, 87, 89, 90, 100, 120)
-"""Compute capabilities that the package claims; Hopper is also compiled as sm_90a, with its own instructions."""
+"""Compute capabilities that the package supports. Hopper is also compiled as sm_90a, for its own instructions."""
 
 Job = tuple[Kernel, str, dict[str, object]]
 
 
 def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
-    """The claimed architectures that the NVRTC compiles for and on which `kernel` may be chosen without being named."""
+    """Supported architectures that this NVRTC compiles for and on which `auto` may choose `kernel`."""
     known = [capability for capability in ARCHITECTURES if capability in compiler.supported]
     needed = [need for need in kernel.needs if need.startswith("sm_")]
     if any(need.endswith("a") for need in needed):
@@ -55,7 +56,7 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
 
 
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:
-    """Every form that `kernel` has."""
+    """All forms of `kernel`."""
     if kernel.name == PACK.name:
         sizes: list[dict[str, object]] = [{"ELEMENT_BYTES": size} for size in (1, 2, 4, 8)]
         return sizes + [{"ELEMENT_BYTES": 2, "WIDEN": kind} for kind in ("e4m3", "e5m2")]
@@ -65,13 +66,13 @@ def forms_of(kernel: Kernel) -> list[dict[str, object]]:
 
 
 def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
-    """What is compiled of `kernel`: a form for its oldest and newest architecture and two between, or every one."""
+    """The compilations of `kernel`: one form each for its oldest and newest architecture and two between, or all."""
     wanted = forms_of(kernel)
     if every:
         return [(kernel, arch, form) for arch in archs for form in wanted]
     if not archs:
         return []
-    start = zlib.crc32(kernel.name.encode())  # so that rows begin with different ones
+    start = zlib.crc32(kernel.name.encode())  # rows start with different forms
     between = [archs[1:-1][(start + i) % (len(archs) - 2)] for i in range(min(2, len(archs) - 2))]
     some = list(dict.fromkeys([archs[0], *between, archs[-1]]))
     count = max(len(some), min(2, len(wanted)))
@@ -79,7 +80,7 @@ def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
 
 
 def measure(job: Job, major: int) -> dict[str, Any]:
-    """One compilation; `error` is "" when all is well."""
+    """Compile one job. `error` is "" if the kernel compiles without spills."""
     kernel, arch, form = job
     row: dict[str, Any] = {"kernel": kernel.name, "arch": arch, "registers": 0, "shared": 0, "spills": 0, "error": ""}
     try:
@@ -90,7 +91,7 @@ def measure(job: Job, major: int) -> dict[str, Any]:
 
 
 def chosen(major: int) -> Compiler:
-    """The NVRTC of CUDA `major`, 0 for the newest. Raises KernelFailed."""
+    """The NVRTC of CUDA version `major`, or the newest for 0. Raises KernelFailed."""
     found = [compiler for compiler in compilers() if major in (0, compiler.major)]
     if not found:
         raise KernelFailed("there is no such NVRTC")
@@ -98,7 +99,7 @@ def chosen(major: int) -> Compiler:
 
 
 def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each kernel and architecture: the most of each resource, the first error."""
+    """A row for each kernel and architecture, with the maximum of each resource and the first error."""
     table: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         known = table.setdefault((row["kernel"], row["arch"]), row | {"forms": 0})
@@ -110,12 +111,12 @@ def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--require", default="", metavar="ARCH,...", help="fail unless these were compiled")
-    parser.add_argument("--only", default="", metavar="ARCH,...", help="no other architectures")
+    parser.add_argument("--require", default="", metavar="ARCH,...", help="fail unless these are compiled")
+    parser.add_argument("--only", default="", metavar="ARCH,...", help="compile for these architectures only")
     parser.add_argument("--cuda", type=int, default=0, metavar="MAJOR", help="the NVRTC to use; default: the newest")
-    parser.add_argument("--every-form", action="store_true", help="however operands may lie")
-    parser.add_argument("--kernels", default="", metavar="TEXT", help="only those whose names have this in them")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--every-form", action="store_true", help="compile all forms for all architectures")
+    parser.add_argument("--kernels", default="", metavar="TEXT", help="compile only kernels with this text in the name")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     options = parser.parse_args()
     try:
         compiler = chosen(options.cuda)

@@ -1,20 +1,23 @@
-"""Whether products that overlap on one GPU are right each time: shapes whose persistent blocks walk several tiles.
+"""Check products that overlap on one GPU for races, with shapes whose persistent blocks compute several tiles each.
 
     python benchmarks/cuda_races.py [--device cuda:0] [--only REGEX] [--rounds 8] [--single 40] [--json FILE]
-    python benchmarks/cuda_races.py --like FILE          # the same kernels as in that document
+    python benchmarks/cuda_races.py --like FILE          # use the kernels of an earlier document
 
-Needs PyTorch with CUDA. Of each product, `gemm.gemm(a, b, out=out)`, whose kernel dispatch chooses (or --like
-names): --rounds times 8 launches in a row into 8 poisoned outputs, without a wait between; then --single
-launches, each waited for. A result is wrong if an element is outside the error bound of the contract (integers: is not
-the exact one), by float64 on the GPU, or is not a number. It differs if its bits are not those of the first right one.
-Then the product is timed: the median of samples of launches in a row between two CUDA events. Exits 1 if one is wrong.
+Needs PyTorch with CUDA. Each product is `gemm.gemm(a, b, out=out)` with the kernel that dispatch chooses or --like
+names. It runs --rounds times in a series of 8 launches without waiting, into 8 outputs that are filled with NaN. Then
+it runs --single times alone, with a wait after each launch.
+
+A result is *wrong* if an element is NaN or outside the error bound of the contract, compared with float64 on the GPU.
+Integer results must be exact. A result *differs* if its bits are not those of the first correct result. Finally the
+product is timed: the median of samples of launches in a row between two CUDA events. The exit status is 1 if a result
+is wrong or differs.
 
 The JSON document ("gemm-cuda-races/1", seconds):
 
     date, command, commit, versions, machine, environment, device, torch, rounds, single
-    results     [{product, dtype, out, precision, m, n, k, trans_b, kernel, error ("" or why there is no result),
-                in_a_row {results, wrong, differing}, single {results, wrong, differing}, worst (the largest error as a
-                share of what is allowed, null where not finite), seconds, tflops}]
+    results     [{product, dtype, out, precision, m, n, k, trans_b, kernel, error ("", or why there is no result),
+                in_a_row {results, wrong, differing}, single {results, wrong, differing}, worst (the largest error
+                divided by the allowed error, null if not finite), seconds, tflops}]
 """
 
 from __future__ import annotations
@@ -44,12 +47,12 @@ from gemm.frontend import report
 from gemm.select.verify.single import unit
 
 IN_A_ROW = 8
-"""Launches that nothing waits between."""
+"""Launches in a series without waiting."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """One product: PyTorch's names of the types; trans_b: b is given as its transpose, contiguous along k."""
+    """One product. Types have PyTorch's names. trans_b: b is stored transposed, so that it is contiguous along k."""
 
     dtype: str
     out: str
@@ -78,24 +81,24 @@ PRODUCTS = (
     Product(FP8, "bfloat16", "medium", 512, 4096, 14336, trans_b=True),
     Product(FP8, "bfloat16", "medium", 4096, 512, 32768, trans_b=True),
 )
-"""Of each k is cut into parts and tiles are more than the clusters that run at once, on an H200."""
+"""On an H200, each of these products splits k into parts, and has more tiles than clusters that run at once."""
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="products to do, such as bfloat16")
-    parser.add_argument("--rounds", type=positive, default=8, help=f"of {IN_A_ROW} launches in a row")
-    parser.add_argument("--single", type=positive, default=40, help="launches that are waited for, each")
-    parser.add_argument("--samples", type=positive, default=15, help="of the time")
-    parser.add_argument("--like", type=Path, metavar="FILE", help="what --json wrote: take the kernels named there")
+    parser.add_argument("--only", default="", metavar="REGEX", help="select products, such as bfloat16")
+    parser.add_argument("--rounds", type=positive, default=8, help=f"number of series of {IN_A_ROW} launches")
+    parser.add_argument("--single", type=positive, default=40, help="number of launches with a wait after each")
+    parser.add_argument("--samples", type=positive, default=15, help="number of timing samples")
+    parser.add_argument("--like", type=Path, metavar="FILE", help="use the kernels of this file, written by --json")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 class Judge:
-    """Says of results of one product whether they are right."""
+    """Decides whether the results of one product are right."""
 
     def __init__(self, torch: Any, product: Product, a: Any, b: Any, unit: float) -> None:
         self.torch, self.first, self.worst = torch, None, 0.0
@@ -107,11 +110,11 @@ class Judge:
         else:
             self.allowed = unit * (x.abs() @ y.abs())
             rounded = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(product.out)
-            if rounded:  # sums of float32, rounded once
+            if rounded:  # float32 sums that are rounded once to the result's type
                 self.allowed += rounded * (self.exact.abs() + self.allowed) + 2.0**-25
 
     def of(self, outs: list[Any]) -> dict[str, int]:
-        """{results, wrong, differing} of so many results."""
+        """{results, wrong, differing} for these results."""
         wrong = differing = 0
         for out in outs:
             share = ((out.double() - self.exact).abs() / self.allowed).nan_to_num(math.inf).max().item()
@@ -126,7 +129,7 @@ class Judge:
 
 
 def operands(torch: Any, product: Product, place: str) -> tuple[Any, Any]:
-    """Random a and b."""
+    """Random a and b on the device `place`."""
     random = torch.Generator(device=place).manual_seed(product.m * product.n + product.k)
     kind = getattr(torch, product.dtype)
     found = []
@@ -153,9 +156,9 @@ def measure(torch: Any, product: Product, options: argparse.Namespace, kernel: s
 
     def poison() -> None:
         for out in outs:
-            out.view(torch.uint8).fill_(0xFF)  # no number where out is of floats
+            out.view(torch.uint8).fill_(0xFF)  # NaN in floating-point types
 
-    multiply(outs[0])  # what is found out once, is
+    multiply(outs[0])  # the first call compiles and caches
     name = gemm.plan(a, b, **chosen).kernel
     judge = Judge(torch, product, a, b, unit(BY_NAME[name], np.dtype(np.float32), product.k))
     torch.cuda.synchronize(place)
@@ -185,9 +188,9 @@ def _sum(counts: list[dict[str, int]]) -> dict[str, int]:
 
 
 def timed(torch: Any, run: Any, samples: int) -> float:
-    """Seconds of a product: the median of samples of 10 in a row."""
+    """Seconds per product: the median over samples of 10 launches in a row."""
     count, found = 10, []
-    for _ in range(samples + 2):  # two that warm up
+    for _ in range(samples + 2):  # the first two samples warm up
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(count):
@@ -199,7 +202,7 @@ def timed(torch: Any, run: Any, samples: int) -> float:
 
 
 def main() -> int:
-    """Multiply and judge; 1 if a result is wrong or missing."""
+    """Run and judge all products. Returns 1 if a result is wrong, differs or is missing."""
     options = arguments().parse_args()
     try:
         import torch
@@ -228,7 +231,7 @@ def main() -> int:
         said = row["error"] or f"{row['in_a_row']['wrong']} and {row['single']['wrong']} wrong"
         print(f"{product}: {said}", flush=True)
         if options.json:
-            save_json(options.json, document)  # a run that is ended early leaves what it has
+            save_json(options.json, document)  # write after each product, so that an interrupted run leaves its results
     show(document["results"])
     results = document["results"]
     return 1 if not results or any(row["error"] or _wrong(row) for row in results) else 0

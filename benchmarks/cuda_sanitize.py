@@ -1,10 +1,10 @@
-"""Every CUDA kernel under each tool of NVIDIA's compute-sanitizer, on products that leave ragged tiles.
+"""Run every CUDA kernel under each tool of NVIDIA's compute-sanitizer, on products with partial tiles.
 
     python benchmarks/cuda_sanitize.py [FILE] [--kernels REGEX] [--tools memcheck,racecheck]
 
-What runs are the checks of `gemm verify --quick`, each kernel in a process of its own. Prints a line a tool, and what
-it says of kernels that it found something in (and writes that to FILE); exits 1 if there are any. Needs a
-GPU and compute-sanitizer.
+The checks of `gemm verify --quick` run, each kernel in its own process. The script prints a line for each tool, and the
+tool's output for each kernel with a finding. FILE receives the same text. The exit status is 1 if there are findings.
+Needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gemm.frontend.inventory import kernels
 from gemm.select.verify.suite import checks
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
-"""Each tool's options. initcheck does not see what TMA stores, so it is not asked about copies of results: these are
-checked against the frame that they are written into."""
-_SAID = 40  # last lines of a tool's output that are kept
+"""The options of each tool. initcheck does not see stores by TMA, so it must not check copies of results. The checks
+themselves verify that results have the expected values and that nothing around them is written."""
+_SAID = 40  # number of last lines of a tool's output that are kept
 
 
 def names(wanted: str) -> list[str]:
-    """Of the kernels that can run here and match `wanted`."""
+    """Names of the available CUDA kernels that match `wanted`."""
     return [k.name for k in kernels() if k.backend == "cuda" and k.available and re.search(wanted, k.name)]
 
 
 def watched(name: str) -> None:
-    """What the tools watch."""
+    """Run the checks of one kernel, under the tool that started this process."""
     backend = registry.backend("cuda")
     row = next(kernel.row for kernel in kernels() if kernel.name == name)
     for _ in checks(backend, row, backend.devices()[0], full=False):
@@ -42,7 +42,7 @@ def watched(name: str) -> None:
 
 
 def sanitized(tool: str, name: str) -> str:
-    """What `tool` says of a kernel, empty if it has found nothing."""
+    """The output of `tool` for a kernel, or "" if the tool found nothing."""
     command = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--error-exitcode", "9"]
     command += [sys.executable, __file__, "--inner", name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -56,8 +56,8 @@ def main() -> int:
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--kernels", default="", metavar="REGEX")
     parser.add_argument("--tools", default=",".join(TOOLS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--inner", metavar="KERNEL", help="what the tools watch")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes at the same time")
+    parser.add_argument("--inner", metavar="KERNEL", help="run the checks of this kernel only (used internally)")
     options = parser.parse_args()
     if options.inner:
         watched(options.inner)

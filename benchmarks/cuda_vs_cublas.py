@@ -1,29 +1,31 @@
-"""The CUDA engine beside cuBLAS on one GPU, which PyTorch, CuPy and cublasLt bring, as far as they are installed.
+"""Compare the CUDA backend with cuBLAS on one GPU. cuBLAS comes with PyTorch, CuPy and cublasLt, if installed.
 
     python benchmarks/cuda_vs_cublas.py [--device cuda:0] [--rounds 9] [--sample 0.02] [--json FILE]
     python benchmarks/cuda_vs_cublas.py --only "float32$" --shapes 4096,64x4096x4096 --all-kernels
-    python benchmarks/cuda_vs_cublas.py --quick          # tiny products, to see that all of it runs
+    python benchmarks/cuda_vs_cublas.py --quick          # tiny products, to test the script itself
 
-Operands are random (zeros would save power) and lie on the device; all contestants work in the same memory on the same
-stream. Ours is `gemm.gemm(a, b, out=out)`, whose kernel dispatch chose; with --all-kernels each kernel by name, too.
-PyTorch multiplies by cuBLAS and by cublasLt, TF32 off but where the table says it; cublasLt by the quickest of what its
-heuristics offer. A sample is so many products as take --sample seconds, replayed from a CUDA graph where that can be,
-between two CUDA events: the host is not timed. Each round samples everybody, in rotating order; a time is the median,
-a ratio the median over the rounds of the peer's time ÷ ours. Each contestant's result is checked first, against
-float64 on some rows.
+Operands are random, because zeros would save power, and are on the device. All contestants work on the same memory and
+the same stream. Our contestant is `gemm.gemm(a, b, out=out)` with the kernel that dispatch chooses; --all-kernels adds
+each kernel by name. PyTorch multiplies by cuBLAS and by cublasLt, without TF32 except where the table says TF32.
+cublasLt uses the fastest of the algorithms that its heuristics propose.
+
+A sample is the number of products that take --sample seconds, between two CUDA events. If possible a CUDA graph replays
+the products, so that the host is not timed. Each round samples all contestants, in rotating order. A time is the
+median, and a ratio is the median over the rounds of the peer's time ÷ our time. Before timing, some rows of each
+contestant's result are checked against float64.
 
 The JSON document ("gemm-cuda-cublas/1", seconds):
 
     date, command, commit, versions, machine, device, clocks {before, after}, rounds, sample_s
-    peers       {name: "" or why it is absent}
-    copy_gbs    of a copy on the device, read and written
+    peers       {name: "" or why it is missing}
+    copy_gbs    rate of a copy on the device, read and written
     results     [{family, batch, m, n, k, kernel, seconds {contestant}, graph {contestant}, tflops, ratios {peer}, best
-                (peer), ratio (of the best), goal, goal_met, copy_share (of few rows), worst_error {contestant},
-                allowed_error}]
-    calls       {call: seconds}, of 64 by 64 matrices
+                (the fastest peer), ratio (to that peer), goal, goal_met, copy_share (only with few rows), worst_error
+                {contestant}, allowed_error}]
+    calls       {call: seconds}, for 64 × 64 matrices
     transfers   [{dtype, m, n, k, seconds, copies, compute, ratio, upload_gbs, download_gbs}]
 
-How far the arithmetics of float32 are from the truth is benchmarks/cuda_accuracy.py's.
+benchmarks/cuda_accuracy.py measures the errors of the float32 arithmetics.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ _CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,clocks_
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="families, calls and transfers to do")
+    parser.add_argument("--only", default="", metavar="REGEX", help="select families, calls and transfers")
     parser.add_argument("--shapes", default="", help="such as 512,64x4096x4096,64x128x128x128 (a stack of 64)")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=0.02, metavar="SECONDS")
@@ -69,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Compare; 1 if a result of ours is wrong."""
+    """Run the comparison. Returns 1 if one of our results is wrong."""
     options = arguments().parse_args()
     if options.quick:
         options.rounds, options.sample = min(options.rounds, 2), 0.0
@@ -110,7 +112,7 @@ def main() -> int:
         document["results"] += rows
         if rows:
             _show(family, rows)
-        save()  # a run that is ended early leaves what it has
+        save()  # save after each family, so that an interrupted run leaves its results
     if wanted("calls"):
         document["calls"] = host.calls(clock, device, quick=options.quick)
         for name, taken in document["calls"].items():
@@ -123,7 +125,7 @@ def main() -> int:
 
 
 def _shapes(listed: str) -> list[Product]:
-    """Of a list such as 512 (a square), 64x4096x4096 (m, n, k), 64x128x128x128 (a stack of 64)."""
+    """Parse a list such as 512 (a square), 64x4096x4096 (m, n, k), 64x128x128x128 (a stack of 64)."""
     found: list[Product] = []
     for item in filter(None, listed.split(",")):
         sizes = [*map(int, item.split("x"))] * (1 if "x" in item else 3)
@@ -136,7 +138,7 @@ def _contest(
     clock: Clock, device: Any, present: dict[str, Contestant], family: Family, product: Product,
     options: argparse.Namespace, copy_gbs: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One row of results; {} if gemm has no such product."""
+    """One row of results; {} if gemm cannot compute the product."""
     batch, m, n, k = product
     a, b = operands(family, product)
     x, y = (DeviceArray(array.shape, array.dtype, device) for array in (a, b))
@@ -200,7 +202,7 @@ def _show(family: Family, rows: list[dict[str, Any]]) -> None:
 
 
 def _clocks(device: Any) -> dict[str, str]:
-    """What nvidia-smi tells of the GPU now; {} where it is not there."""
+    """nvidia-smi's present figures of the GPU; {} if nvidia-smi is missing."""
     command = ["nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader,nounits", f"--id={device.handle.ordinal}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -1,16 +1,17 @@
-"""How long the first product of a process takes, with no compiled kernel on disk and with all, and the same one later.
+"""Measure a process's first product, with an empty and with a filled cache of kernels, and later products like it.
 
     python benchmarks/first_product.py [--only REGEX] [--size 2048] [--json FILE]
 
-Each row is of a process of its own, whose library (NumPy, PyTorch, CuPy, pyopencl) has computed a product of its own
-before gemm is imported; with an empty folder for gemm's cache, then with what the first process left there, after it
-had waited for the kernels that were verified meanwhile. Rows whose library or device is not here are left out.
+Each row comes from a process of its own. Before the process imports gemm, its library (NumPy, PyTorch, CuPy, pyopencl)
+computes a product. The first process starts with an empty cache folder of gemm, and waits for the background
+verification of kernels. The second process uses the cache that the first one left. Rows are skipped if their library
+or device is missing.
 
 The JSON document ("gemm-first-product/1", seconds):
 
     date, command, commit, versions, machine, environment, size
-    results     [{operands, cache ("empty" or "filled"), first, others (three more shapes, right after), warm (the
-                median of nine), kernel (that of the warm ones)}]
+    results     [{operands, cache ("empty" or "filled"), first, others (three more shapes, right after the first), warm
+                (the median of nine), kernel (of the warm products)}]
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OPERANDS = (
 
 
 def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
-    """a, b of `size` rows and columns, and what waits for the device. Raises whatever the library raises."""
+    """a and b with `size` rows and columns, and a function that waits for the device. Raises the library's errors."""
     library, dtype = what.split()
     dice = np.random.default_rng(1)
     a, b = (dice.integers(-9, 10, (size, size)).astype("float32" if dtype == "bfloat16" else dtype) for _ in range(2))
@@ -67,10 +68,10 @@ def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
 
 
 def measure(what: str, size: int, pause: float) -> dict[str, Any]:
-    """One row, in this process.
+    """One row, measured in this process.
 
     Args:
-        pause: seconds between the first products and the warm ones: kernels are verified meanwhile.
+        pause: seconds between the first products and the warm ones, during which kernels are verified.
     """
     a, b, wait = made(what, size)
     wait()
@@ -90,7 +91,7 @@ def measure(what: str, size: int, pause: float) -> dict[str, Any]:
 
 
 def apart(what: str, size: int, cache: str, pause: float) -> dict[str, Any] | None:
-    """The same in a process of its own; None where it fails."""
+    """One row, measured in a new process; None if the process fails."""
     command = [sys.executable, __file__, "--one", what, "--size", str(size), "--pause", str(pause)]
     done = subprocess.run(command, env={**os.environ, "GEMM_CACHE_DIR": cache}, capture_output=True, text=True)
     if done.returncode:
@@ -101,13 +102,13 @@ def apart(what: str, size: int, cache: str, pause: float) -> dict[str, Any] | No
 
 
 def main() -> int:
-    """Measure and print; 1 if nothing was measured."""
+    """Measure and print. Returns 1 if nothing was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="REGEX", help="operands to do, such as torch")
+    parser.add_argument("--only", default="", metavar="REGEX", help="select operands, such as torch")
     parser.add_argument("--size", type=int, default=2048, help="rows and columns")
     parser.add_argument("--pause", type=float, default=10.0, help="seconds before the warm products")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--one", choices=OPERANDS, help=argparse.SUPPRESS)  # what a child is asked for
+    parser.add_argument("--one", choices=OPERANDS, help=argparse.SUPPRESS)  # used internally, by `apart`
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one, options.size, options.pause)))

@@ -1,10 +1,10 @@
-"""The size and the shape of the code, from a checkout: the table that docs/architecture.md sets goals for.
+"""Print the size and the structure of the code in this checkout: the table that docs/architecture.md sets goals for.
 
     python benchmarks/house.py [--json FILE | --picture]
 
-Tokens are Python's, without comments, strings and layout. Circles are strongly connected groups of modules, or of the
-top folders and modules of gemm; an import inside a function counts, one for type checkers does not. Calls are those of
-Python functions during one product: the first of a new shape on the CPU, and the same product repeated.
+Tokens are Python tokens without comments, strings and layout. A circle is a strongly connected group of modules, or of
+gemm's top-level folders and modules. Imports inside functions count; imports for type checkers do not. Calls are the
+calls of Python functions during one product on the CPU: a product of a new shape, and the same product repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYOUT = {
     tokenize.ENCODING, tokenize.ENDMARKER,
 }  # fmt: skip
 LONG, MANY = 40, 7
-"""Lines of a function, and parameters, that are too many."""
+"""Limits: functions with more than LONG lines, or with MANY parameters or more, are listed."""
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "gemm").rglob("*.py"))
@@ -37,7 +37,7 @@ Graph = dict[str, set[str]]
 
 
 def tokens(folder: str) -> int:
-    """Python tokens of all files of a folder."""
+    """The number of Python tokens in all files of a folder."""
     count = 0
     for path in (ROOT / folder).rglob("*.py"):
         with tokenize.open(path) as file:
@@ -46,13 +46,13 @@ def tokens(folder: str) -> int:
 
 
 def lines(folder: str, suffixes: Iterable[str]) -> int:
-    """Lines of all files of a folder with these suffixes."""
+    """The number of lines in all files of a folder with these suffixes."""
     files = [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     return sum(path.read_text(encoding="utf-8").count("\n") for path in files)
 
 
 def imports(name: str) -> set[str]:
-    """The modules of gemm that a module imports."""
+    """The modules of gemm that the module `name` imports."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
 
     def of(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -74,7 +74,7 @@ def imports(name: str) -> set[str]:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Groups of more than one node, each of which can be reached from each."""
+    """Groups of two or more nodes that can all reach each other."""
     reach: Graph = {}
     for start in graph:
         seen: set[str] = set()
@@ -89,7 +89,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def folded(graph: Graph) -> Graph:
-    """The same for the folders and modules right below gemm, and gemm itself."""
+    """The same graph with one node for each folder and module directly below gemm, and for gemm itself."""
     found: Graph = {}
     for name, others in graph.items():
         here = ".".join(name.split(".")[:2])
@@ -123,7 +123,7 @@ def functions() -> list[tuple[str, int, int]]:
 
 
 def calls() -> dict[str, tuple[int, int, int]]:
-    """{product: calls of Python functions, functions, files}."""
+    """{product: (number of Python function calls, number of distinct functions, number of their files)}."""
     import gemm
 
     def counted(a: Any, b: Any) -> tuple[int, int, int]:
@@ -142,7 +142,7 @@ def calls() -> dict[str, tuple[int, int, int]]:
         return len(seen), len(set(seen)), len({file for file, _ in seen})
 
     a, b = np.ones((96, 96), np.float32), np.ones((96, 96), np.float32)
-    for size in (8, 48, 96):  # what a process does once, is done
+    for size in (8, 48, 96):  # run what a process does only once
         gemm.gemm(a[:size], b)
     first = counted(a[:51], b)
     for _ in range(3):
@@ -151,7 +151,7 @@ def calls() -> dict[str, tuple[int, int, int]]:
 
 
 def measured() -> dict[str, Any]:
-    """The table's figures by name, and what the names of functions and circles are."""
+    """{figure: value}, where functions and circles are lists of names."""
     import gemm
 
     graph = {name: imports(name) for name in MODULES}

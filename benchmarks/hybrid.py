@@ -1,26 +1,26 @@
-"""What backend="hybrid" gains: the time of the better side alone ÷ that of both at once, for squares of host arrays.
+"""Measure the gain of backend="hybrid": the time of the faster device alone ÷ the time of both, for host squares.
 
     python benchmarks/hybrid.py [--limit 90] [--rounds 5] [--sample 0.02] [--sizes 1024,…] [--dtypes float32,…]
                                 [--json FILE]
 
-Three contestants multiply the same n × n matrices: the CPU, the other device that would do so soonest (CUDA or OpenCL),
-and both as backend="hybrid" computes them. All in one process, interleaved, in rotating order; times are medians, and
-the hybrid result is compared with the CPU's, of integers bit by bit.
+Three contestants multiply the same n × n matrices: the CPU, the fastest other device (CUDA or OpenCL), and both with
+backend="hybrid". All run in one process, interleaved, in rotating order; times are medians. The hybrid result is
+compared with the CPU's result; integers must be equal.
 
-    ratio = the CPU's median time ÷ the device's; a product is marked where they are within 10 times of each other
-    gain  = least median time of the two alone ÷ hybrid's; where hybrid chose one of them, it is near 1
+    ratio = the CPU's median time ÷ the device's median time; marked if the two are within a factor of 10
+    gain  = the smaller median time of the two alone ÷ hybrid's; near 1 if hybrid used only one of them
 
-First come products that are predicted to be within these 10 times, the quick ones first: beside a fast GPU the CPU is
-so where operands travel longer than they are multiplied, and by its own units for small types (AMX: int8, and bfloat16
-with precision="high"). Those that would not be done within --limit seconds, by their predicted times, are left out, and
-named. A device that computes on the CPU's own cores has nothing to gain; then hybrid is the better one alone. A type is
-a name, or name:precision. The JSON document ("gemm-hybrid/2", seconds) holds
+The products with a predicted ratio within this factor of 10 come first, the shortest ones first. Next to a fast GPU the
+CPU has such a ratio in two cases: transfers take longer than the arithmetic, or the CPU has its own units for small
+types (AMX: int8, and bfloat16 with precision="high"). Products that would not finish within --limit seconds, by their
+predicted times, are skipped and listed. A device that computes on the CPU's own cores cannot gain; hybrid then uses the
+faster one alone. A type is a name, or name:precision. The JSON document ("gemm-hybrid/2", seconds) contains
 
     date, command, commit, versions, machine, devices, rounds, sample_s, limit_s, within (10)
     results     [{n, dtype, precision, device, times {cpu, device, hybrid}, spread, rows {device key: rows of the
-                  result}, ratio, within (whether it is), gain}]
+                  result}, ratio, within (whether the ratio is within the factor), gain}]
     left_out    [{n, dtype, precision, why}]
-    quiet       what others did on the machine meanwhile
+    quiet       the load by other processes during the run
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from gemm.select import probe
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
 WITHIN = 10.0
-"""Times the one side's time up to which the other one's help may pay."""
+"""Factor between the times of two devices up to which the help of the slower one may pay."""
 
 
 class Side(Peer):
-    """gemm by one backend."""
+    """gemm with one backend."""
 
     about = "gemm with backend= one name"
 
@@ -84,12 +84,13 @@ class Side(Peer):
 
 
 class Product:
-    """One to be measured.
+    """A product to measure.
 
     Attributes:
-        device: the key of that which, other than the CPU, would compute it soonest. ratio: predicted time of the CPU ÷
-        that of the device. needed: seconds that the contest may take, by predicted times. why_not: why there is none,
-        or "".
+        device: the key of the device with the shortest predicted time, except the CPU.
+        ratio: the predicted time of the CPU ÷ that of the device.
+        needed: seconds that the contest may take, by predicted times.
+        why_not: why there is no contest, or "".
     """
 
     def __init__(self, n: int, name: str, options: argparse.Namespace) -> None:
@@ -109,21 +110,21 @@ class Product:
         cpu = min((each.seconds or 0.0 for each in weighed if each.kernel.backend == "cpu"), default=math.inf)
         others = [each for each in weighed if each.kernel.backend not in HOST_BACKENDS]
         if not others:
-            self.why_not = f"there is no device beside the CPU for {self.dtype}"
+            self.why_not = f"there is no device besides the CPU for {self.dtype}"
             return
         best = min(others, key=lambda each: each.seconds or 0.0)
         self.device, other = best.device.key, best.seconds or 0.0
         self.ratio = cpu / other
-        times = options.rounds + 3  # of each; then operands are made and compared
+        times = options.rounds + 3  # calls of each contestant; the other terms make and compare the operands
         self.needed = times * (cpu + other + min(cpu, other)) + 1e-7 * n * n + 1.0
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it is, in the document."""
+        """The identity of the product in the document."""
         return {"n": self.n, "dtype": self.dtype, "precision": self.precision}
 
     def contest(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Its result, a row of the document."""
+        """Time the product. Returns a row of the document."""
         a, b, out = operands(Shape(self.n, self.n, self.n), self.dtype)
         entries = []
         for key, name in (("cpu", "cpu"), ("device", self.device), ("hybrid", "hybrid")):
@@ -149,7 +150,7 @@ class Product:
 
 
 def agree(found: np.ndarray, right: np.ndarray, k: int) -> bool:
-    """Whether two products are as alike as sums of k terms of about 1, in any order; integers: the same."""
+    """Whether two products of sums of k terms of about 1, in any order, agree within rounding; integers: are equal."""
     if found.dtype.kind in "iu":
         return np.array_equal(found, right)
     unit, sums = unit_roundoff(found.dtype), found.dtype
@@ -160,12 +161,12 @@ def agree(found: np.ndarray, right: np.ndarray, k: int) -> bool:
 
 
 def within(ratio: float) -> bool:
-    """Whether two times of that ratio are near enough for both sides to help."""
+    """Whether two times with this ratio are close enough for both devices to help."""
     return 1 / WITHIN <= ratio <= WITHIN
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=float, default=90.0, metavar="SECONDS")
     parser.add_argument("--rounds", type=positive, default=5)
@@ -177,10 +178,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Time, print, write."""
+    """Time the products, print and write the results."""
     end, options = time.monotonic(), arguments().parse_args()
     end += options.limit
-    probe.facts(run=True)  # as after any first large product
+    probe.facts(run=True)  # the state of a process after its first large product
     watch, results, left_out, keys = Watch(), [], [], set()
     products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
     if all(product.why_not for product in products):
@@ -198,7 +199,7 @@ def main() -> int:
         results.append(product.contest(options))
         show(results[-1])
     if near := [row["gain"] for row in results if row["within"]]:
-        gains = f"{min(near):.2f} to {max(near):.2f}, {statistics.median(near):.2f} in the middle"
+        gains = f"{min(near):.2f} to {max(near):.2f}, median {statistics.median(near):.2f}"
         print(f"* within {WITHIN:g} times of each other: {len(near)} of {len(results)} products, gain {gains}")
     for why in dict.fromkeys(row["why"] for row in left_out):
         names = ", ".join(f"{row['n']} {label(row)}" for row in left_out if row["why"] == why)
@@ -215,12 +216,12 @@ def main() -> int:
 
 
 def label(row: dict[str, Any]) -> str:
-    """The type as --dtypes names it."""
+    """The type in the form of --dtypes."""
     return str(row["dtype"]) if row["precision"] == "highest" else f"{row['dtype']}:{row['precision']}"
 
 
 def show(row: dict[str, Any]) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     times = " ".join(f"{1e3 * row['times'][key]:9.2f}" for key in ("cpu", "device", "hybrid"))
     rows = ", ".join(f"{count} on {key}" for key, count in row["rows"].items())
     ratio = f"{row['ratio']:9.2f}{'*' if row['within'] else ' '}"

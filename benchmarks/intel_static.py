@@ -1,23 +1,28 @@
-"""What Intel's graphics compiler makes of the OpenCL kernels, for generations of GPUs, on a machine without one.
+"""Compile the OpenCL kernels for generations of Intel GPUs, on a machine without one, and analyse the assembly.
 
     python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM]
 
-Compiles every row for such GPUs, and every row that `auto` may choose there, with `ocloc`, the compiler's command line
-(Debian: apt-get install intel-opencl-icd), and reads the assembly: as the catalog has it, and with the values that
-gemm/tuned has for the generation. Of a kernel's main loop: how many of its instructions multiply and add. Whatever an
-instruction does, it takes a turn: the share is an upper bound of the share of the peak. It says nothing of waiting for
-memory. Registers that did not fit (spills) are looked for in each program that the host builds of a row: the plain one,
-with PIECES, and with SPLIT where K may be shared. Takes some minutes. The JSON document ("gemm-intel-static/2"):
+Compiles every row for Intel GPUs, and every row that `auto` may choose there, with `ocloc`, the compiler's command line
+(Debian: apt-get install intel-opencl-icd). Each row is compiled with the catalog's values and with the values of
+gemm/tuned for the generation. The main figure is the fraction of multiply-adds among the instructions of the main loop.
+Every instruction occupies an issue slot, so this share is an upper bound of the fraction of the peak. It does not
+include waiting for memory. Spilled registers are searched in every program that the host builds of a row: the plain
+program, the one with PIECES, and the one with SPLIT if K may be split. The script takes some minutes. The JSON document
+("gemm-intel-static/2"):
 
     date, commit, compiler, generations {device: name}
     rows    [{kernel, chosen, device, simd, instructions, loop, mads, sends, share, registers, spilled, auto}]
 
-chosen: the values that are not the catalog's; simd: work-items of a thread; instructions, loop: of the whole kernel and
-of its main loop; sends: messages in it; registers: of 128; spilled: bytes a thread, of the program with the most; auto:
-whether it may be chosen there though nobody named it.
+- chosen: the values that differ from the catalog's.
+- simd: work-items per hardware thread.
+- instructions, loop: instructions of the whole kernel, and of its main loop.
+- sends: messages in the main loop.
+- registers: used registers, of 128.
+- spilled: bytes per hardware thread, in the program that spills the most.
+- auto: whether `auto` may choose the kernel there.
 
-Exits 1 where a row that may be chosen spills, or where the best of a generation has a share below 0.85 in float32.
-docs/make_intel_table.py writes the table of the newest record into docs/intel.md.
+The exit status is 1 if a row that `auto` may choose spills registers, or if the best float32 row of a generation has a
+share below 0.85. docs/make_intel_table.py writes the table of the newest record into docs/intel.md.
 """
 
 from __future__ import annotations
@@ -47,36 +52,36 @@ from gemm.select import tuning_db
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATIONS = {"bdw": "Gen8", "skl": "Gen9", "icllp": "Gen11", "tgllp": "Gen12", "dg2": "Xe-HPG"}
-"""The compiler's name of a device, and its generation."""
+"""{the compiler's name of a device: its generation}."""
 NAMES = {"bdw": "HD Graphics 5500", "skl": "HD Graphics 530", "icllp": "Iris(R) Plus Graphics [0x8a52]",
          "tgllp": "Iris(R) Xe Graphics [0x9a49]", "dg2": "Arc(TM) A770 Graphics [0x56a0]"}  # fmt: skip
-"""One of each, as drivers name it, after "Intel(R) "."""
+"""The name of one GPU of each generation, as its driver reports it after "Intel(R) "."""
 FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_subgroups", "intel_required_subgroup_size",
                       "subgroup_size_8", "subgroup_size_16", "subgroup_size_32"})  # fmt: skip
-"""What all of them offer; most have no fp64."""
+"""Features that all these GPUs have. Most have no fp64."""
 PROGRAMS = ("", "PIECES", "SPLIT")
-BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32: of int8 operands
+BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32 is the result of int8 operands
 GOAL = 0.85
 
 
 class Failed(Exception):
-    """A program is absent or failed; the text is for the user."""
+    """A program is missing or failed. The text is shown to the user."""
 
 
 def gpu(device: str) -> Device:
-    """A GPU of the generation that the compiler calls `device`, as dispatch sees it."""
+    """A GPU of the generation that the compiler calls `device`, in the form that dispatch uses."""
     limits = {"local_memory": 64 << 10, "work_group": 256, "compute_units": 16, "image_width": 16384}
     return Device("opencl", f"opencl:{device}", f"Intel(R) {NAMES[device]}", "Intel(R) OpenCL HD Graphics", kind="gpu",
                   features=FEATURES, limits=limits)  # fmt: skip
 
 
 def automatic(row: Kernel) -> bool:
-    """Whether `auto` may choose it on those GPUs."""
+    """Whether `auto` may choose the row on these GPUs."""
     return row.backend == "opencl" and FEATURES.issuperset(row.needs) and row.chosen_on("gpu", FEATURES)
 
 
 def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
-    """Rows whose name has `word` in it, each with the values that are shipped for the device, too."""
+    """(row, device) for all rows with `word` in their names, with the catalog's values and with the shipped values."""
     for row in KERNELS:
         if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):
             for device in GENERATIONS:
@@ -85,7 +90,7 @@ def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
 
 
 def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int, assembly.Listing]:
-    """Work-items of a thread, and the assembly; `program` is one of PROGRAMS."""
+    """Compile a row. Returns the work-items per hardware thread and the assembly. `program` is one of PROGRAMS."""
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +100,7 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
         command = [ocloc, "compile", "-file", str(file), "-device", device, "-out_dir", folder, "-options", options]
         dump = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": folder}
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **dump})
-        # The compiler tries again where registers did not fit; the last is what it took.
+        # The compiler repeats the compilation if registers did not fit. The last file is the final one.
         found = sorted(Path(folder).glob("*.asm"), key=lambda path: path.stat().st_mtime_ns)
         if done.returncode or not found:
             raise Failed(f"{row.name} for {device}: {(done.stdout + done.stderr).strip()[-400:]}")
@@ -119,13 +124,13 @@ def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
 
 
 def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
-    """Of kernels whose name has `word` in it."""
+    """The rows of all kernels with `word` in their names."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(lambda job: measure(*job, ocloc), list(jobs(word)))
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
-    """What falls short of the goals."""
+    """The rows and generations that miss the goals."""
     found = [f"{row['kernel']} spills on {row['device']}" for row in rows if row["auto"] and row["spilled"]]
     for device in {row["device"]: 0 for row in rows}:
         best = max((row["share"] for row in rows if row["device"] == device and row["kernel"][0] == "s"), default=GOAL)
@@ -136,8 +141,8 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
-    parser.add_argument("--kernels", default="", metavar="WORD", help="only those with it in their name")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--kernels", default="", metavar="WORD", help="only kernels with WORD in their names")
     parser.add_argument("--ocloc", default="ocloc", metavar="PROGRAM")
     options = parser.parse_args()
     if not shutil.which(options.ocloc):

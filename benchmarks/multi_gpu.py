@@ -1,19 +1,19 @@
-"""What several GPUs of a host gain: the time of one product on one of them and on all.
+"""Measure the speedup of several GPUs of a host: the time of one product on one GPU and on all GPUs.
 
     python benchmarks/multi_gpu.py [--size 32768] [--dtypes bfloat16,float32] [--rounds 5] [--json FILE]
 
-n × n × n products of operands and results in host memory, by one GPU and, with backend="cuda:all", by all of them: the
-median of --rounds products after one that warms up, timed until every GPU is done. $CUDA_VISIBLE_DEVICES chooses how
-many GPUs there are.
+Multiplies n × n matrices whose operands and results are in host memory, by one GPU and, with backend="cuda:all", by all
+GPUs. A time is the median of --rounds products after one warm-up, measured until every GPU has finished.
+$CUDA_VISIBLE_DEVICES selects the GPUs.
 
-    speedup = one GPU's median time ÷ this one's
+    speedup = the median time of one GPU ÷ the median time of this row
 
-The peer is PyTorch on one GPU, where it is installed; its time includes the copies of operands and result. Every result
-is compared with float64 sums of some of its elements. The document ("gemm-multi-gpu/1", seconds) holds
+The peer is PyTorch on one GPU, if installed. Its time includes the transfers of operands and result. Some elements of
+every result are compared with float64 sums. The document ("gemm-multi-gpu/1", seconds) contains
 
     date, command, commit, versions, machine, environment, devices, rounds
-    results     [{n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null of the peer)}]
-    absent      {peer: why it was not run}
+    results     [{n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null for the peer)}]
+    absent      {peer: why it is missing}
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gemm.core.errors import BackendUnavailable
 from gemm.frontend import report
 
 CHECKED = 8
-"""Rows and columns of the result whose elements are computed anew."""
+"""Number of rows and of columns of the result whose common elements are recomputed."""
 
 Row = dict[str, Any]
 
 
 class Machine:
-    """The GPUs here, and what was measured."""
+    """The GPUs of the machine, and the results so far."""
 
     def __init__(self, rounds: int) -> None:
         self.backend = registry.backend("cuda")
@@ -54,12 +54,12 @@ class Machine:
         self.rounds, self.results = rounds, list[Row]()
 
     def synchronize(self) -> None:
-        """Wait for every GPU."""
+        """Wait until every GPU has finished."""
         for device in self.devices:
             self.backend.synchronize(device)
 
     def timed(self, call: Callable[[], Any]) -> list[float]:
-        """Seconds of the rounds."""
+        """Seconds of `call` in each round, after one warm-up."""
         found = []
         for _ in range(self.rounds + 1):
             self.synchronize()
@@ -70,7 +70,7 @@ class Machine:
         return found[1:]
 
     def note(self, n: int, dtype: str, gpus: int, times: list[float], contestant: str = "gemm") -> None:
-        """Keep a result and print it."""
+        """Store a result and print it."""
         row: Row = {"n": n, "dtype": dtype, "gpus": gpus, "contestant": contestant, "times": times}
         row["median"] = statistics.median(times)
         row["tflops"] = 2e-12 * n**3 / row["median"]
@@ -82,7 +82,7 @@ class Machine:
         print(line, shown, flush=True)
 
     def host(self, n: int, dtype: str) -> None:
-        """A product of host arrays, by one and by all."""
+        """Time a product of host arrays, by one GPU and by all."""
         a, b, out = operands(Shape(n, n, n), dtype)
         for gpus, backend in self.backends():
             times = self.timed(lambda backend=backend: gemm.gemm(a, b, out=out, backend=backend))
@@ -90,13 +90,13 @@ class Machine:
             self.note(n, dtype, gpus, times)
 
     def backends(self) -> Iterator[tuple[int, str]]:
-        """How many GPUs multiply by which name."""
+        """(number of GPUs, name of the backend that uses them)."""
         yield 1, self.devices[0].key
         if len(self.devices) > 1:
             yield len(self.devices), "cuda:all"
 
     def torch(self, n: int, dtype: str) -> None:
-        """PyTorch's time on one GPU, from host to host."""
+        """Time PyTorch on one GPU, from host to host."""
         import torch
 
         a, b = (torch.randn(n, n).to(getattr(torch, dtype)) for _ in range(2))
@@ -104,7 +104,7 @@ class Machine:
 
 
 def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
-    """End the program if some elements of a·b are not as near to `found` as k rounded sums may be."""
+    """Exit if some elements of a·b differ from `found` by more than the rounding of k sums allows."""
     k = a.shape[1]
     rows, columns = (np.random.default_rng(1).integers(0, n, CHECKED) for n in found.shape)
     x, y = a[rows].astype(np.float64), b[:, columns].astype(np.float64)
@@ -116,7 +116,7 @@ def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
 
 
 def missing() -> dict[str, str]:
-    """Peers that cannot run here, and why."""
+    """{peer: why it is missing}."""
     found = {}
     try:
         import torch
@@ -129,7 +129,7 @@ def missing() -> dict[str, str]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=positive, default=32768)
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"], metavar="NAME[,NAME…]")
@@ -139,7 +139,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Time, print, write."""
+    """Time the products, print and write the results."""
     options = arguments().parse_args()
     try:
         machine = Machine(options.rounds)

@@ -1,27 +1,28 @@
-"""The OpenCL backend beside CLBlast on one device, and beside our own CPU engine where that is the device.
+"""Compare the OpenCL backend with CLBlast on one device, and with our CPU backend if the device is the CPU.
 
     python benchmarks/opencl_vs_peers.py [--device opencl:0] [--clblast libclblast.so.1] [--tuned FOLDER] [--json FILE]
     python benchmarks/opencl_vs_peers.py --shapes 512,64x4096x4096 --dtype float32 --rounds 9 --all-kernels
 
-Operands are resident pyopencl Arrays; ours is `gemm.gemm(a, b, out=out, backend=DEVICE)`, whose kernel dispatch chose,
-and with --all-kernels each kernel that can run, by name. CLBlast is called through its C interface with the parameters
-of its database and, with --tuned, also with those that its tuners (clblast_tuner_xgemm, clblast_tuner_xgemm_direct,
-...) have left as JSON in FOLDER: run them there on the same device first.
+Operands are pyopencl Arrays on the device. Our contestant is `gemm.gemm(a, b, out=out, backend=DEVICE)` with the kernel
+that dispatch chooses; --all-kernels adds each available kernel by name. CLBlast is called through its C interface with
+the parameters of its database. --tuned adds CLBlast with the parameters that its tuners (clblast_tuner_xgemm,
+clblast_tuner_xgemm_direct, ...) wrote as JSON to FOLDER. Run the tuners there on the same device first.
 
-Each round takes a sample of everyone in rotating order: so many products in a row as fill --sample seconds, then the
-queue is finished; a time is that of the sample divided by their number, a ratio the median over the rounds of peer's
-time ÷ ours. "call" is what the host spends until the call returns, of a product of 16 x 16 matrices, and "launch" a
-product of such a row. Every contestant's result is checked first, against float64 sums of the same operands.
+Each round samples every contestant, in rotating order. A sample is as many products in a row as fill --sample seconds,
+until the queue has finished. A time is that of the sample divided by the number of products. A ratio is the median over
+the rounds of the peer's time ÷ our time. "call" is the time until the host's call of a 16 × 16 product returns;
+"launch" is the time per product in a row of such products. Every contestant's result is first checked against float64
+sums of the same operands.
 
 The JSON document ("gemm-opencl-peers/1", seconds):
 
     date, command, commit, versions, device {name, driver, platform}, rounds, sample_s
     peers       {name: parameters}
-    results     [{dtype, m, n, k, kernel (ours, chosen), seconds {contestant: median}, gflops, ratios {peer: of ours},
-                worst_error {contestant}}]
+    results     [{dtype, m, n, k, kernel (the one dispatch chose), seconds {contestant: median}, gflops, ratios {peer:
+                peer's time ÷ ours}, worst_error {contestant}}]
     small       [{what: "call" or "launch", seconds {contestant}}]
-    means       {peer: geometric mean of ratios over squares}
-    cpu         {shape: our CPU engine's seconds ÷ ours through OpenCL}, on CPU devices
+    means       {peer: geometric mean of the ratios over the squares}
+    cpu         {shape: our time on the cpu backend ÷ our time on the opencl backend}, only for CPU devices
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ Run = Callable[[], Any]
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="opencl:0", help="key of an OpenCL device (see `gemm info`)")
     parser.add_argument("--clblast", default="libclblast.so.1", metavar="LIBRARY")
-    parser.add_argument("--tuned", type=Path, metavar="FOLDER", help="what CLBlast's tuners wrote")
+    parser.add_argument("--tuned", type=Path, metavar="FOLDER", help="folder of files that CLBlast's tuners wrote")
     parser.add_argument("--shapes", default=",".join([*map(str, SQUARES), *("x".join(map(str, s)) for s in SKINNY)]))
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--rounds", type=positive, default=7)
@@ -71,7 +72,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Compare; 1 if a result of ours is wrong."""
+    """Run the comparison. Returns 1 if one of our results is wrong."""
     options = arguments().parse_args()
     try:
         device = next(d for d in registry.backend("opencl").devices() if d.key == options.device)
@@ -94,7 +95,7 @@ def main() -> int:
     results = [_contest(shape, contestants, queue, options) for shape in _shapes(options.shapes)]
     small = _small(contestants, queue, options.dtype)
     if options.tuned and "CLBlast" in contestants:
-        # Its parameters are the process's, so that this needs rounds of its own, beside ours again.
+        # CLBlast's parameters apply to the whole process, so the tuned ones need rounds of their own, again with ours.
         tuned = CLBlast(options.clblast, device.handle.cl_device, queue, options.tuned)
         parameters["CLBlast, tuned"] = tuned.parameters
         pair = {"gemm": contestants["gemm"], "CLBlast, tuned": tuned.multiply}
@@ -168,7 +169,7 @@ def _contest(
 
 
 def _time(run: Run, queue: Any, repeats: int) -> float:
-    """Seconds a product of `repeats` in a row."""
+    """Seconds per product, over `repeats` products in a row."""
     run()
     queue.finish()
     start = time.perf_counter()
@@ -179,7 +180,7 @@ def _time(run: Run, queue: Any, repeats: int) -> float:
 
 
 def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str, Any]]:
-    """What a product costs that is too small to compute: until the call returns, and in a row."""
+    """The overhead of a tiny product: until the call returns, and per product in a row."""
     import pyopencl.array as cla
 
     a, b, out = (cla.to_device(queue, np.ones((16, 16), dtype)) for _ in range(3))
@@ -199,7 +200,7 @@ def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str
 
 
 def _beside_the_cpu_engine(results: list[dict[str, Any]], dtype: str) -> dict[str, float]:
-    """Our CPU engine's seconds ÷ ours through OpenCL, on the same cores."""
+    """Our time on the cpu backend ÷ our time on the opencl backend, on the same cores."""
     found = {}
     for result in results:
         m, n, k = result["m"], result["n"], result["k"]
@@ -210,7 +211,8 @@ def _beside_the_cpu_engine(results: list[dict[str, Any]], dtype: str) -> dict[st
             gemm.gemm(a, b, out=out, backend="cpu")
             times.append(time.perf_counter() - start)
         found[f"{m}x{n}x{k}"] = statistics.median(times) / result["seconds"]["gemm"]
-    print("ours through OpenCL, share of our CPU engine: " + ", ".join(f"{s} {r:.2f}" for s, r in found.items()))
+    print("our opencl backend's speed relative to our cpu backend: "
+          + ", ".join(f"{s} {r:.2f}" for s, r in found.items()))  # fmt: skip
     return found
 
 

@@ -1,9 +1,9 @@
-"""Record what this machine's devices make of the package: verification, ordered hashes, tests, a first benchmark.
+"""Record results of the package on this machine: verification, hashes of reproducible results, tests, a benchmark.
 
     python benchmarks/record.py OUT_FOLDER [--require cuda,opencl] [--sizes 256,1024,4096]
 
-Run it in a checkout whose extension is built (`python build.py`), on a quiet machine. It writes verify.json,
-hashes.json, bench.json and tests.txt to OUT_FOLDER and exits 1 if anything failed. What comes out belongs under
+Run this in a checkout with a built extension (`python build.py`), on a quiet machine. The script writes verify.json,
+hashes.json, bench.json and tests.txt to OUT_FOLDER, and exits with 1 if a step failed. The results belong in
 benchmarks/results/<date>-<device>/.
 """
 

@@ -1,27 +1,28 @@
-"""How products of dask arrays scale over worker processes of this machine, beside dask's own matmul on NumPy.
+"""Measure how products of dask arrays scale over worker processes, compared with dask's own matmul on NumPy.
 
     python benchmarks/scale.py [--workers 1,2] [--size 4096] [--dtype float32] [--rounds 5] [--json FILE]
 
-The operands are square, random, in the host memory of the workers, in the chunks that gemm.dask would choose for the
-most workers; the result stays there. Strong scaling: the same product on more workers. Weak: size · workers^(1/3), the
-same work for each. Every worker has one thread, NumPy's BLAS too (dask sets that). A call of a contestant is timed from
-the graph to its last block:
+The operands are square random matrices in the memory of the workers. Their chunks are those that gemm.dask chooses for
+the largest number of workers. The result stays in the workers' memory. Strong scaling uses the same product on more
+workers. Weak scaling uses the size --size · workers^(1/3), which gives each worker the same work. Every worker has one
+thread; dask sets this for NumPy's BLAS as well. The time of a contestant's call includes building the graph and
+computing all blocks:
 
-    gemm          gemm.dask.matmul(a, b, contraction="sum"): the same tasks as dask's
+    gemm          gemm.dask.matmul(a, b, contraction="sum"), with the same tasks as dask's matmul
     gemm, auto    gemm.dask.matmul(a, b)
     gemm, chain   gemm.dask.matmul(a, b, reproducible=True, contraction="chain")
-    dask          da.matmul(a, b), whose tasks are NumPy's
+    dask          da.matmul(a, b), whose tasks call NumPy
 
-They alternate, in rotating order; times are medians. Each result is checked by a random projection. Besides, the
-constants of benchmarks/scale_model.py are measured.
+The contestants alternate, in rotating order; times are medians. A random projection checks each result. The script also
+measures the constants of benchmarks/scale_model.py.
 
-The JSON document ("gemm-scale/1") holds
+The JSON document ("gemm-scale/1") contains
 
     date, command, commit, versions, machine
-    constants   rate {dtype: FLOP/s of a thread}, task {scheduler: seconds}, bandwidth: bytes/s between two workers
+    constants   rate {dtype: FLOP/s per thread}, task {scheduler: seconds}, bandwidth: bytes/s between two workers
     results     [{scaling, workers, size, side, dtype, seconds {contestant: median}, ratios {contestant: dask ÷ it},
-                spread, gflops, efficiency {contestant: of the time on the fewest workers}}]
-    quiet       what others did on the machine meanwhile
+                spread, gflops, efficiency {contestant: relative to the smallest number of workers}}]
+    quiet       the load by other processes during the run
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
 
 @contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """A client of so many processes of one thread each."""
+    """A client of a local cluster of `workers` processes with one thread each."""
     options: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options) as made, distributed.Client(made) as client:
         client.wait_for_workers(workers)
@@ -70,7 +71,7 @@ def cluster(workers: int) -> Iterator[Any]:
 
 
 def operands(size: int, side: int, dtype: str) -> list[Any]:
-    """Two random matrices in the workers' memory."""
+    """Two random matrices in the memory of the workers."""
     rng = da.random.default_rng(size)
     made = dask.persist(*(rng.random((size, size), chunks=side, dtype=dtype) for _ in range(2)))
     distributed.wait(made)
@@ -78,17 +79,17 @@ def operands(size: int, side: int, dtype: str) -> list[Any]:
 
 
 def check(a: Any, b: Any, c: Any, dtype: str) -> None:
-    """Raises ArithmeticError unless c is a · b, as far as a random vector tells."""
+    """Raise ArithmeticError unless c is a · b, tested with a random vector."""
     size = a.shape[0]
     vector = np.random.default_rng(0).choice([-1.0, 1.0], size)
     left, right = dask.compute(c.astype(float) @ vector, a.astype(float) @ (b.astype(float) @ vector))
-    bound = (size + 2) * np.finfo(dtype).eps * size * np.sqrt(size)  # of elements up to `size`, `size` of them a row
+    bound = (size + 2) * np.finfo(dtype).eps * size * np.sqrt(size)  # elements are up to `size`, with `size` in a row
     if not abs(left - right).max() <= bound:
         raise ArithmeticError(f"the result is off by {abs(left - right).max():.3g}; {bound:.3g} are allowed")
 
 
 def contest(size: int, side: int, dtype: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contestant, round by round."""
+    """The seconds of each contestant in each round."""
     a, b = operands(size, side, dtype)
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     names = list(CONTESTANTS)
@@ -99,14 +100,14 @@ def contest(size: int, side: int, dtype: str, rounds: int) -> dict[str, list[flo
             distributed.wait(product)
             if turn:
                 seconds[name].append(time.perf_counter() - start)
-            else:  # the first call does not count, but is checked
+            else:  # the first round warms up, and its results are checked
                 check(a, b, product, dtype)
             del product
     return seconds
 
 
 def rates() -> dict[str, float]:
-    """FLOP/s of one thread on products that fit its caches well."""
+    """FLOP/s of one thread, for a product with a good size for the caches."""
     found, n = {}, 1536
     gemm.set_num_threads(1)
     for dtype in ("float32", "float64"):
@@ -126,7 +127,7 @@ def _nothing(number: int) -> int:
 
 
 def task_seconds(count: int = 2000) -> dict[str, float]:
-    """What a task that does nothing takes, on dask's threads and on two workers: client, scheduler and worker."""
+    """Seconds per empty task, with dask's threads and with two worker processes: client, scheduler and worker."""
     graph = {("nothing", number): (_nothing, number) for number in range(count)}
     start = time.perf_counter()
     dask.threaded.get(graph, list(graph))
@@ -140,7 +141,7 @@ def task_seconds(count: int = 2000) -> dict[str, float]:
 
 
 def bandwidth(megabytes: int = 64, count: int = 8) -> float:
-    """Bytes/s of blocks that one worker asks another for, through the loopback of this machine."""
+    """Bytes/s of blocks that one worker fetches from another through this machine's loopback interface."""
     with cluster(2) as client:
         here, there = client.scheduler_info()["workers"]
         blocks = [client.submit(np.ones, megabytes << 17, workers=[here], pure=False) for _ in range(count)]
@@ -151,7 +152,7 @@ def bandwidth(megabytes: int = 64, count: int = 8) -> float:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,2", help="numbers of processes")
     parser.add_argument("--size", type=positive, default=4096, help="rows of the operands")
@@ -162,7 +163,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Time, print, write."""
+    """Time the contestants, print and write the results."""
     parser = arguments()
     options = parser.parse_args()
     try:
@@ -203,7 +204,7 @@ def main() -> int:
 
 
 def show(constants: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """The constants, and a table."""
+    """Print the constants and the table."""
     print(", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in constants["rate"].items()), "a thread;",
           ", ".join(f"{1e6 * seconds:.0f} µs a task ({name})" for name, seconds in constants["task"].items()),
           f"; {constants['bandwidth'] / 1e9:.2f} GB/s between workers")  # fmt: skip

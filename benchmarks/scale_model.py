@@ -1,8 +1,9 @@
-"""What a square product over many workers costs, on paper: docs/scale.md has the formulas and their sources.
+"""Compute the cost of a square product over many workers by formulas. docs/scale.md has the formulas and their sources.
 
     python benchmarks/scale_model.py RECORDED.json [--size 100000] [--workers 64,1024] [--element 4]
 
-prints the tables of docs/scale.md from constants that `benchmarks/scale.py` has measured. Workers have one thread each.
+The script prints the tables of docs/scale.md, from constants measured by `benchmarks/scale.py`. A worker has one
+thread.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gemm.dask.chunks import choose, least_side
 
 SUMS = 4
-"""Partial sums that a task of dask's tree adds up: its split_every."""
+"""Partial sums that one task of dask's reduction tree adds: its split_every."""
 LIMIT = 128 << 20
-"""Bytes of a block: dask's array.chunk-size."""
+"""Bytes of a block at most: dask's array.chunk-size."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What was measured.
+    """Measured constants.
 
     Attributes:
-        rate: FLOP/s of a worker. bandwidth: bytes/s into a worker from another. task: seconds of the scheduler for one.
+        rate: FLOP/s of a worker.
+        bandwidth: bytes/s from one worker to another.
+        task: seconds of the scheduler per task.
     """
 
     rate: float
@@ -39,11 +42,13 @@ class Constants:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of n × n by n × n on `workers`, in blocks of side² elements.
+    """The cost of n × n by n × n on `workers` workers, in blocks of side² elements.
 
     Attributes:
-        tasks: in all. arithmetic, communication, scheduling: seconds, of which the first two are a worker's, the last
-            the scheduler's. received: bytes into a worker, if no block that a task reads was there before.
+        tasks: total number of tasks.
+        arithmetic, communication: seconds of one worker.
+        scheduling: seconds of the scheduler.
+        received: bytes that a worker receives if no block that a task reads is already there.
     """
 
     tasks: int
@@ -54,7 +59,7 @@ class Cost:
 
     @property
     def efficiency(self) -> tuple[float, float]:
-        """Arithmetic ÷ time, if nothing overlaps and if all does."""
+        """Arithmetic ÷ total time: if nothing overlaps, and if everything overlaps."""
         parts = self.arithmetic, self.communication, self.scheduling
         return self.arithmetic / sum(parts), self.arithmetic / max(parts)
 
@@ -63,7 +68,7 @@ def cost(n: int, side: int, workers: int, element: int, known: Constants) -> Cos
     """The cost of `contraction="sum"`."""
     blocks = math.ceil(n / side)
     products = blocks**3
-    sums = math.ceil(products / (SUMS - 1)) if blocks > 1 else 0  # 1/4 + 1/16 + ... of them
+    sums = math.ceil(products / (SUMS - 1)) if blocks > 1 else 0  # products · (1/4 + 1/16 + ...)
     received = (2 + (blocks > 1)) * products * side**2 * element / workers
     return Cost(
         products + sums, 2 * n**3 / (workers * known.rate), received / known.bandwidth, (products + sums) * known.task,
@@ -72,8 +77,8 @@ def cost(n: int, side: int, workers: int, element: int, known: Constants) -> Cos
 
 
 def bounds(n: int, workers: int, element: int) -> dict[str, float]:
-    """Bytes that a worker receives, at the least or by the algorithms that reach that."""
-    memory = 3 * n**2 / workers  # elements, of the three matrices once
+    """Bytes that a worker receives: the lower bound, and the amounts of known algorithms."""
+    memory = 3 * n**2 / workers  # elements of one worker's share of the three matrices
     return {
         "at least, memory for one copy (Irony, Toledo, Tiskin)":
             max(0.0, n**3 / (2 * math.sqrt(2) * workers * math.sqrt(memory)) - memory) * element,
@@ -84,13 +89,13 @@ def bounds(n: int, workers: int, element: int) -> dict[str, float]:
 
 
 def own_side(n: int, workers: int, element: int) -> int:
-    """The side that gemm.dask chooses."""
+    """The side of the blocks that gemm.dask chooses."""
     cells, least = LIMIT // element, least_side(n**3, workers, "distributed")
     return choose(n, n, n, 1, cells=cells, threads=workers, least=least, fused=False).m
 
 
 def tables(known: Constants, n: int, workers: list[int], element: int) -> str:
-    """Two tables in Markdown: bytes received, and times by the side of blocks; gemm.dask's own is in bold."""
+    """Two Markdown tables: received bytes, and times by the side of the blocks, with gemm.dask's side in bold."""
     lines = ["| GB into a worker | " + " | ".join(map(str, workers)) + " workers |", "|---" * (len(workers) + 1) + "|"]
     for name in bounds(n, workers[0], element):
         lines.append(f"| {name} | " + " | ".join(f"{bounds(n, p, element)[name] / 1e9:.2f}" for p in workers) + " |")

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Runs a command on an emulated 64-bit Arm machine:  [QEMU_CPU=cortex-a53] ci/aarch64.sh FOLDER COMMAND...
+# Run a command on an emulated 64-bit Arm machine:  [QEMU_CPU=cortex-a53] ci/aarch64.sh FOLDER COMMAND...
 #
-# FOLDER is the command's /src and working directory. The machine is a Debian root of two architectures: shell and
-# cross compiler are x86-64 and run natively; Python, its packages and what the compiler makes are arm64 and run
-# under QEMU, which a binfmt_misc of a private user and mount namespace starts: nothing is left on the host.
-# G_SLICE: a fork of an emulated process with threads hangs if another of them held the lock of glib's slices, which QEMU
-# before 8.0 allocates its trees from (https://gitlab.com/qemu-project/qemu/-/issues/285); malloc survives forks.
-# The root is made once (a minute) under $GEMM_CI_CACHE, by this recipe: another recipe makes another root.
+# The command sees FOLDER as /src, its working directory. The machine is a Debian root with two architectures. The shell
+# and the cross compiler are x86-64 and run natively. Python, its packages and the compiler's output are arm64 and run
+# in QEMU. A binfmt_misc in a private user and mount namespace starts QEMU, so that nothing remains on the host.
+#
+# G_SLICE selects malloc because a fork of an emulated process with threads can hang. QEMU before 8.0 allocates its
+# trees from glib's slices, and another thread may hold the lock of the slices during the fork
+# (https://gitlab.com/qemu-project/qemu/-/issues/285). malloc survives forks.
+#
+# The root is made once, in a minute, under $GEMM_CI_CACHE. Its name has a hash of this script and of the packages, so
+# that a change of either makes a new root.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 folder=$(cd "$1" && pwd)
 shift
 
-packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 # libstdc++6: for NumPy's wheel
+packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 # NumPy's wheel needs libstdc++6
 packages+=,musl:arm64,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
@@ -24,7 +28,7 @@ make_root() { # FOLDER
     local glibc platforms=() site=$1/usr/local/lib/python3.11/dist-packages mirror
     apt_install mmdebstrap
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    # "extract" unpacks and runs no maintainer script, so no emulation is needed yet.
+    # The variant "extract" unpacks packages without running maintainer scripts, so it needs no emulation.
     retry mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" \
         --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*' bookworm "$1" ${mirror:+"$mirror"}
@@ -34,7 +38,7 @@ make_root() { # FOLDER
     python3 -m venv "$CI_WORK/aarch64-pip"
     retry "$CI_WORK/aarch64-pip/bin/pip" install -qq --target "$site" --only-binary=:all: --implementation cp \
         --python-version 3.11 --abi cp311 --abi abi3 --abi none "${platforms[@]}" --platform manylinux2014_aarch64 "${wheels[@]}"
-    # Bytecode made natively, by a Python of the same minor version, saves every emulated start its compiling.
+    # Native Python of the same minor version compiles the bytecode once, instead of emulated Python at every start.
     python3 -m compileall -q -s "$1" "$1/usr/lib/python3.11" "$site" >/dev/null || true
 }
 
@@ -44,13 +48,14 @@ if [[ ! -e $root ]]; then
     new=$(mktemp -d -p "$GEMM_CI_CACHE" new-XXXXXX)
     trap 'rm -rf "$new"' EXIT
     make_root "$new/root"
-    mv -T "$new/root" "$root" 2>/dev/null || [[ -e $root ]] # another run may have been faster
+    mv -T "$new/root" "$root" 2>/dev/null || [[ -e $root ]] # another run may have made the root meanwhile
     rm -rf "$new"
     trap - EXIT
 fi
 touch "$root"
 
-# Kernels before 6.7 have one binfmt_misc for all: there the entry is the machine's until the command ends.
+# Kernels before 6.7 share one binfmt_misc among all namespaces. On these, the entry applies to the whole machine until
+# the command ends.
 namespaces=(--user --map-root-user --mount)
 modprobe binfmt_misc 2>/dev/null || true
 unshare "${namespaces[@]}" mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || namespaces=(--mount)

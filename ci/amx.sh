@@ -1,5 +1,5 @@
-# The conformance suite of the AMX kernels, their instructions in C: tests/amx/emulated.h. Compilers' own are in every
-# other build, and run where there is such a CPU.
+# Run the conformance suite of the AMX kernels with their instructions emulated in C: tests/amx/emulated.h. All other
+# builds compile real AMX instructions, which run only on a CPU with AMX.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev python3-venv
 mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)

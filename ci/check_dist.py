@@ -1,4 +1,4 @@
-"""check_dist.py SDIST WHEEL: every source of the catalog is in the sdist, every run-time compiled one in the wheel."""
+"""check_dist.py SDIST WHEEL: check that the sdist has every source, and the wheel every source compiled at run time."""
 
 import sys
 import tarfile
@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gemm"))
-from catalog import KERNELS  # alone: the package needs NumPy
+from catalog import KERNELS  # not through gemm, because importing the package needs NumPy
 
 sdist, wheel = sys.argv[1:]
 

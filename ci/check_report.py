@@ -1,8 +1,9 @@
-"""check_report.py REPORT.html [SCREENSHOT.png]: what a browser makes of a report of `gemm bench --compare`.
+"""check_report.py REPORT.html [SCREENSHOT.png]: check a report of `gemm bench --compare` in a browser.
 
-A copy with a script at its end is opened in headless Chromium, without network: every chart must be drawn (parts with
-an area, texts within the chart), every table filled, the page no wider than the window, nothing loaded from elsewhere.
-Prints what it found; exits 1 otherwise.
+The script appends a JavaScript probe to a copy of the report, and opens the copy in headless Chromium without network.
+The report must fulfil these conditions: every chart is drawn (it has parts with an area, and all texts are inside),
+every table is filled, the page is no wider than the window, nothing is loaded from elsewhere. The script prints its
+findings and exits with 1 if a condition fails.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 WIDTH = 1200
 PARTS = 10
-"""Of a chart, at least: axes, ticks, lines."""
+"""The smallest number of parts of a chart: axes, ticks, lines."""
 PROBE = """
 <script>
 const charts = [...document.querySelectorAll("figure svg")].map(svg => {
@@ -56,7 +57,7 @@ SECTIONS = {
 
 
 def chromium(*options: str) -> str:
-    """What headless Chromium prints; it may reach no network."""
+    """The output of headless Chromium, without network access."""
     with tempfile.TemporaryDirectory() as profile:
         command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
                    "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", *options]  # fmt: skip
@@ -64,7 +65,7 @@ def chromium(*options: str) -> str:
 
 
 def probed(report: Path) -> dict[str, Any]:
-    """What the script at the end of a copy finds."""
+    """The findings of the probe in a copy of the report."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "report.html")
         copy.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
@@ -77,13 +78,13 @@ def probed(report: Path) -> dict[str, Any]:
 
 
 def faults(found: dict[str, Any], source: str) -> list[str]:
-    """What is wrong, a line each."""
+    """The violated conditions, one line for each."""
     wrong = [f"section {name} is missing" for name in sorted(SECTIONS - set(found["sections"]))]
     for chart in found["charts"]:
         if chart["width"] < 300 or chart["height"] < 100 or chart["parts"] < PARTS or not chart["texts"]:
             wrong.append(f"a chart is not drawn: {chart}")
         if chart["outside"]:
-            wrong.append(f"texts lie outside of a chart: {chart}")
+            wrong.append(f"texts are outside of a chart: {chart}")
     for table in found["tables"]:
         if not table["rows"] or table["empty"] or table["ragged"]:
             wrong.append(f"a table is not filled: {table}")

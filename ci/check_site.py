@@ -1,8 +1,8 @@
-"""check_site.py FOLDER: whether the built documentation is whole by itself.
+"""check_site.py FOLDER: check that the built documentation is complete and self-contained.
 
-Every link of every page, the reference's and the pictures' too, must lead to a file of the site, and to an anchor that
-is there; nothing may be loaded from elsewhere when a page is opened. Links to other sites are left alone. Exits 1
-otherwise.
+Every link of every page, including the reference and the pictures, must lead to an existing file and anchor of the
+site. Opening a page must load nothing from other sites. Links to other sites are not checked. The exit status is 1 if a
+check fails.
 """
 
 import re
@@ -12,11 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data"), ("link", "href")}
-"""What a browser fetches by itself. A <link> to another page is checked as if it were."""
+"""(element, attribute) pairs that a browser loads by itself. A <link> to another page is checked as if it loaded it."""
 
 
 class Page(HTMLParser):
-    """The anchors, links and loads of a page."""
+    """The anchors, links and loaded resources of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Page(HTMLParser):
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong, a line each."""
+    """The violations, one line for each."""
     pages = {path.resolve(): Page(path) for path in sorted(folder.rglob("*.html"))}
     wrong = []
     for path, page in pages.items():

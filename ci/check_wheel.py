@@ -1,6 +1,6 @@
-"""check_wheel.py [ARGUMENT...]: the installed gemm is what is imported, with all its C modules, and multiplies.
+"""check_wheel.py [ARGUMENT...]: check that the installed gemm is imported, has all its C modules, and multiplies.
 
-With ARGUMENTs, which are pytest's, the conformance suite is run on it.
+With ARGUMENTs, the script also runs the conformance suite, and passes the ARGUMENTs to pytest.
 """
 
 import importlib

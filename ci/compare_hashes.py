@@ -1,8 +1,8 @@
-"""compare_hashes.py FILE...: one table of what `gemm verify --hashes --json` wrote on several machines.
+"""compare_hashes.py FILE...: print one table of the files that `gemm verify --hashes --json` wrote on several machines.
 
-With reproducible=True every kernel on every device must give the same bits. Fails if two hashes of a dtype differ, if
-a kernel made none, or if a file is missing, holds no kernel, or lacks a dtype that another has; but a record, which
-may be older than a dtype, is only told to lack it.
+With reproducible=True every kernel on every device must give the same bits. The script fails in these cases: a dtype
+has two different hashes, a kernel has no hash, a file is missing or has no kernels, or a file lacks a dtype that
+another file has. A recorded run may be older than a dtype, so a missing dtype there is only mentioned.
 """
 
 import json
@@ -11,11 +11,12 @@ from collections import defaultdict
 from pathlib import Path
 
 RECORD = "hashes.json"
-"""What benchmarks/record.py calls it."""
+"""The name of the file that benchmarks/record.py writes."""
 
 
 def run_of(path: Path) -> str:
-    """REPORTS/pocl.hashes.json is of the run "pocl", benchmarks/results/2026-11-21-h200/hashes.json of the latter."""
+    """The run of a file: "pocl" for REPORTS/pocl.hashes.json, the folder's name for
+    benchmarks/results/2026-11-21-h200/hashes.json."""
     return path.parent.name if path.name == RECORD else path.name.partition(".")[0]
 
 

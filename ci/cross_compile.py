@@ -1,11 +1,13 @@
-"""cross_compile.py SYSTEM FOLDER: the C sources compiled for a system whose wheels cannot be built here, by Zig's
-Clang, which brings the headers of all of these.
+"""cross_compile.py SYSTEM FOLDER: compile the C sources for a system whose wheels cannot be built here, by Zig's Clang.
 
-macos: all of them, FOLDER being NumPy's headers for it and Python's those of this machine. But for libgemm nothing is
-linked, and nothing runs.
-windows: the engine, as for the wheel by clang-cl, but linked to MinGW's C library, in FOLDER's programs: tests/fuzz.
-musl-x86_64, musl-aarch64: the same programs, linked to the system's musl, since Zig's static one is half another
-library; and, for the former, libgemm.
+Zig contains the headers of all these systems.
+
+    macos           All sources are compiled. FOLDER has NumPy's headers for macOS; Python's headers are those of this
+                    machine. Only libgemm is linked, and nothing runs.
+    windows         The engine is compiled with clang-cl's options, as for the wheel, and linked with MinGW's C library
+                    to the programs of tests/fuzz, in FOLDER.
+    musl-x86_64,    The same programs, linked to the system's musl, because half of Zig's static libc is not musl; for
+    musl-aarch64    x86_64 also libgemm.
 """
 
 import os
@@ -34,28 +36,28 @@ WINDOWS_HEADERS = [LIBRARY / "include", LIBRARY / "libc" / "include" / "any-wind
 
 @contextmanager
 def build_on(system: str, machine: str, **environment: str) -> Iterator[dict[str, Any]]:
-    """What build.py has on such a machine."""
+    """The globals of build.py on such a machine."""
     named = mock.patch.object(platform, "system", return_value=system)
     with named, mock.patch.dict(os.environ, GEMM_BUILD_MACHINE=machine, **environment):
         yield runpy.run_path(str(ROOT / "build.py"))
 
 
 def engine(system: str, machine: str, folder: Path) -> tuple[list[str], list[str]]:
-    """The engine's sources and what the compiler is told there; FOLDER/rows.h lists its kernels."""
+    """The engine's sources and compiler options for this machine. Writes FOLDER/rows.h, the list of its kernels."""
     with build_on(system, machine) as build, tempfile.TemporaryDirectory() as work:
         made = build["ffibuilder"].distutils_extension(work, verbose=False)
         return engine_sources(build, folder), made.extra_compile_args
 
 
 def library(system: str, machine: str, compiler: list[str], folder: Path) -> None:
-    """Links FOLDER/lib/libgemm.so; raises CalledProcessError where that fails."""
+    """Link FOLDER/lib/libgemm.so. Raises CalledProcessError if that fails."""
     with build_on(system, machine, CC=shlex.join([*ZIG, *compiler])) as build:
         build["make_library"](folder, package=True)
     print(f"{system}, {machine}: libgemm is linked")
 
 
 def compile_all(name: str, compiler: list[str], sources: list[str], folder: Path) -> list[str]:
-    """The object files, in FOLDER; says what does not compile, and then exits."""
+    """Compile `sources` to object files in FOLDER. Prints errors, and exits if there are any."""
     objects = [str(folder / f"{Path(source).stem}.o") for source in sources]
 
     def compile_one(source: str, to: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +74,7 @@ def compile_all(name: str, compiler: list[str], sources: list[str], folder: Path
 
 
 def programs(names: list[str], compiler: list[str], objects: list[str], folder: Path) -> None:
-    """Links tests/fuzz's programs, each FOLDER/NAME."""
+    """Link the programs of tests/fuzz to FOLDER/NAME."""
     for name in names:
         source = f"tests/fuzz/{Path(name).stem}.c"
         words = ["-O2", "-ffp-contract=off", "-DSEEDED", "-Icsrc", f"-I{folder}", source, *objects, "-o", folder / name]
@@ -95,7 +97,8 @@ def windows(folder: Path) -> None:
     sources, flags = engine("Windows", "AMD64", folder)
     clang_cl = ["clang", "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "-nobuiltininc"]
     found = [f"/imsvc{each}" for each in WINDOWS_HEADERS]
-    # No library is asked for, and no check of the stack made, that only Microsoft's compiler brings; but for this name:
+    # /Zl requests no default libraries and /GS- no stack checks, because only Microsoft's compiler provides these.
+    # _fltused is the only name that is then missing.
     apart = ["/Zl", "/GS-"]
     (folder / "fltused.c").write_text("int _fltused;\n")
     objects = compile_all("Windows, engine", [*clang_cl, *found, "/Icsrc", *flags, *apart], sources, folder)

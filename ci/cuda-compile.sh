@@ -1,4 +1,4 @@
-# Compiles the CUDA kernels for the oldest and the newest architectures; needs no GPU.
+# Compile the CUDA kernels for the oldest and the newest architectures. This needs no GPU.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install python3-venv
 copy_source "$CI_WORK/cuda"
@@ -11,7 +11,7 @@ compile() { # NAME REQUIREMENT OPTION...
     "$CI_WORK/cuda-$1/bin/python" benchmarks/cuda_compile.py "${@:3}" --json "$CI_REPORTS/nvrtc-${1%.*}.cuda.json"
 }
 
-# NVRTC 12.9 is the last that knows sm_50 to sm_70; 13 knows sm_75 and newer. One version of it, for each assembler has
-# its own idea of registers: what spills is to hang on the kernels alone.
+# NVRTC 12.9 is the last version for sm_50 to sm_70; version 13 supports sm_75 and newer. The minor version is pinned,
+# because assemblers allocate registers differently, and only the kernels should decide whether registers spill.
 compile 12.9 'nvidia-cuda-nvrtc-cu12==12.9.*' --require sm_53 --only sm_50,sm_53,sm_60,sm_61,sm_70
 compile 13 'nvidia-cuda-nvrtc==13.0.*' --require sm_90a

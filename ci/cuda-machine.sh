@@ -1,7 +1,11 @@
-# The conformance suite over the CUDA rows on an emulated GPU, tests/cuda_machine: of compute capability 9.0 for all, of 5.3
-# for those of any GPU, whose parts of k are then joined through memory. One row a source has every thin check, and each
-# row those that find wrong tiles and strides. Then one check of a row of each source with the search for races, but for
-# those whose large tiles take too long so (tests/test_cuda_races.py has small ones), and products of device arrays that wait.
+# Test the CUDA rows on an emulated GPU, tests/cuda_machine.
+#
+# 1. The conformance suite on compute capability 9.0, with all rows, and on 5.3, with the rows that any GPU can run. On
+#    5.3 these rows combine the parts of a split k through memory. One row of each source has all thin checks; all other
+#    rows have the checks that find wrong tiles and strides.
+# 2. One check of a row of each source, with a search for races. Rows with large tiles take too long for this search and
+#    are skipped; tests/test_cuda_races.py tests small tiles instead.
+# 3. Batched products of device arrays.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install g++
 conformance_venv
@@ -20,7 +24,7 @@ emulated cuda-machine 9.0 True
 emulated cuda-machine-53 5.3 "not any(need.startswith('sm_') for need in row.needs)"
 (
     eval "$("$PYTHON" -m tests.cuda_machine 9.0 races=1)"
-    export GEMM_CACHE_DIR=$CI_WORK/cuda-machine-races # of kernels that are compiled to be watched
+    export GEMM_CACHE_DIR=$CI_WORK/cuda-machine-races # kernels are compiled differently for the search for races
     "$PYTHON" -m pytest tests/conformance -q -n 2 --thin -k "cuda and tile_edges and not wgmma and not kmajor" --timeout 600
 )
 "$PYTHON" -m pytest tests/test_batching_resident.py --cuda-machine 9.0 -q --timeout 300

@@ -1,14 +1,14 @@
-# The documentation: the site builds without a warning, its links lead somewhere, it loads nothing; what pages show runs.
+# Test the documentation: the site builds without warnings, links lead somewhere, nothing is loaded, and examples run.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 conformance_venv
 mapfile -t tools < <(requirements docs,test numpy cffi pyopencl platformdirs mkdocs-material mkdocstrings ruff nbclient ipykernel \
     pytest pytest-timeout hypothesis ml_dtypes matplotlib threadpoolctl)
-# The worked kernel runs on Intel's OpenCL runtime (see ci/intel.sh), since PyPI's PoCL does not build for every CPU.
+# The worked kernel runs on Intel's OpenCL runtime (see ci/intel.sh), because PyPI's PoCL does not support every CPU.
 venv "$CI_WORK/docs/venv" "${tools[@]}" intel-opencl-rt intel-cmplr-lib-rt
 
 cd "$SOURCE"
-export PATH=$CI_WORK/docs/venv/bin:$PATH PYTHONPATH=$SOURCE # whose engine is built
-export NO_MKDOCS_2_WARNING=1                                # the theme's notice of its own future is no warning of ours
+export PATH=$CI_WORK/docs/venv/bin:$PATH PYTHONPATH=$SOURCE # the engine is built in $SOURCE
+export NO_MKDOCS_2_WARNING=1                                # suppress the theme's notice about its own future
 mkdocs build --quiet --strict --site-dir "$CI_WORK/docs/site"
 python ci/check_site.py "$CI_WORK/docs/site"
 export OCL_ICD_VENDORS=$CI_WORK/docs/venv/lib/libintelocl.so LD_LIBRARY_PATH=$CI_WORK/docs/venv/lib

@@ -1,5 +1,6 @@
-"""engine.py FOLDER: prints the C sources of the CPU engine, as build.py compiles it here or for $GEMM_BUILD_MACHINE,
-and writes FOLDER/rows.h, its kernels with the CPU features that they need, for the programs of tests/fuzz.
+"""engine.py FOLDER: print the C sources of the CPU engine, as build.py compiles it here or for $GEMM_BUILD_MACHINE.
+
+The script also writes FOLDER/rows.h for the programs of tests/fuzz: the kernels, with the CPU features that they need.
 """
 
 import runpy
@@ -11,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def engine(build: dict[str, Any], folder: Path) -> list[str]:
-    """The sources, relative to the checkout; `build` is what build.py has."""
+    """The sources, relative to the checkout. `build` has the globals of build.py."""
     rows = build["rows"]()
     text = "".join(f'ROW({row.name}, "{"".join(f"{need} " for need in row.needs)}")\n' for row in rows)
     (folder / "rows.h").write_text(text)

@@ -1,4 +1,4 @@
-"""Prints what this machine's CPU can do, as JSON, asked of the kernel and not of gemm."""
+"""Print this machine's CPU features as JSON, as the operating system's kernel reports them, independent of gemm."""
 
 import ctypes
 import json
@@ -8,17 +8,18 @@ from pathlib import Path
 
 AT_HWCAP, AT_HWCAP2 = 16, 26
 ARM = {AT_HWCAP: {"neon": 1, "fp16": 10, "dotprod": 20, "sve": 22, "fhm": 23}, AT_HWCAP2: {"i8mm": 13, "bf16": 14}}
-"""Linux's bits of getauxval() by the name that catalog rows use."""
+"""Bits of Linux's getauxval(), by the names that catalog rows use."""
 
 
 def features() -> list[str]:
-    """The names that a catalog row may need of a CPU."""
-    if platform.machine() == "aarch64":  # under emulation /proc/cpuinfo would be the host's
+    """The CPU features that a catalog row may need."""
+    if platform.machine() == "aarch64":  # under emulation, /proc/cpuinfo describes the host
         getauxval = ctypes.CDLL(None).getauxval
         getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
         return sorted(name for word, bits in ARM.items() for name, bit in bits.items() if getauxval(word) >> bit & 1)
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return sorted(flags[1].replace("_", "").split()) if flags else []  # Linux's avx512_vnni is a row's avx512vnni
+    # Linux writes avx512_vnni where a row has avx512vnni.
+    return sorted(flags[1].replace("_", "").split()) if flags else []
 
 
 if __name__ == "__main__":

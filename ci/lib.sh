@@ -1,17 +1,18 @@
-# What the CI jobs share; sourced. .ci/run sets CI_WORK (private, removed at the end) and CI_REPORTS.
+# Functions and settings that the CI jobs share; sourced by ci/*.sh. .ci/run sets CI_WORK, a private folder that is
+# removed at the end, and CI_REPORTS.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CI_WORK=${CI_WORK:-$(mktemp -d)}
 CI_REPORTS=${CI_REPORTS:-$CI_WORK/reports}
-GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64 root: all that outlives a run
+GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64 root: the only files that outlive a run
 mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
 
 export DEBIAN_FRONTEND=noninteractive
 export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
-# Compiled kernels never outlive a run, and what jobs know of drivers is their own.
+# Each job has its own cache of compiled kernels and of facts about drivers, which does not outlive the run.
 export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm-$(basename "$0" .sh)
-# Jobs compile the same engine in copies of the same checkout; what is compiled never outlives a run either.
+# The jobs compile the same engine in copies of the same checkout. ccache shares the object files within one run.
 export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$CI_WORK/ccache CCACHE_NOHASHDIR=1
 
 say() { printf -- '--- %s\n' "$*"; }
@@ -21,7 +22,7 @@ die() {
     exit 1
 }
 
-retry() { # COMMAND...: up to three times; registries have bad moments
+retry() { # COMMAND...: run it up to three times, because registries fail occasionally
     local try
     for try in 1 2 3; do
         "$@" && return
@@ -31,7 +32,7 @@ retry() { # COMMAND...: up to three times; registries have bad moments
     return 1
 }
 
-alone() { # COMMAND...: while no other job does anything by this
+alone() { # COMMAND...: run it while no other job runs a command by this function
     local lock
     exec {lock}>"$CI_WORK/lock"
     flock "$lock"
@@ -39,7 +40,7 @@ alone() { # COMMAND...: while no other job does anything by this
     exec {lock}>&-
 }
 
-apt_install() { # PACKAGE...: those that are missing
+apt_install() { # PACKAGE...: install those that are missing
     alone apt_install_missing "$@"
 }
 
@@ -51,7 +52,7 @@ apt_install_missing() {
     [[ ${#missing[@]} == 0 ]] && return
     say "apt-get install ${missing[*]}"
     if [[ ! -e $CI_WORK/apt-updated ]]; then
-        # A foreign source of this machine may be down: whether Debian's lists came shows at the install.
+        # One of the machine's other sources may be unavailable. If Debian's lists are missing, the installation fails.
         retry apt-get update -qq || true
         touch "$CI_WORK/apt-updated"
     fi
@@ -59,23 +60,23 @@ apt_install_missing() {
         { tail -n 40 "$CI_WORK/apt.log"; die "apt-get install failed"; }
 }
 
-copy_source() { # FOLDER: the checkout's tracked and new files, so that no job writes into the checkout
+copy_source() { # FOLDER: copy the checkout's tracked and new files, so that no job writes into the checkout
     mkdir -p "$1"
     git -c safe.directory="$ROOT" -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate |
         (cd "$ROOT" && xargs -0 sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh) |
         tar -C "$ROOT" --null --no-recursion -T - -cf - | tar -C "$1" -xf -
 }
 
-requirements() { # EXTRA[,EXTRA] [NAME...]: requirement lines of pyproject.toml, all or only those of NAMEs
+requirements() { # EXTRA[,EXTRA] [NAME...]: print requirement lines of pyproject.toml, all or only those of NAMEs
     python3 "$ROOT/ci/requirements.py" "$@"
 }
 
-venv() { # FOLDER REQUIREMENT...: a fresh virtual environment
+venv() { # FOLDER REQUIREMENT...: make a new virtual environment
     python3 -m venv --clear "$1"
     retry "$1/bin/pip" install -qq "${@:2}"
 }
 
-wheel_tools() { # $TOOLS: the programs that build, repair and audit wheels, which jobs share
+wheel_tools() { # set $TOOLS, the shared folder of the programs that build, repair and audit wheels
     TOOLS=$CI_WORK/wheel-tools/bin
     apt_install python3-venv
     alone make_wheel_tools
@@ -89,26 +90,26 @@ make_wheel_tools() {
     touch "$TOOLS/.done"
 }
 
-repair_wheel() { # WHEEL FOLDER: as it is released, into FOLDER, with the oldest manylinux tag that is true and one ABI for all
+repair_wheel() { # WHEEL FOLDER: repair a wheel as for a release: the oldest valid manylinux tag, one ABI for all Pythons
     PATH=$TOOLS:$PATH auditwheel repair --wheel-dir "$2" "$1"
     "$TOOLS/abi3audit" --strict --verbose "$2"/*.whl
 }
 
-kernels() { # CONDITION on `row`: the catalog's rows that fulfil it, as an expression for pytest -k
+kernels() { # CONDITION on `row`: print the catalog's rows that fulfil it, as an expression for pytest -k
     PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
 print("(" + " or ".join(row.name for row in rows if eval(sys.argv[1])) + ")")' "$1"
 }
 
-named() { # EXPRESSION of `kernels`: the same for gemm verify, as words
+named() { # EXPRESSION of `kernels`: print the same rows as options of gemm verify
     tr -d '()' <<<"$1" | sed 's/ or / /g; s/[^ ]* */--kernel &/g'
 }
 
-readme() { # TAG: the command in README.md's block marked "sh TAG"
+readme() { # TAG: print the command in README.md's code block marked "sh TAG"
     awk -v fence="\`\`\`sh $1" '$0 == fence {inside = 1; next} inside {print; found = 1; exit} END {exit !found}' "$ROOT/README.md" ||
         die "README.md has no block marked 'sh $1'"
 }
 
-conformance_venv() { # the editable install that the OpenCL jobs share: $SOURCE, $PYTHON; no OpenCL runtime in it
+conformance_venv() { # set $SOURCE and $PYTHON: the editable install, without an OpenCL runtime, that several jobs share
     SOURCE=$CI_WORK/conformance/source PYTHON=$CI_WORK/conformance/venv/bin/python
     apt_install gcc ccache libc6-dev python3-dev python3-venv
     alone make_conformance_venv
@@ -123,12 +124,12 @@ make_conformance_venv() {
     touch "$CI_WORK/conformance/done"
 }
 
-conformance() { # NAME CONDITION ARGUMENT...: hashes of the CPU's kernels and of the rows that fulfil it, the suite over these
+conformance() { # NAME CONDITION ARGUMENT...: run the suite on the rows that fulfil it; hash these and the CPU's kernels
     local rows hashed
     cd "$SOURCE"
     rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
-    # shellcheck disable=SC2046 # words
+    # shellcheck disable=SC2046 # word splitting is intended
     "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(named "$hashed")
     "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
 }

@@ -1,4 +1,4 @@
-# The hooks of .pre-commit-config.yaml over every file, with the versions that pyproject.toml pins; mypy reads rich's types.
+# Run the hooks of .pre-commit-config.yaml on every file, with the versions pinned in pyproject.toml. mypy needs rich.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install git python3-venv
 mapfile -t tools < <(requirements dev numpy rich ruff mypy clang-format pre-commit)

@@ -1,7 +1,11 @@
-# The aarch64 wheel: built, repaired and audited as for a release, installed where no compiler is in reach. From it the
-# conformance suite of the CPU kernels on emulated Arm cores: each kernel on one that has what it needs, the base
-# ones on a Cortex-A53, where anything newer is an illegal instruction, and products of libgemm. Of plain C, which the
-# other jobs test in every type, the two main ones. Then, in C alone, the engine with musl and on 32-bit Arm.
+# Test the aarch64 wheel and the engine on Arm.
+#
+# 1. Build, repair and audit the wheel as for a release, and install it in an environment without a compiler.
+# 2. Run the conformance suite of the CPU kernels from the wheel on emulated Arm cores. Each kernel runs on a core that
+#    has its instructions. The base kernels run on a Cortex-A53, where newer instructions are illegal. Of the plain C
+#    kernels only the two main ones run, because other jobs test the rest.
+# 3. Test products of libgemm.
+# 4. Test the engine in C, without Python, with musl and on 32-bit Arm.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install python3-venv gcc-arm-linux-gnueabihf libc6-dev-armhf-cross qemu-user-static
 wheel_tools
@@ -16,8 +20,8 @@ bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon" bash -euc '
     venv/bin/python -m pip install --no-index --no-deps wheel/*.whl
 '
 
-conform() { # CPU NAME EXPRESSION [WORD]: with the word "hashes", these too
-    [[ $3 != "()" ]] || return 0 # no such row
+conform() { # CPU NAME EXPRESSION [hashes]: run the suite; with the word "hashes", also record the hashes
+    [[ $3 != "()" ]] || return 0 # no row fulfils the condition
     QEMU_CPU=$1 bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon" bash -euc '
         PATH=/src/venv/bin
         python source/ci/facts.py >"reports/$1.facts.json"
@@ -35,9 +39,9 @@ cp "$CI_WORK"/neon/reports/* "$CI_REPORTS"
 say "musl"
 mkdir "$CI_WORK/neon/musl"
 "$TOOLS/python" "$ROOT/ci/cross_compile.py" musl-aarch64 "$CI_WORK/neon/musl"
-# Not race_engine: a fork while other threads run, which it is about, QEMU itself does not always survive.
+# race_engine is left out: it forks while other threads run, and QEMU itself does not always survive that.
 for program in check_engine "fuzz_engine 5"; do
-    # shellcheck disable=SC2086 # words
+    # shellcheck disable=SC2086 # word splitting is intended
     QEMU_CPU=max,sve=off bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon/musl" timeout 200 ./$program || status=$?
 done
 
@@ -49,7 +53,7 @@ GEMM_BUILD_MACHINE=armv7l "$TOOLS/python" "$ROOT/ci/engine.py" "$CI_WORK/arm" >"
 for program in check_engine "fuzz_engine 5"; do
     arm-linux-gnueabihf-gcc "${flags[@]}" -static "$ROOT/tests/fuzz/${program% *}.c" "$CI_WORK"/arm/*.o \
         -o "$CI_WORK/arm/${program% *}" -lm -lpthread
-    # shellcheck disable=SC2086 # words
+    # shellcheck disable=SC2086 # word splitting is intended
     G_SLICE=always-malloc timeout 200 qemu-arm-static -cpu cortex-a15 "$CI_WORK"/arm/$program || status=$?
 done
 exit "${status:-0}"

@@ -1,6 +1,6 @@
-# Netlib's testers of BLAS level 3, the CBLAS ones and Fortran's, from Debian's source package "lapack", linked to libgemm:
-# every ?gemm must pass the tests of error exits and, in both layouts, the computational ones, on each instruction set
-# that this CPU has; libraries with planted faults must not.
+# Run Netlib's testers of BLAS level 3, for CBLAS and for Fortran, on libgemm. The testers come from Debian's source
+# package "lapack". Every ?gemm must pass the tests of error exits, and the computational tests in both layouts, on each
+# instruction set that this CPU has. Libraries with planted faults must fail.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc gfortran ccache libc6-dev libblas-dev python3
 work=$CI_WORK/netlib testers=$CI_WORK/netlib/testers
@@ -8,7 +8,7 @@ copy_source "$work/source"
 mkdir -p "$testers"
 cd "$work"
 
-fetch_source() { # PACKAGE: its original archive, by lists of our own, so that the machine's sources stay as they are
+fetch_source() { # PACKAGE: download its original archive by a private list of sources; the machine's list stays
     local mirror apt
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main" >sources.list
@@ -25,9 +25,10 @@ if [[ ! -e $GEMM_CI_CACHE/lapack.tar.gz ]]; then
 fi
 tar -xzf "$GEMM_CI_CACHE/lapack.tar.gz" --strip-components=1 --wildcards '*/BLAS/TESTING' '*/CBLAS/testing' '*/CBLAS/include'
 
-# The testers need every routine of level 3 to link: what libgemm lacks is the reference's, and is not run. Their
-# cblas_xerbla expects the positions of the Fortran call that the reference makes of a row-major one, and turns them back
-# if RowMajorStrg is set; ours are those of the call itself, so that its variable is one that stays 0.
+# To link, the testers need every routine of level 3. The reference BLAS provides the routines that libgemm lacks; their
+# tests do not run. The testers' cblas_xerbla expects, for row-major calls, the argument positions of the reference's
+# Fortran call, and converts them if RowMajorStrg is set. libgemm reports the positions of the CBLAS call itself.
+# Therefore RowMajorStrg is renamed to a variable that is always 0.
 echo 'int never;' >never.c
 gcc -w -c never.c -o "$testers/never.o"
 gcc -w -O1 -DADD_ -ICBLAS/include -c CBLAS/testing/auxiliary.c -o "$testers/auxiliary.o"
@@ -38,14 +39,14 @@ for s in s d c z; do
     done
     gfortran -w -O1 -c "CBLAS/testing/c_${s}blat3.f" -o "$testers/c_${s}blat3.o"
     gfortran -w -O1 -c "BLAS/TESTING/${s}blat3.f" -o "$testers/${s}blat3.o"
-    # Beside the small sizes, edges of tiles.
+    # The sizes of the original inputs are small. The new sizes include edges of tiles.
     for input in "CBLAS/testing/${s}in3" "BLAS/TESTING/${s}blat3.in"; do
         sed -E '/VALUES OF N$/d; /THRESHOLD/a 9\n0 1 2 3 5 9 17 35 64
             s/ T PUT/ F PUT/; s/^(cblas_.|.)(gemm|GEMM)( +)F/\1\2\3T/' "$input" >"$testers/$(basename "$input")"
     done
 done
 
-link() { # PREFIX: the testers against its library, the CBLAS ones dynamically, Fortran's statically
+link() { # PREFIX: link the testers with its library, those for CBLAS dynamically, those for Fortran statically
     local s
     for s in s d c z; do
         gfortran "$testers"/{c_${s}blat3,c_${s}blas3,c_${s}3chke,auxiliary,c_xerbla,never}.o \
@@ -54,7 +55,7 @@ link() { # PREFIX: the testers against its library, the CBLAS ones dynamically, 
     done
 }
 
-passes() { # PREFIX LETTER: both testers of a type; what they say stays in PREFIX/said
+passes() { # PREFIX LETTER: whether both testers of a type pass; their output is written to PREFIX/said
     local said=$1/said summary=$1/${2}blat3.out
     rm -f "$said" "$summary"
     (

@@ -1,13 +1,17 @@
-# sdist → wheel, repaired and audited as for a release (the aarch64 one: job neon) → fresh environments elsewhere, in which
-# no compiler is in reach and the kernels must work. Of the wheels that cannot be built here the C sources must compile;
-# with musl and, by Wine, on Windows the engine that they make must run, too.
+# Test the wheels and the sdist.
+#
+# 1. Build the sdist, build the wheel from it, repair and audit the wheel as for a release. (The job neon does this for
+#    aarch64.)
+# 2. Install the wheel in new environments without a compiler, and test the kernels.
+# 3. For systems whose wheels cannot be built here, compile the C sources. Run the engine with musl, and on Windows with
+#    Wine.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev
 wheel_tools
 work=$CI_WORK/package
 copy_source "$work/source"
 
-# Not "python -m build": that would run our build.py first. The wheel is built from the sdist, which so proves complete.
+# Not "python -m build", which would run our build.py first. Building the wheel from the sdist proves the sdist complete.
 "$TOOLS/pyproject-build" --outdir "$work/dist" "$work/source" >"$work/build.log" 2>&1 ||
     { tail -n 40 "$work/build.log"; die "the build failed"; }
 repair_wheel "$work"/dist/*.whl "$work/wheel"
@@ -17,32 +21,32 @@ wheel="gemm @ file://$(echo "$work"/wheel/*.whl)"
 
 mkdir "$work/elsewhere"
 cd "$work/elsewhere"
-export PIP_ONLY_BINARY=:all: # nor may a dependency need a compiler
+export PIP_ONLY_BINARY=:all: # dependencies must not need a compiler either
 mapfile -t suite < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
 venv "$work/venv" "$wheel" "${suite[@]}" intel-opencl-rt intel-cmplr-lib-rt
 say "the conformance suite from the wheel"
 PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -n 2 -q --thin -k "$(kernels 'row.backend == "cpu"')" --require=cpu
-say "from the wheel: how failures are met, and what an import brings along"
+say "from the wheel: tests of failures and of imports"
 "$work/venv/bin/python" -m pytest -n 2 -q "$work"/source/tests/test_{faults,late,import}.py
 
 oldest=$(requirements - numpy | sed 's/>=\(.*\)/==\1.*/')
-say "the wheel beside $oldest"
+say "the wheel with $oldest"
 venv "$work/oldest" "$wheel" "$oldest"
 PATH=$work/oldest/bin python "$work/source/ci/check_wheel.py"
 PATH=$work/oldest/bin gemm verify --quick --backends cpu
 
 say "the document's program in C, with the wheel's header and library"
 sed -n '/^```c$/,/^```$/{/^```/!p}' "$ROOT/docs/c-api.md" >program.c
-# shellcheck disable=SC2046 # words
+# shellcheck disable=SC2046 # word splitting is intended
 gcc program.c $("$work/venv/bin/python" -m gemm info --cc) -o program
 [[ $(./program | tail -n 1) == 999 ]] || die "the wheel's libgemm computes wrongly"
 
 say "OpenCL from the wheel"
-# The short cases of a row show that its source is there and builds; the jobs pocl and intel check them all.
-# On Intel's runtime, since PyPI's PoCL builds nothing for CPUs that are newer than its compiler.
+# The short cases of one row per source show that the wheel contains the source and that it compiles. The jobs pocl and
+# intel run all checks. Intel's runtime is used because PyPI's PoCL does not support CPUs newer than its compiler.
 export OCL_ICD_VENDORS=$work/venv/lib/libintelocl.so LD_LIBRARY_PATH=$work/venv/lib
 first='row.backend == "opencl" and [each.source for each in rows].index(row.source) == rows.index(row)'
-# shellcheck disable=SC2046 # words
+# shellcheck disable=SC2046 # word splitting is intended
 "$work/venv/bin/python" -m gemm verify --quick $(named "$(kernels "$first")")
 unset OCL_ICD_VENDORS LD_LIBRARY_PATH
 
@@ -53,7 +57,7 @@ done
 "$TOOLS/pip" install -qq --no-deps --platform macosx_14_0_arm64 --target "$work/macos" numpy
 "$TOOLS/python" "$work/source/ci/cross_compile.py" macos "$work/macos/numpy/_core/include"
 
-run_engine() { # COMMAND...: it must end well, and soon
+run_engine() { # COMMAND...: run it; it must succeed within 240 s
     local status=0
     timeout --kill-after=10 240 "$@" </dev/null || status=$?
     case $status in
@@ -75,7 +79,7 @@ run_engine "$work/musl/race_engine" 5 500
 [[ $(run_engine "$work/musl/program" | tail -n 1) == 999 ]] || die "libgemm with musl computes wrongly"
 
 say "the engine on Windows"
-apt_install wine64 # of which nothing opens a window; 100 MB, and as much again seven times in a prefix of its own
+apt_install wine64 # opens no window; needs 100 MB, and about 700 MB for the prefix
 "$TOOLS/python" "$work/source/ci/cross_compile.py" windows "$work/windows"
 export WINEPREFIX=$work/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe="
 trap '/usr/lib/wine/wineserver64 -k || true; rm -rf "$WINEPREFIX"' EXIT

@@ -1,5 +1,5 @@
-# The conformance suite on Debian's PoCL: the rows that it is given unasked, and one row of each other source, for it
-# compiles them slowly; Intel's runtime, in the job intel, has every row.
+# Run the conformance suite on Debian's PoCL, with the rows that `auto` may choose there and with one row of each other
+# source. PoCL compiles slowly; the job intel runs every row on Intel's runtime.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install pocl-opencl-icd
 conformance_venv

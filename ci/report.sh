@@ -1,4 +1,4 @@
-# The report of `gemm bench --compare` as Debian's Chromium shows it; the screenshot and the numbers stay in $CI_REPORTS.
+# Check the report of `gemm bench --compare` in Debian's Chromium. $CI_REPORTS keeps the screenshot and the numbers.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev python3-venv chromium
 copy_source "$CI_WORK/report/source"

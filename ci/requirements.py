@@ -1,9 +1,9 @@
-"""Prints requirements of pyproject.toml, one a line, so that CI has no list of its own.
+"""Print requirements of pyproject.toml, one per line, so that CI needs no list of its own.
 
     requirements.py [EXTRA[,EXTRA...] [NAME...]]
 
-The package's dependencies and those of the extras ("-" for none); with NAMEs only theirs. A name that is
-not there is an error.
+The requirements are the package's dependencies and those of the EXTRAs ("-" for none). With NAMEs, only the
+requirements of these names are printed. An unknown name is an error.
 """
 
 import re
@@ -14,13 +14,13 @@ import tomllib
 
 
 def requirements(extras: list[str]) -> dict[str, str]:
-    """Distribution name → requirement; gemm's references to its own extras are followed."""
+    """{distribution name: requirement}. References of gemm to its own extras are resolved."""
     project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["project"]
     found: dict[str, str] = {}
     queue = [*project["dependencies"]]
     for extra in extras:
         queue += project["optional-dependencies"][extra]
-    for line in queue:  # grows while it is walked
+    for line in queue:  # the loop appends to the queue
         name = re.split(r"[^\w.-]", line, maxsplit=1)[0].lower()
         if name == project["name"]:
             for extra in re.findall(r"[\w-]+", line.partition("[")[2].partition("]")[0]):

@@ -1,5 +1,5 @@
-# The C engine, kernels and driver, under the address and undefined-behaviour sanitizers with libFuzzer's inputs, and
-# under the thread sanitizer with many callers and forks. GEMM_FUZZ_SECONDS: for each of the two (default 60).
+# Test the C engine, kernels and driver: with the address and undefined-behaviour sanitizers on libFuzzer's inputs, and
+# with the thread sanitizer under many concurrent callers and forks. Each runs for GEMM_FUZZ_SECONDS (default 60).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install clang libclang-rt-14-dev libc6-dev python3-dev python3-venv
 work=$CI_WORK/sanitize seconds=${GEMM_FUZZ_SECONDS:-60}
@@ -8,19 +8,19 @@ cd "$work/source"
 mapfile -t cffi < <(requirements - cffi)
 venv "$work/venv" "${cffi[@]}" setuptools
 
-# What build.py compiles is what is fuzzed; a new row needs nothing here.
+# ci/engine.py lists what build.py compiles, so a new row needs no change here.
 "$work/venv/bin/python" ci/engine.py "$work" >"$work/sources"
 mapfile -t sources <"$work/sources"
 say "$(grep -c ROW "$work/rows.h") kernels in ${#sources[@]} files"
 
-build() { # FOLDER FLAG...: the engine's objects
+build() { # FOLDER FLAG...: compile the engine's objects
     mkdir -p "$1"
     local source
     for source in "${sources[@]}"; do
         clang "${flags[@]}" "${@:2}" -c "$source" -o "$1/$(basename "$source" .c).o"
     done
 }
-# Not optimised: fully unrolled tiles, instrumented, take a compiler minutes each.
+# Without optimisation, because compiling instrumented, fully unrolled tiles with optimisation takes minutes for each.
 flags=(-g -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work"
     -DGEMM_EMULATE_AMX -Itests/amx)
 memory=(-fsanitize=address,undefined -fno-sanitize-recover=all)

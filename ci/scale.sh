@@ -1,4 +1,4 @@
-# Scaling out: dask, its workers, cubed and xarray, none of which the other jobs install.
+# Test scaling out with dask, its workers, cubed and xarray. No other job installs them.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev python3-venv
 copy_source "$CI_WORK/scale/source"

@@ -1,8 +1,8 @@
-"""skipped_everywhere.py FOLDER: fails if a kernel of the catalog ran in no job though some job could have run it.
+"""skipped_everywhere.py FOLDER: fail if a kernel of the catalog ran in no CI job although a job could have run it.
 
-FOLDER has, for each job, JOB.kernels.json (how many tests of each kernel passed, failed and were skipped) and
-JOB.facts.json (what the job's machine can do, see facts.py). A kernel may be skipped everywhere only because no job's
-CPU has the instructions that its row needs. CUDA kernels run on an emulated GPU.
+FOLDER contains two files for each job: JOB.kernels.json, with the numbers of each kernel's passed, failed and skipped
+tests, and JOB.facts.json, with the features of the job's machine (see facts.py). All jobs may skip a kernel only if no
+job's CPU has the instructions that the kernel's row needs. CUDA kernels run on an emulated GPU.
 """
 
 import json
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gemm"))
-from catalog import KERNELS  # alone: the package needs NumPy
+from catalog import KERNELS  # not through gemm, because importing the package needs NumPy
 
 
 def reports(folder: Path, kind: str) -> dict[str, Any]:
-    """Job → its report of that kind."""
+    """{job: its report of this kind}."""
     return {path.name.partition(".")[0]: json.loads(path.read_text()) for path in sorted(folder.glob(f"*.{kind}.json"))}
 
 
 def excuse(row: Any, facts: list[dict[str, Any]]) -> str:
-    """Why `row` can run on no machine of the jobs, or ""."""
+    """Why no job's machine can run `row`, or "" if one can."""
     if row.backend == "cpu":
         lacking = [set(row.needs) - set(machine["features"]) for machine in facts]
         if all(lacking):

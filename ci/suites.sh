@@ -1,5 +1,6 @@
-# Others' test suites with their products by gemm (tests/suites): NumPy's, opt_einsum's, and those of the array API.
-# data-apis' own array-api-tests is on no registry; array-api-compat's sdist and array-api-strict bring the tests that are.
+# Run test suites of other projects with their products computed by gemm (tests/suites): those of NumPy and opt_einsum,
+# and those of the array API. No registry has data-apis' own array-api-tests; the available tests come with
+# array-api-compat's sdist and with array-api-strict.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 conformance_venv
 mapfile -t tools < <(requirements test opt_einsum array-api-strict)
@@ -10,7 +11,7 @@ alone retry "$PYTHON" -m pip install -qq "${tools[@]}" "$work"/array_api_compat-
 tar -C "$work" -xf "$work"/array_api_compat-*.tar.gz
 cd "$work"/array_api_compat-*/
 
-suite() { # NAME PASSED COMPUTED ARGUMENT...: how many tests must pass, and in how many gemm must compute
+suite() { # NAME PASSED COMPUTED ARGUMENT...: the numbers of tests that must pass, and in which gemm must compute
     say "$1"
     PYTHONPATH=$SOURCE/tests/suites "$PYTHON" -m pytest -q --no-header -W ignore -o addopts= -p no:cacheprovider -p by_gemm \
         --at-least "$2" --computed "$3" "${@:4}" || failed+=("$1")
@@ -18,7 +19,7 @@ suite() { # NAME PASSED COMPUTED ARGUMENT...: how many tests must pass, and in h
 
 failed=()
 tests=numpy._core.tests
-# test_huge_vectordot takes 17 GB, which the job beside this one may need.
+# test_huge_vectordot is left out: it takes 17 GB, which a job that runs at the same time may need.
 products='(Matmul or Dot or Vdot or Inner or Tensordot or Einsum or matmul or vecdot or vecmat or matvec or test_dot) and not huge'
 suite "NumPy, within gemm.use" 500 130 --xfails "$SOURCE/tests/suites/numpy.xfails" -k "$products" --pyargs \
     $tests.test_multiarray $tests.test_numeric $tests.test_einsum $tests.test_ufunc numpy.linalg.tests.test_linalg

@@ -1,6 +1,7 @@
-"""A hook of mkdocs (mkdocs.yml): the gallery, whose charts and reports are drawn when the site is built.
+"""An mkdocs hook (mkdocs.yml): generate the gallery, whose charts and reports are drawn when the site is built.
 
-They come from the records in benchmarks/results, by the scripts beside this file and by gemm.compare. Needs matplotlib.
+The data come from the records in benchmarks/results. The scripts in this folder and gemm.compare draw it. Needs
+matplotlib.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ REPORTS = {
 PAGE = """\
 # Gallery
 
-Every picture is drawn by a script from recorded runs in [benchmarks/results](../benchmarks/results/README.md), and
-names their date and commit. The figures behind them are in [Compared with other libraries](peers.md).
+A script draws every picture from recorded runs in [benchmarks/results](../benchmarks/results/README.md). Every picture
+names the date and the commit of its runs. [Compared with other libraries](peers.md) has the figures.
 
 ## Reports
 
-`gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one page that loads nothing: offload
-thresholds, crossover curves, percent of peak, rooflines, tables. Two of them:
+`gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one self-contained page: offload thresholds,
+crossover curves, percent of peak, rooflines, tables. Two examples:
 
 - [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-24, commit 49c14ee
-- [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d; others used a
-  fifth of a core, so absolute figures are not to be trusted
+- [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d. Other processes
+  used a fifth of a core, so the absolute figures are not reliable.
 
 ## The CPU compared with its peers
 
-Product by product: the best peer's time ÷ ours, the other peers behind it in grey. Drawn by `docs/make_cpu_chart.py`.
+For each product, the best peer's time ÷ gemm's time, and the other peers in grey. Drawn by `docs/make_cpu_chart.py`.
 
 ![The CPU backend against its peers on two cores of a Zen 3](cpu.svg)
 
@@ -52,29 +53,30 @@ Product by product: the best peer's time ÷ ours, the other peers behind it in g
 
 ## CUDA compared with cuBLAS
 
-TFLOP/s over FLOPs a byte, under the rate of copies and the data sheet's peak. Drawn by `docs/make_cuda_chart.py`.
+TFLOP/s over FLOPs per byte, with the limits by the bandwidth of copies and by the data sheet's peak. Drawn by
+`docs/make_cuda_chart.py`.
 
-![TFLOP/s of gemm and of cuBLAS's best over FLOPs a byte, a panel a type](cuda.svg)
+![TFLOP/s of gemm and of cuBLAS's best over FLOPs per byte, one panel for each type](cuda.svg)
 
 ## What auto loses
 
-The time of what `backend="auto"` chose ÷ that of the best, over the share of random products. Drawn by
-`docs/make_auto_charts.py`; [How auto decides](auto.md#what-it-loses).
+For random products, the time of the contestant that `backend="auto"` chose ÷ the time of the fastest one. Drawn by
+`docs/make_auto_charts.py`. See [How auto decides](auto.md#what-it-loses).
 
-![Regret over the share of problems, a line a run](regret.svg)
+![Regret over the share of problems, one line for each run](regret.svg)
 
 ## Many small products
 
-The time of one product, by each way to ask for many ([Many small products](use.md#many-small-products)): one call
-each, a block of `gemm.batching()`, lists for `gemm.gemm_many`, one product of a stack. *New*: without `out`. Operands
-are separate arrays, slices of one, or on a GPU. Drawn by `docs/make_auto_charts.py`.
+The time per product for each way to compute many products ([Many small products](use.md#many-small-products)): single
+calls, a block of `gemm.batching()`, lists for `gemm.gemm_many`, one product of a stack. *New*: without `out`. The
+operands are separate arrays, slices of one array, or on a GPU. Drawn by `docs/make_auto_charts.py`.
 
-![Nanoseconds a product by each way, a panel a place of the operands](batching.svg)
+![Nanoseconds per product for each way, one panel for each place of the operands](batching.svg)
 """
 
 
 def draw(folder: Path) -> None:
-    """Write every chart and report there."""
+    """Write all charts and reports into `folder`."""
     for name, files in CPU.items():
         make_cpu_chart.draw(*make_cpu_chart.read(files), folder / name)
     make_cuda_chart.draw(*make_cuda_chart.read(CUDA), folder / "cuda.svg")
@@ -86,7 +88,7 @@ def draw(folder: Path) -> None:
 
 
 def on_files(files: Files, *, config: Any) -> None:
-    """Adds the page and what it shows."""
+    """Add the gallery page, its charts and its reports to the site."""
     files.append(File.generated(config, "gallery.md", content=PAGE))
     with tempfile.TemporaryDirectory() as folder:
         draw(Path(folder))

@@ -1,4 +1,4 @@
-"""What the scripts beside this file that write documents and draw charts share."""
+"""Functions shared by the scripts in this folder that write documents and draw charts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(argv: Sequence[str] | None, about: str | None, target: Path, document: Callable[[], str]) -> int:
-    """Write document() to `target`, or with --check compare the two; returns the exit status."""
+    """Write document() to `target`, or with --check compare the two. Returns the exit status."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
     args = parser.parse_args(argv)
@@ -30,12 +30,12 @@ def recorded(document: dict[str, Any]) -> str:
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, set so that the same results give the same file. Charts need matplotlib, tables do not."""
+    """matplotlib.pyplot, configured to give the same file for the same results. Only charts need matplotlib."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "gemm"
-    mpl.rcParams["svg.fonttype"] = "none"  # text as text: half the size
+    mpl.rcParams["svg.fonttype"] = "none"  # keep text as text, which halves the size of the file
     from matplotlib import pyplot as plt
 
     return plt

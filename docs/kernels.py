@@ -1,6 +1,6 @@
-"""A hook of mkdocs (mkdocs.yml): the page of kernels, from gemm/catalog and from what is recorded of them.
+"""An mkdocs hook (mkdocs.yml): generate the page of kernels, from gemm/catalog and from recorded results.
 
-It is made when the site is built, so that a kernel is a source file and a row, and nothing else.
+The page is generated when the site is built, so that adding a kernel takes only a source file and a row.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gemm"))
-from catalog import BACKENDS, KERNELS  # alone: the package needs NumPy
+from catalog import BACKENDS, KERNELS  # not through gemm, because importing the package needs NumPy
 
 ROOT = Path(__file__).resolve().parents[1]
 
 INTRODUCTION = """# Kernels
 
-A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs one by name, `gemm info` shows which
-can run on this machine, `gemm verify` checks them. *Needs*: features that a device must have, and rules on its limits.
-*Precision*: the strictest that it offers. *Parameters*: tiles and blocks; MR × NR, BM × BN and TM × TN are the outputs
-of a micro-kernel, a work-group and a work-item. *Ordered*: `reproducible=True` gives the same bits as every other such
-kernel.
+A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs a kernel by name, `gemm info` lists
+the kernels that this machine can run, `gemm verify` checks them. The columns:
+
+- *needs*: the features that a device must have, and rules on its limits.
+- *precision*: the strictest precision that the kernel offers.
+- *parameters*: tiles and blocks. MR × NR, BM × BN and TM × TN are the outputs of a micro-kernel, a work-group and a
+  work-item.
+- *ordered*: whether `reproducible=True` gives the same bits as all other kernels with this property.
 """
 
 
 def table(rows: tuple[Any, ...], backend: str) -> str:
-    """The rows of one backend as Markdown."""
+    """A Markdown table of one backend's rows."""
     lines = ["| kernel | dtype | precision | needs | parameters | ordered | about |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row.backend != backend:
@@ -50,15 +53,15 @@ def table(rows: tuple[Any, ...], backend: str) -> str:
 RECORDED = """## OpenCL: where it passes, and how fast
 
 Every kernel passes the conformance suite in CI on Intel's runtime for CPUs, which has sub-groups, shuffles, block reads
-and half arithmetic; the generic ones, and one of each form for Adreno or Intel, on PoCL. *Verified*: on devices, by
-`gemm verify`. *Recorded*: the fastest product of `opencl_vs_peers.py` that was given to it, and what compilers for
-devices that are not at hand say of its inner loop, from one multiply-add a slot or instruction, which is the peak: see
-[intel.md](intel.md) and [adreno.md](adreno.md).
+and half-precision arithmetic. The generic kernels, and one of each form for Adreno or Intel, also pass on PoCL.
+*Verified*: devices on which `gemm verify` passed. *Recorded*: the fastest product of `opencl_vs_peers.py` that the
+kernel computed. For GPUs that were not available, it is the compiler's figures of the inner loop, relative to the peak
+of one multiply-add per issue slot or instruction: see [intel.md](intel.md) and [adreno.md](adreno.md).
 """
 
 
 def recorded(rows: tuple[Any, ...]) -> str:
-    """What benchmarks/results has of each OpenCL kernel, as Markdown."""
+    """A Markdown table of the records in benchmarks/results for each OpenCL kernel."""
     verified: dict[str, set[str]] = defaultdict(set)
     for document in _newest("verify.json"):
         names = {device["key"]: device["name"] for device in document["devices"] if device["backend"] == "opencl"}
@@ -88,7 +91,7 @@ def recorded(rows: tuple[Any, ...]) -> str:
             if row["by"] == "gemm" and row["gpu"] == "740":
                 waves = f"{row['waves']} wave{'s' * (row['waves'] != 1)}"
                 figures[row["kernel"]].append(
-                    f"{row['slots_per_mad']:.2f} slots a multiply-add, {waves}, on Adreno 740"
+                    f"{row['slots_per_mad']:.2f} slots per multiply-add, {waves}, on Adreno 740"
                 )
     lines = ["| kernel | verified | recorded |", "|---|---|---|"]
     for row in rows:
@@ -99,13 +102,13 @@ def recorded(rows: tuple[Any, ...]) -> str:
 
 
 def _newest(name: str) -> list[Any]:
-    """The recorded documents called `name`, oldest first."""
+    """The recorded documents with this file name, the oldest first."""
     files = sorted((ROOT / "benchmarks" / "results").glob(f"*/{name}"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def document() -> str:
-    """The page's text."""
+    """The text of the page."""
     parts = [INTRODUCTION]
     parts += [f"## {backend}\n\n{table(KERNELS, backend)}\n" for backend in BACKENDS]
     parts.append(f"{RECORDED}\n{recorded(KERNELS)}\n")
@@ -113,5 +116,5 @@ def document() -> str:
 
 
 def on_files(files: Files, *, config: Any) -> None:
-    """Adds the page."""
+    """Add the page to the site."""
     files.append(File.generated(config, "kernels.md", content=document()))

@@ -1,9 +1,9 @@
-"""A hook of mkdocs (mkdocs.yml): what the pages link to outside of docs/ belongs to the site, too.
+"""An mkdocs hook (mkdocs.yml): include in the site every file outside of docs/ that a page links to.
 
-Pages link to sources, results and documents by their place in the repository, so that they read alike there and here.
-Each such target becomes a page under repository/: Markdown as it is, a source as a listing, a folder as the list of
-its files; anything else is copied. Links are changed to lead there. So the site is whole by itself, and mkdocs checks
-every link.
+Pages link to sources, results and documents by their paths in the repository, so the links also work in the repository
+itself. Each linked file becomes a page below repository/: Markdown stays as it is, a source becomes a listing, a folder
+becomes a list of its files. Other files are copied. The hook rewrites the links accordingly. As a result the site is
+self-contained, and mkdocs checks every link.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ LANGUAGES = {
     ".py": "python", ".c": "c", ".h": "c", ".cl": "c", ".clh": "c", ".cu": "cuda", ".cuh": "cuda", ".sh": "bash",
     ".txt": "text", ".cff": "yaml", "": "text",
 }  # fmt: skip
-"""Files that are shown as listings, by suffix."""
+"""{suffix: language} of the files that are shown as listings."""
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 _FENCED = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2`*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^()\s#]+)")
 
 
 HOME = "README.md"
-"""The site's first page."""
+"""The site's home page."""
 
 
 def place(target: str) -> str:
-    """Where the file or folder `target` of the repository lies among the site's sources."""
+    """The path among the site's sources of the repository's file or folder `target`."""
     if target == HOME:
         return "index.md"
     if target.startswith("docs/"):
@@ -44,7 +44,7 @@ def place(target: str) -> str:
 
 
 def origin(source: str) -> str:
-    """The path in the repository of a page whose source mkdocs knows by this name; `place` the other way round."""
+    """The repository path of a page with the mkdocs source path `source`; the inverse of `place`."""
     if source == "index.md":
         return HOME
     if not source.startswith("repository/"):
@@ -54,7 +54,7 @@ def origin(source: str) -> str:
 
 
 def text(target: str) -> str | None:
-    """The Markdown of a target outside of docs/; None for one that is copied."""
+    """The Markdown text of a target outside of docs/; None if the target is copied."""
     path = ROOT / target
     if path.is_dir():
         names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in path.iterdir())
@@ -69,7 +69,7 @@ def text(target: str) -> str | None:
 
 
 def links(markdown: str) -> Iterator[re.Match[str]]:
-    """The relative links of a page that stand outside of code."""
+    """The relative links of a page, except those in code."""
     code = [found.span() for found in _FENCED.finditer(markdown)]
     for link in _LINK.finditer(markdown):
         if not any(start <= link.start() < end for start, end in code):
@@ -77,14 +77,14 @@ def links(markdown: str) -> Iterator[re.Match[str]]:
 
 
 def leads_to(source: str, link: str) -> str:
-    """The path in the repository that a page links to. A folder's page is in the folder."""
+    """The repository path that `link` refers to in the page `source`. A folder's page is inside the folder."""
     page = origin(source)
     folder = page if (ROOT / page).is_dir() else posixpath.dirname(page)
     return posixpath.normpath(posixpath.join(folder, link))
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds what pages and the navigation lead to, and what those lead to."""
+    """Add all files that pages and the navigation link to, directly or through other added pages."""
     queue = {page.src_uri: page.content_string for page in files.documentation_pages()}
     for page in re.findall(r"'(index.md|repository/[^']+)'", repr(config.nav)):
         add(origin(page), files, queue, config)
@@ -96,12 +96,12 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def add(target: str, files: Files, queue: dict[str, str], config: Any) -> None:
-    """Adds a target outside of docs/ that is there and not yet known; its text joins the queue."""
+    """Add a target outside of docs/, if it exists and has not been added yet. Its text joins the queue."""
     name = place(target)
     if target.startswith(("docs/", "..")) or not (ROOT / target).exists() or files.get_file_from_path(name):
         return
     markdown = text(target)
-    if target == HOME:  # its marks for CI are no language
+    if target == HOME:  # README.md marks code blocks for CI; the marks are no language names
         markdown = re.sub(r"^```sh \w+$", "```sh", markdown or "", flags=re.MULTILINE)
     kept: dict[str, Any] = {"abs_src_path": str(ROOT / target)} if markdown is None else {"content": markdown}
     files.append(File.generated(config, name, inclusion=InclusionLevel.NOT_IN_NAV, **kept))
@@ -110,7 +110,7 @@ def add(target: str, files: Files, queue: dict[str, str], config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """The page with links to where the targets lie in the site."""
+    """The page's text with links to the targets' places in the site."""
     source, parts, end = page.file.src_uri, [], 0
     for link in links(markdown):
         target = leads_to(source, link[1])

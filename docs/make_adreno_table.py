@@ -1,7 +1,7 @@
-"""Writes docs/adreno.md, a compiler's word on the Adreno kernels, from the newest record of adreno_static.py.
+"""Write docs/adreno.md, the compiler's figures of the Adreno kernels, from the newest record of adreno_static.py.
 
-python docs/make_adreno_table.py            write it
-python docs/make_adreno_table.py --check    exit 1 if it is not what would be written
+python docs/make_adreno_table.py            write the page
+python docs/make_adreno_table.py --check    exit with 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ which may have these hints.
 
 
 def table(rows: list[dict[str, Any]], dtype: str, sums: str) -> str:
-    """The kernels of one kind as Markdown, a column a GPU: slots / memory / waves."""
+    """A Markdown table of the kernels of one kind, one column for each GPU: slots / memory / waves."""
     some = [row for row in rows if (row["dtype"], row["sums"]) == (dtype, sums)]
     gpus = list(dict.fromkeys(row["gpu"] for row in some))
     lines = ["| kernel | " + " | ".join(GPUS[gpu] for gpu in gpus) + " |", "|---|" + "---|" * len(gpus)]

@@ -1,10 +1,11 @@
-"""Draws regret.svg, what backend="auto" loses, and batching.svg, many small products, from recorded runs.
+"""Draw regret.svg, the losses of backend="auto", and batching.svg, many small products, from recorded runs.
 
     python docs/make_auto_charts.py benchmarks/results/*-auto/*.json [--folder FOLDER]
 
-The files are those of benchmarks/auto_regret.py --json and benchmarks/batching.py --json; others are passed over.
-Regret: a panel a place of the operands, a line a run: which share of the random problems has at most so much.
-Batching: of the last file, the time of a product by each way, a panel a place of the operands. Needs matplotlib.
+The files come from benchmarks/auto_regret.py --json and benchmarks/batching.py --json; other files are ignored. The
+regret chart has a panel for each place of the operands, and a line for each run: the regret that a share of the random
+problems does not exceed. The batching chart shows the time per product for each way in the newest file, with a panel
+for each place of the operands. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import generated
 
 REGRET, BATCHING = "gemm-auto-regret/1", "gemm-batching/1"
 WAYS = ("one by one", "one by one, new", "batching", "gemm_many", "gemm_many, new", "stack", "numpy, stack", "numpy")
-"""The ways of benchmarks/batching.py. Older runs have others, which are not drawn."""
+"""The ways of benchmarks/batching.py. Ways that only older runs have are not drawn."""
 Document = dict[str, Any]
 
 
 def read(paths: list[Path]) -> dict[str, list[Document]]:
-    """The documents by schema, oldest first, each with the name of its file. Raises ValueError if either has none."""
+    """{schema: documents, oldest first, each with the name of its file}. Raises ValueError if a schema has none."""
     found: dict[str, list[Document]] = {REGRET: [], BATCHING: []}
     for path in paths:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -35,13 +36,13 @@ def read(paths: list[Path]) -> dict[str, list[Document]]:
 
 
 def machine(document: Document) -> str:
-    """The CPU, and the GPU if there is one that the document names."""
+    """The CPU, and the first GPU of the document if there is one."""
     gpus = [device["name"] for device in document.get("devices", ()) if device["kind"] == "gpu"]
     return ", ".join([document["machine"]["cpu"], f"{document['machine']['cpus']} cores", *gpus[:1]])
 
 
 def draw_regret(documents: list[Document], target: Path) -> None:
-    """Time of what auto chose ÷ that of the best, over the share of problems."""
+    """Draw the time of auto's choice ÷ the time of the best contestant, over the share of problems."""
     plt = generated.pyplot()
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
     for axes, (title, host) in zip(panels, (("host arrays", True), ("arrays on a device", False)), strict=True):
@@ -61,14 +62,14 @@ def draw_regret(documents: list[Document], target: Path) -> None:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("time of what auto chose ÷ best", fontsize=9)
     names = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.suptitle('What backend="auto" loses: at most so much in so many of the problems', fontsize=11)
+    figure.suptitle('What backend="auto" loses: the ratio that a share of the problems does not exceed', fontsize=11)
     figure.legend(names.values(), names.keys(), loc="outside lower center", fontsize=7)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)
 
 
 def draw_batching(document: Document, target: Path) -> None:
-    """The time of one product by each way."""
+    """Draw the time per product for each way."""
     plt = generated.pyplot()
     rows = document["results"]
     columns = min(3, len(rows))
@@ -84,7 +85,7 @@ def draw_batching(document: Document, target: Path) -> None:
         axes.set_title(f"{row['count']} products of {row['size']}³: {row['place']}", fontsize=8)
     for axes in list(grid.flat)[len(rows) :]:
         axes.set_visible(False)
-    figure.supxlabel("ns a product", fontsize=9)
+    figure.supxlabel("ns per product", fontsize=9)
     figure.suptitle(f"Many small products: {machine(document)}; {generated.recorded(document)}", fontsize=9)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)

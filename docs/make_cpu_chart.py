@@ -1,11 +1,11 @@
-"""Draws how the CPU backend stands against its peers, from recorded runs.
+"""Draw how the CPU backend compares with its peers, from recorded runs.
 
     python docs/make_cpu_chart.py benchmarks/results/*/cpu_vs_peers*.json [--output cpu.svg]
 
-The files are those of benchmarks/cpu_vs_peers.py --json, all of one device; where they hold the same product, the last
-one counts. A panel for each family and main element type, one for all others: the ratio to the best peer, product by
-product, a colour for each number of threads, the other peers' ratios behind it in grey, as far as they fit. Needs
-matplotlib.
+The files come from benchmarks/cpu_vs_peers.py --json, all from one device. If several files contain a product, the last
+file counts. There is a panel for each family and main element type, and one for all other types. A panel shows the
+ratio to the best peer for each product, with a colour for each number of threads, and the other peers' ratios in grey
+if they fit. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def read(paths: list[Path]) -> tuple[list[Row], str]:
-    """The rows of all files, and the caption. Raises ValueError for what fits no chart."""
+    """The rows of all files, and the caption. Raises ValueError if the files do not fit into one chart."""
     rows: dict[tuple[Any, ...], Row] = {}
     captions: list[str] = []
     devices: dict[str, None] = {}
@@ -51,7 +51,7 @@ def read(paths: list[Path]) -> tuple[list[Row], str]:
 
 
 def label(row: Row) -> str:
-    """A product, in short."""
+    """A short name of a product."""
     stack = f"{row['batch']}×" if row["batch"] else ""
     square = row["m"] == row["n"] == row["k"]
     size = f"{row['m']}{'³' if row['batch'] else ''}" if square else f"{row['m']}×{row['n']}×{row['k']}"
@@ -60,7 +60,7 @@ def label(row: Row) -> str:
 
 
 def panel(axes: Any, rows: list[Row], threads: list[int]) -> None:
-    """The ratios of some rows, product by product in their order."""
+    """Draw the ratios of these rows, in the order of their products."""
     places = {name: x for x, name in enumerate(dict.fromkeys(label(row) for row in rows))}
     for number, count in enumerate(threads):
         some = [row for row in rows if row["threads"] == count]
@@ -87,7 +87,7 @@ def panel(axes: Any, rows: list[Row], threads: list[int]) -> None:
 
 
 def draw(rows: list[Row], caption: str, target: Path) -> None:
-    """Write the chart."""
+    """Write the chart to `target`."""
     plt = generated.pyplot()
 
     threads = sorted({row["threads"] for row in rows})

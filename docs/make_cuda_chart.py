@@ -1,10 +1,10 @@
-"""Draws a roofline of the CUDA engine beside cuBLAS, from recorded runs.
+"""Draw rooflines of the CUDA backend and of cuBLAS, from recorded runs.
 
     python docs/make_cuda_chart.py benchmarks/results/*/cuda_vs_cublas*.json [--output cuda.svg]
 
-The files are those of benchmarks/cuda_vs_cublas.py --json, all of one device. A panel a family: TFLOP/s over FLOPs a
-byte of operands and result, ours and the quickest peer's, under the rate of copies and, where the data sheet has
-it, the peak of the arithmetic. Needs matplotlib.
+The files come from benchmarks/cuda_vs_cublas.py --json, all from one device. Each family has a panel: TFLOP/s over
+FLOPs per byte of operands and result, of gemm and of the fastest peer. The limits are the bandwidth of copies and, if
+the data sheet has it, the peak of the arithmetic. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 import generated
 
 BYTES = {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 2), "float16": (2, 2), "int8": (1, 4), "fp8": (1, 2)}
-"""Of an element of the operands and of the result, by the first word of a family."""
+"""{first word of a family: bytes of an element of the operands, and of the result}."""
 PEAKS = {
     "H200": {"float32": 66.9, "float64": 66.9, "bfloat16": 989, "float16": 989, "int8": 1979, "fp8": 1979,
              "float32, medium": 495},
 }  # fmt: skip
-"""TFLOP/s of NVIDIA's data sheet, by a part of the device's name: of tensor cores but for float32, dense."""
+"""{part of the device's name: TFLOP/s in NVIDIA's data sheet}, dense, of tensor cores except for float32."""
 Row = dict[str, Any]
 
 
 def read(paths: list[Path]) -> tuple[list[Row], str, float, str]:
-    """The rows of all files, the device's name, bytes a second of copies, and the caption. Raises ValueError."""
+    """The rows of all files, the device's name, bytes per second of copies, and the caption. Raises ValueError."""
     rows: dict[tuple[Any, ...], Row] = {}
     devices, captions, rate = {}, [], 0.0
     for path in paths:
@@ -47,14 +47,14 @@ def read(paths: list[Path]) -> tuple[list[Row], str, float, str]:
 
 
 def intensity(row: Row) -> float:
-    """FLOPs a byte of a, b and out, each moved once."""
+    """FLOPs per byte of a, b and out, if each is transferred once."""
     given, made = BYTES[row["family"].partition(",")[0]]
     m, n, k = row["m"], row["n"], row["k"]
     return 2.0 * m * n * k / ((m * k + k * n) * given + m * n * made)
 
 
 def panel(axes: Any, family: str, rows: list[Row], rate: float, peak: float | None) -> None:
-    """One family's points and roofs."""
+    """Draw one family's points and limits."""
     reach = [intensity(row) for row in rows]
     low, high = 0.7 * min(reach), 1.5 * max(reach)
     peak = float("inf") if peak is None else peak
@@ -72,7 +72,7 @@ def panel(axes: Any, family: str, rows: list[Row], rate: float, peak: float | No
 
 
 def draw(rows: list[Row], name: str, rate: float, caption: str, target: Path) -> None:
-    """Write the chart."""
+    """Write the chart to `target`."""
     plt = generated.pyplot()
 
     peaks = next((known for part, known in PEAKS.items() if part in name), {})
@@ -86,7 +86,7 @@ def draw(rows: list[Row], name: str, rate: float, caption: str, target: Path) ->
     for axes in list(grid.flat)[len(families) :]:
         axes.set_visible(False)
     grid[0][0].legend(fontsize=7)
-    figure.supxlabel("FLOPs a byte of operands and result", fontsize=9)
+    figure.supxlabel("FLOPs per byte of operands and result", fontsize=9)
     figure.supylabel("TFLOP/s", fontsize=9)
     figure.suptitle(caption, fontsize=8)
     figure.tight_layout()

@@ -1,7 +1,7 @@
-"""Writes the table of docs/intel.md, a compiler's word on the kernels, from the newest record of intel_static.py.
+"""Write the table of docs/intel.md, the compiler's figures of the kernels, from the newest record of intel_static.py.
 
-python docs/make_intel_table.py            write it
-python docs/make_intel_table.py --check    exit 1 if it is not what would be written
+python docs/make_intel_table.py            write the table
+python docs/make_intel_table.py --check    exit with 1 if the table is out of date
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MARKS = "<!-- table: python docs/make_intel_table.py -->", "<!-- end of table --
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as Markdown."""
+    """The record as a Markdown table."""
     devices: dict[str, str] = record["generations"]
     lines = [f"{record['compiler']}; commit {record['commit']}, {record['date']}.", ""]
-    lines += ["| kernel | " + " | ".join(devices.values()) + " | SIMD | mads a message |"]
+    lines += ["| kernel | " + " | ".join(devices.values()) + " | SIMD | mads per message |"]
     lines += ["|---|" + "---|" * (len(devices) + 2)]
     for kernel in dict.fromkeys(row["kernel"] for row in record["rows"]):
-        # The last of a device are its shipped values.
+        # For each device, the record's last row of a kernel has the shipped values.
         rows = {row["device"]: row for row in record["rows"] if row["kernel"] == kernel}
         cells = [_cell(rows[device]) for device in devices]
         simd = "/".join(str(width) for width in sorted({row["simd"] for row in rows.values()}))
@@ -44,7 +44,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def document() -> str:
-    """The page with the table between its marks."""
+    """The page, with the new table between its marks."""
     newest = max((ROOT / "benchmarks" / "results").glob("*-intel-static/intel_static.json"))
     head, _, rest = TARGET.read_text(encoding="utf-8").partition(MARKS[0])
     _, _, tail = rest.partition(MARKS[1])

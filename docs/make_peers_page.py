@@ -1,9 +1,9 @@
-"""Writes docs/peers.md, gemm beside other libraries, from recorded runs.
+"""Write docs/peers.md, the comparison of gemm with other libraries, from recorded runs.
 
-python docs/make_peers_page.py            write it
-python docs/make_peers_page.py --check    exit 1 if it is not what would be written
+python docs/make_peers_page.py            write the page
+python docs/make_peers_page.py --check    exit with 1 if the page is out of date
 
-A run that replaces another is named here, in RUNS; all else is read from benchmarks/results.
+RUNS names the recorded runs that the page shows; all figures are read from benchmarks/results.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ RUNS = {
     "CUDA, odd": "2026-11-24-h200-auto/cuda_odd.json",
 }
 FAMILIES = ("square", "skinny", "batched", "dtypes")
-"""Of the runs on CPUs; the others compare this package with itself."""
+"""Families of the CPU runs that the page shows. The other families compare gemm with itself."""
 NAMES = {"numpy": "NumPy", "openblas": "OpenBLAS", "torch": "PyTorch", "mkl": "MKL", "blis": "BLIS",
          "blis-wheel": "BLIS, PyPI", "amd-blis": "AMD's BLIS"}  # fmt: skip
 SHAPES = (*((0, s, s, s) for s in (512, 1024, 2048, 4096, 8192)), (0, 64, 4096, 4096), (0, 256, 256, 16384),
           (64, 128, 128, 128))  # fmt: skip
-"""(batch, m, n, k) of the table of CUDA's products; the chart and the record have all."""
+"""(batch, m, n, k) of the products in the CUDA table. The chart and the record have all products."""
 
 INTRODUCTION = """# Compared with other libraries
 
@@ -104,7 +104,7 @@ def size(row: dict[str, Any]) -> str:
 
 
 def caption(run: str) -> str:
-    """Where, when and of which commit a run is, and what it says of itself."""
+    """The device, date and commit of a run, and its warnings."""
     document = read(run)
     device, file = document["device"], RUNS[run]
     cores = f", {device['limits']['cores']} cores" if "cores" in device["limits"] else ""

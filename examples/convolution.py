@@ -1,11 +1,11 @@
-"""A photo through a bank of filters: convolution as im2col and one batched matrix product.
+"""Apply a bank of filters to a photo: convolution as im2col and one batched matrix product.
 
-    python examples/convolution.py                   on every backend; writes convolution.png
+    python examples/convolution.py                   runs on every backend and writes convolution.png
     python examples/convolution.py --backend opencl --output filtered.png
 
-Each pixel's 7 × 7 neighbourhood becomes a row of a matrix (im2col); times the filters, a row each, that is every filter
-at every pixel, for the three colours as a batch. The results must be SciPy's, within the error bound that gemm
-promises. The photo, a cup of coffee, comes with scikit-image.
+im2col makes each pixel's 7 × 7 neighbourhood a row of a matrix. The product with the filters, one filter per row, then
+applies every filter at every pixel. The three colours are the batch. The results must agree with SciPy's within gemm's
+error bound. The photo, a cup of coffee, comes with scikit-image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE = 7
 
 
 def filters() -> dict[str, np.ndarray]:
-    """The bank: SIZE × SIZE kernels by name."""
+    """The filters: SIZE × SIZE kernels by name."""
     y, x = np.mgrid[-(SIZE // 2) : SIZE // 2 + 1, -(SIZE // 2) : SIZE // 2 + 1].astype(float)
     gauss = np.exp(-(x**2 + y**2) / (2 * 1.5**2))
     gauss /= gauss.sum()
@@ -56,7 +56,7 @@ def convolve(image: np.ndarray, bank: np.ndarray, backend: str) -> np.ndarray:
 
 
 def expected(image: np.ndarray, bank: np.ndarray) -> np.ndarray:
-    """What SciPy makes of it, in float64."""
+    """SciPy's result in float64."""
     planes = [
         [ndimage.correlate(image[..., colour], kernel, mode="reflect", output=np.float64) for kernel in bank]
         for colour in range(image.shape[2])
@@ -65,13 +65,13 @@ def expected(image: np.ndarray, bank: np.ndarray) -> np.ndarray:
 
 
 def draw(image: np.ndarray, names: list[str], planes: np.ndarray, output: str) -> None:
-    """Save the photo and what each filter makes of it."""
+    """Save the photo and the result of each filter."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(3, 3, figsize=(12, 8.8), layout="constrained")
     pictures = planes.transpose(1, 2, 3, 0)
     for axis, name, picture in zip(axes.flat, ["photo", *names], [image, *pictures], strict=True):
-        flat = abs(picture.mean()) < 0.1  # filters without a mean: grey is zero
+        flat = abs(picture.mean()) < 0.1  # for filters with zero mean, grey stands for zero
         axis.imshow(np.clip(picture + 0.5 if flat else picture, 0, 1))
         axis.set_title(name)
         axis.axis("off")
@@ -82,7 +82,7 @@ def draw(image: np.ndarray, names: list[str], planes: np.ndarray, output: str) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", nargs="+", help="default: all that work here")
-    parser.add_argument("--output", default="convolution.png", help="the picture")
+    parser.add_argument("--output", default="convolution.png", help="the picture's file")
     args = parser.parse_args()
     mpl.use("Agg")
 

@@ -1,11 +1,11 @@
-"""Handwritten digits: a small neural network whose every matrix product, forward and backward, is a call of gemm.
+"""Train a small neural network on handwritten digits; gemm computes every matrix product, forward and backward.
 
     python examples/digits.py                        on every backend of this machine
     python examples/digits.py --backend cpu opencl
 
-The 1797 digits come with scikit-learn. The network, 64 → 64 → 10 with ReLU and softmax, is trained by stochastic
-gradient descent with momentum on each backend in turn. With reproducible=True the trained weights have the same bits on
-all of them, which their hashes show; NumPy does not offer that, and only has to classify as well.
+The 1797 digits come with scikit-learn. Stochastic gradient descent with momentum trains the network, 64 → 64 → 10 with
+ReLU and softmax, on each backend in turn. With reproducible=True the trained weights have the same bits on all
+backends, which their hashes show. NumPy does not offer reproducible results; there, only the accuracy must be as good.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Layer:
         return gemm.gemm(x, self.w, self.b, beta=1, **how)  # the row b broadcasts over the batch
 
     def backward(self, x: np.ndarray, dy: np.ndarray, how: dict) -> np.ndarray:
-        """Step against the gradient; dy is the loss's gradient by y. Returns that by x."""
+        """Take a step against the gradient. dy is the gradient of the loss by y; returns the gradient by x."""
         dx = gemm.gemm(dy, self.w, trans_b=True, **how)
         step = {"alpha": -RATE / len(x), "beta": MOMENTUM, **how}
         gemm.gemm(x, dy, self.dw, trans_a=True, out=self.dw, **step)  # dw = momentum·dw − rate/n·xᵀ·dy
@@ -53,7 +53,7 @@ class Layer:
 
 
 def train(x: np.ndarray, labels: np.ndarray, epochs: int, how: dict) -> list[Layer]:
-    """Two layers trained on rows x with their labels."""
+    """Train two layers on the rows of x with their labels."""
     random = np.random.default_rng(0)
     layers = [Layer.random(x.shape[1], HIDDEN, random), Layer.random(HIDDEN, 10, random)]
     targets = np.eye(10, dtype=np.float32)[labels]

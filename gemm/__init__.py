@@ -1,4 +1,4 @@
-"""gemm: matrix products on whatever the machine has.
+"""gemm: matrix products on the CPU and on GPUs, behind one call.
 
     >>> import numpy as np, gemm
     >>> a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
@@ -7,7 +7,8 @@
            [2., 2.],
            [2., 2.]], dtype=float32)
 
-Importing starts no thread and looks for no device; see `gemm.gemm` for the call, `python -m gemm info` for the machine.
+Importing the package starts no thread and searches for no device. `gemm.gemm` is the call; `python -m gemm info`
+describes the machine.
 """
 
 from gemm.core import version
@@ -59,7 +60,7 @@ __all__ = [
     "vecdot",
 ]
 
-# What stands above the modules that need it is handed to them here.
+# Lower modules may not import the modules above them, so the package's face hands these modules down.
 Array._namespace = namespace
 
 
@@ -83,7 +84,7 @@ def show_config() -> None:
 
 
 def __dir__() -> list[str]:
-    """The public names; modules that are loaded are none of them."""
+    """The public names. Submodules that happen to be loaded are not listed."""
     return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__spec__", "__version__"]
 
 

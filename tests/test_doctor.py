@@ -1,4 +1,4 @@
-"""gemm doctor: each fault that is planted is found, with its remedy; and errors name sections that are there."""
+"""gemm info --check: each fault that is planted is found, with its remedy; and errors name sections that are there."""
 
 import ast
 import json
@@ -38,12 +38,12 @@ def only(found):
 @pytest.mark.parametrize(
     ("name", "value", "what", "remedy"),
     [
-        ("GEMM_NUM_THREAD", "2", "nothing reads", "Set GEMM_NUM_THREADS instead"),
-        ("GEMM_WHATEVER", "2", "nothing reads", "Unset it; those that are read: GEMM_NUM_THREADS, "),
+        ("GEMM_NUM_THREAD", "2", "nothing reads it", "Set GEMM_NUM_THREADS instead"),
+        ("GEMM_WHATEVER", "2", "nothing reads it", "Unset it; these are read: GEMM_NUM_THREADS, "),
         ("GEMM_NUM_THREADS", "many", "positive integer, not 'many'", "Correct"),
         ("GEMM_PROBE_TIMEOUT", "-1", "positive number of seconds, not '-1'", "Correct"),
         ("GEMM_ADAPT", "maybe", "GEMM_ADAPT must be 0 or 1, not 'maybe'", "Correct"),
-        ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is no file", "Correct"),
+        ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is not a file", "Correct"),
         ("GEMM_CPU_ISA", "avx9", "GEMM_CPU_ISA=avx9 names no target", "Set it to one of"),
     ],
 )
@@ -111,7 +111,7 @@ class TestCache:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
         few, none = storage.cache()
         assert "0 MiB left" in few.what
-        assert "nothing can be kept" in none.what
+        assert "nothing can be stored" in none.what
 
     def test_damaged_entries(self, cache_folder):
         assert not list(storage.cache())
@@ -166,13 +166,13 @@ class TestProcessors:
         try:
             affinity, quota = processors.threads()
             assert "8 of 16 CPUs" in affinity.what
-            assert "the time of 4 CPUs" in quota.what
+            assert "the time of 4 of 8 CPUs" in quota.what
             assert {affinity.severity, quota.severity} == {"note"}
             monkeypatch.setenv("GEMM_NUM_THREADS", "32")
             assert "GEMM_NUM_THREADS=32" in [*processors.threads()][2].what
             monkeypatch.delenv("GEMM_NUM_THREADS")
             gemm.set_num_threads(1)
-            assert "one thread, of 4" in [*processors.threads()][2].what
+            assert "one thread, 4 are granted" in [*processors.threads()][2].what
         finally:
             gemm.set_num_threads(None)
 
@@ -274,32 +274,40 @@ class TestCommand:
 
     def test_nothing_is_wrong(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
-        assert main(["doctor"]) == 0
+        assert main(["info", "--check"]) == 0
         assert capsys.readouterr().out.endswith("Nothing is wrong\n")
 
     def test_something_is(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("warning", "what", "why", "do that", "cache"))
-        assert main(["doctor"]) == 1
+        assert main(["info", "--check"]) == 1
         shown = capsys.readouterr().out
         assert "! what\n      why\n      remedy: do that\n      docs/doctor.md#cache\n" in shown
         assert shown.endswith("One thing is wrong\n")
 
     def test_json(self, monkeypatch, capsys, tmp_path):
         self.planted(monkeypatch, Finding("error", "what", "why", "do that", "cache"))
-        assert main(["doctor", "--json"]) == 1
+        assert main(["info", "--check", "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
         assert told["wrong"] == 1
         assert told["checks"]["planted"] == [
             {"severity": "error", "what": "what", "why": "why", "remedy": "do that", "docs": "docs/doctor.md#cache"}
         ]
-        assert main(["doctor", "--json", str(tmp_path / "told.json")]) == 1
+        assert main(["info", "--check", "--json", str(tmp_path / "told.json")]) == 1
         assert json.loads((tmp_path / "told.json").read_text()) == told
 
     def test_a_wrong_environment_is_a_finding(self, monkeypatch, capsys):
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
         monkeypatch.setattr("gemm.cli.checks.CHECKS", {"variables": environment.variables})
-        assert main(["doctor"]) == 1
+        assert main(["info", "--check"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
+
+    def test_the_former_command_names_the_new_one(self, capsys):
+        assert main(["doctor", "--json"]) == 2
+        assert "use gemm info --check" in capsys.readouterr().err
+
+    def test_one_question_at_a_time(self, capsys):
+        assert main(["info", "--check", "--cc"]) == 2
+        assert "--cc and --check exclude each other" in capsys.readouterr().err
 
     def test_every_check_here(self, cache_folder):
         report = examine()

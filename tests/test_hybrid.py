@@ -583,7 +583,7 @@ def test_without_a_device_it_says_so():
             try:
                 call(a, a, backend="hybrid")
             except gemm.BackendUnavailable as error:
-                assert error.backend == "hybrid" and "no device beside the CPU" in error.cause, error
+                assert error.backend == "hybrid" and "no device besides the CPU" in error.cause, error
                 assert "Install a driver" in error.remedy
             else:
                 raise AssertionError("nothing was raised")

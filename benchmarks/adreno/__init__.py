@@ -1,1 +1,1 @@
-"""The parts of benchmarks/adreno_static.py: the compiler's answer (tool.py) and the peers' kernels (peers.py)."""
+"""The parts of benchmarks/adreno_static.py: run the compiler (tool.py) and read the peers' kernels (peers.py)."""

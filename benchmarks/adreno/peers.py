@@ -1,4 +1,4 @@
-"""The peers' kernels, read from checkouts of theirs: CLBlast as its database tunes it for a GPU, and llama.cpp's."""
+"""Kernels of other libraries, read from checkouts: CLBlast's, as its database tunes them for a GPU, and llama.cpp's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adreno.tool import Case, Failed
 
-# What CLBlast itself puts before its sources on Adreno.
+# The definitions that CLBlast itself puts before its sources on Adreno.
 _CLBLAST_HEAD = "".join(
     f"#define {name} 1\n"
     for name in ("USE_INLINE_KEYWORD", "USE_CL_MAD", "GLOBAL_MEM_FENCE", "RELAX_WORKGROUP_SIZE", "ROUTINE_GEMM")
@@ -26,7 +26,7 @@ def _text(file: Path) -> str:
 
 
 def clblast(checkout: Path, gpu: str, bits: int) -> Case:
-    """Its Xgemm in float32 or float16 with the parameters that its database has for `gpu`, or for any Adreno."""
+    """CLBlast's Xgemm in float32 or float16, with the parameters of its database for `gpu`, or else for any Adreno."""
     database = _text(checkout / f"src/database/kernels/xgemm/xgemm_{bits}.hpp")
     names = re.search(r'"Xgemm", Precision::\w+, \{([^}]*)\}', database)
     entries = {model or "default": values for _, model, values in _ENTRY.findall(database)}
@@ -45,7 +45,7 @@ def clblast(checkout: Path, gpu: str, bits: int) -> Case:
 
 
 def llama(checkout: Path) -> list[Case]:
-    """llama.cpp's products of float32 (and of float16 by float32) matrices, whose sums are all float32."""
+    """llama.cpp's kernels that multiply float32 by float32 and float16 by float32 matrices. All sums are float32."""
     folder = checkout / "ggml" if (checkout / "ggml").is_dir() else checkout
     kernels = (("mul_mm_f32_f32_l4_lm", "kernel_", "float32", (128, 1)),
                ("mul_mm_f16_f32_l4_lm", "kernel_", "float16", (128, 1)),

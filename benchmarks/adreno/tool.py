@@ -1,4 +1,4 @@
-"""One kernel through a compiler for Adreno GPUs: what goes in, and what is read from its answer."""
+"""Run one kernel through a compiler for Adreno GPUs, and read the figures in the compiler's answer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = ("tex", "ldg", "stg", "ldl", "stl", "ldp", "stp", "mem_other")
-"""Classes of instructions that go to memory: texture, global, local and private."""
+"""Classes of instructions that access memory: texture, global, local and private."""
 
 
 class Failed(Exception):
-    """The tool or a peer's file is absent, or a kernel does not compile; the text is for the user."""
+    """The tool or a peer's file is missing, or a kernel does not compile. The text is shown to the user."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,10 @@ class Case:
     """A kernel to compile.
 
     Attributes:
-        kernel, by: its name and whose it is.
-        dtype, sums: type of the operands, and of the sums over k.
-        source: OpenCL C. entry, group, options: what to build of it, for groups of which size, with which options.
+        kernel, by: the kernel's name and its library.
+        dtype, sums: the type of the operands, and the type of the sums over k.
+        source: OpenCL C source.
+        entry, group, options: the kernel function, the work-group size and the build options.
     """
 
     kernel: str
@@ -38,7 +39,7 @@ class Case:
 
 
 def figures(tool: Path, case: Case, gpu: str) -> dict[str, Any]:
-    """The row of `case` on `gpu`: see adreno_static.py."""
+    """The row of `case` on `gpu`; adreno_static.py describes it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cl"
         file.write_text(case.source, encoding="utf-8")
@@ -61,9 +62,9 @@ def figures(tool: Path, case: Case, gpu: str) -> dict[str, Any]:
 
 
 def read(answer: str) -> dict[str, Any]:
-    """The figures in the tool's JSON: registers, waves and spills of the kernel, the rest of its main loop.
+    """The figures in the tool's JSON. Registers, waves and spills are those of the kernel, the rest of its main loop.
 
-    Raises Failed where no loop multiplies and adds.
+    Raises Failed if the kernel has no loop with multiply-adds.
     """
     document = json.loads(answer)
     stats, loop = document["stats"], document["main_loop"]

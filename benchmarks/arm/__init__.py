@@ -1,1 +1,1 @@
-"""The parts of benchmarks/arm_static.py: what can be said of AArch64 code without running it on an Arm core."""
+"""The parts of benchmarks/arm_static.py: analysis of AArch64 code on a machine without an Arm core."""

@@ -1,6 +1,6 @@
-/* A plugin of QEMU's user mode emulation: counts the instructions that a program of one thread executes between
- * `mov x11, x11` and `mov x12, x12`, to the block of instructions exactly, and prints them. The few declarations of
- * QEMU's plugin interface, version 1, stand here, so that no header of it is needed. */
+/* A plugin for QEMU's user mode emulation. It counts the instructions that a single-threaded program executes between
+ * `mov x11, x11` and `mov x12, x12`, in whole translation blocks, and prints the count. The file contains the few
+ * declarations of QEMU's plugin interface, version 1, that it needs, so that QEMU's headers are not required. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Instructions that a whole product executes, packing and loops included, by QEMU with the plugin count.c."""
+"""Count the instructions of a whole product, packing and loops included, in QEMU with the plugin count.c."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from .tools import Failed, run
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "csrc"
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
-"""build.py's."""
+"""The flags of build.py."""
 CC = "aarch64-linux-gnu-gcc"
 TYPES = {"s": ("float", 4), "d": ("double", 2)}
-"""letter: (C type, lanes of a 128-bit vector)."""
+"""{letter: (C type, lanes of a 128-bit vector)}."""
 CORE = "NEOVERSEN1"
-"""Whose kernels OpenBLAS is told to take: QEMU's CPU is none that it knows."""
+"""The core whose kernels OpenBLAS must use, because OpenBLAS does not recognise QEMU's CPU."""
 
 
 class Emulator:
-    """QEMU with the plugin, both made or unpacked below `cache`."""
+    """QEMU with the counting plugin. QEMU is unpacked into `cache` if it is not installed."""
 
     def __init__(self, cache: Path, scratch: Path) -> None:
         self._plugin = scratch / "count.so"
         run(["gcc", "-O2", "-shared", "-fPIC", "-o", self._plugin, HERE / "count.c"])
         self._qemu, self._environment = shutil.which("qemu-aarch64") or "", {"OPENBLAS_CORETYPE": CORE}
-        if not self._qemu:  # static builds take no plugins
+        if not self._qemu:  # Debian's qemu-user-static is not used, because static builds cannot load plugins
             root = unpack(("qemu-user", "libcapstone4", "liburing2"), "amd64", cache)
             self._qemu = str(root / "usr/bin/qemu-aarch64")
             self._environment["LD_LIBRARY_PATH"] = str(root / "usr/lib/x86_64-linux-gnu")
         self._environment |= {"OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1"}
 
     def count(self, program: Path, n: int) -> int:
-        """The instructions of one product of n x n matrices."""
+        """The number of instructions of one product of n × n matrices."""
         command = [self._qemu, "-cpu", "cortex-a76", "-plugin", self._plugin, "-d", "plugin", program, str(n)]
         match = re.search(r"executed (\d+)", "".join(run(command, environment=self._environment)))
         if not match or match[1] == "0":
@@ -44,13 +44,13 @@ class Emulator:
 
 
 def compile_kernel(source: Path, to: Path, compiler: tuple[str, ...] = (CC,)) -> Path:
-    """The object file of one of this project's kernels."""
+    """Compile one of this project's kernels to an object file."""
     run([*compiler, *FLAGS, "-I", CSRC, "-c", source, "-o", to])
     return to
 
 
 def ours(kernel: str, source: Path, blocks: dict[str, int], scratch: Path) -> Path:
-    """A program that multiplies by one kernel of this project and its whole driver."""
+    """Compile a program that multiplies with one kernel of this project and the complete driver."""
     program = scratch / f"product-{kernel}"
     defines = [f"-DT={TYPES[kernel[0]][0]}", f"-DKERNEL={kernel}", *(f"-D{k}={v}" for k, v in blocks.items())]
     sources = [*sorted((CSRC / "driver").glob("*.c")), source, HERE / "product.c"]
@@ -59,7 +59,7 @@ def ours(kernel: str, source: Path, blocks: dict[str, int], scratch: Path) -> Pa
 
 
 def theirs(library: str, letter: str, cache: Path, scratch: Path) -> Path:
-    """The same product by a peer."""
+    """Compile a program that multiplies with another library."""
     program = scratch / f"product-{library}-{letter}"
     defines = [f"-DT={TYPES[letter][0]}", f"-DCBLAS=cblas_{letter}gemm"]
     sources = [HERE / "product.c", archive(library, cache)]

@@ -1,4 +1,4 @@
-"""Inner loops of compiled AArch64 code, by disassembly."""
+"""Find the inner loops of compiled AArch64 code by disassembling it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _BACK = re.compile(r"^(?:b\.\w+|cbn?z|tbn?z)\b.*?0x([0-9a-f]+)$")
 _LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S.*)$")
 _LANES = {"16b": 16, "8h": 8, "4s": 4, "2d": 2, "8b": 8, "4h": 4, "2s": 2}
 _PRODUCTS = {"sdot": 4, "udot": 4, "usdot": 4, "sudot": 4, "smmla": 8, "ummla": 8, "usmmla": 8, "bfdot": 2, "bfmmla": 4}
-"""Multiply-adds for each lane of the destination."""
+"""Multiply-adds for each lane of the destination register."""
 
 
 def multiply_adds(instruction: str) -> int:
-    """How many multiply-adds an instruction does: 4 for `fmla v0.4s, v1.4s, v2.s[0]`."""
+    """The number of multiply-adds of an instruction: 4 for `fmla v0.4s, v1.4s, v2.s[0]`."""
     name, _, operands = instruction.partition(" ")
     if name in ("fmadd", "fmsub", "fnmadd", "fnmsub"):
         return 1
@@ -31,39 +31,39 @@ def multiply_adds(instruction: str) -> int:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop that holds no other: its instructions from the target of the branch back to that branch."""
+    """A loop that contains no other loop: the instructions from a branch's target to the branch."""
 
     instructions: tuple[str, ...]
 
     @cached_property
     def work(self) -> int:
-        """Multiply-adds of one pass."""
+        """Multiply-adds in one pass through the loop."""
         return sum(map(multiply_adds, self.instructions))
 
     @property
     def fmas(self) -> int:
-        """Instructions that multiply and add."""
+        """The number of instructions that multiply and add."""
         return sum(multiply_adds(text) > 0 for text in self.instructions)
 
     @property
     def loads(self) -> int:
-        """Load instructions."""
+        """The number of load instructions."""
         return sum(text.startswith("ld") for text in self.instructions)
 
     @property
     def spills(self) -> int:
-        """Accesses to the stack: a register tile that did not fit."""
+        """The number of accesses to the stack, which mean that the register tile does not fit."""
         return sum(bool(re.match(r"(ld|st)\S+ .*\[sp\b", text)) for text in self.instructions)
 
     @property
     def typical(self) -> str:
-        """The instruction that most of the work is done by."""
+        """The instruction that does most of the work."""
         by = sorted(self.instructions, key=multiply_adds)[-1].split(" ", 1)[0]
         return next(text for text in self.instructions if text.split(" ", 1)[0] == by)
 
 
 def inner_loops(binary: Path) -> list[Loop]:
-    """Every inner loop of an object file or program."""
+    """All inner loops of an object file or program."""
     listing, _ = run([llvm("llvm-objdump"), "-d", "--no-show-raw-insn", "--mattr=+all", binary])
     found: list[Loop] = []
     section: list[tuple[int, str]] = []
@@ -88,6 +88,6 @@ def _loops(section: list[tuple[int, str]]) -> list[Loop]:
 
 
 def main_loop(binary: Path) -> Loop | None:
-    """The inner loop with the most work a pass: that of a full tile; None where no loop multiplies and adds."""
+    """The inner loop of a full tile, found as the loop with the most work per pass; None without multiply-adds."""
     loops = [loop for loop in inner_loops(binary) if loop.work]
     return max(loops, key=lambda loop: loop.work * loop.fmas / len(loop.instructions), default=None)

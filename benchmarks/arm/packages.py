@@ -1,4 +1,4 @@
-"""Debian packages unpacked into a folder: nothing is installed, and no package runs a script."""
+"""Unpack Debian packages into a folder. Nothing is installed, and no script of a package runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .tools import run
 
 
 def unpack(names: tuple[str, ...], architecture: str, folder: Path) -> Path:
-    """The root of the unpacked packages, of the host's Debian sources; kept in `folder` for the next time."""
+    """The root folder of the unpacked packages, from the host's Debian sources. `folder` caches the result."""
     root = folder / f"{architecture}-{'-'.join(names)}"
     if root.exists():
         return root

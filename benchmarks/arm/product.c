@@ -1,7 +1,7 @@
-/* One product of n x n matrices between the marks of count.c:  product N
+/* Compute one product of n x n matrices between the two marks that count.c recognises:  product N
  *
- * T is float or double. With KERNEL, a row of the catalog, it is this engine's, with the cache blocks MC, KC, NC; else
- * CBLAS names a function of a BLAS. */
+ * T is float or double. If KERNEL, a row of the catalog, is defined, this engine computes the product with the cache
+ * blocks MC, KC, NC. Otherwise CBLAS names a function of a BLAS library. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -41,12 +41,12 @@ int main(int count, char **words) {
     T *const c = (T *)calloc((size_t)n * n, sizeof(T));
     if (n < 1 || !a || !b || !c) return 1;
     for (int i = 0; i < n * n; i++) a[i] = (T)(i % 7 - 3), b[i] = (T)(i % 5 - 2);
-    if (multiply(n < 32 ? n : 32, a, b, c)) return 2; /* what a library does once */
+    if (multiply(n < 32 ? n : 32, a, b, c)) return 2; /* let the library initialise itself */
     __asm__ volatile("mov x11, x11" ::: "memory");
     const int failed = multiply(n, a, b, c);
     __asm__ volatile("mov x12, x12" ::: "memory");
-    for (int i = 0; i < n; i++) {   /* small integers: exact in any order */
-        const int at = i * (n - 1); /* of the second diagonal, but for the last */
+    for (int i = 0; i < n; i++) {   /* operands are small integers, so results are exact in any order */
+        const int at = i * (n - 1); /* elements of the antidiagonal, except its last one, and element 0 */
         T sum = 0;
         for (int p = 0; p < n; p++) sum += a[at / n * n + p] * b[p * n + at % n];
         if (c[at] != sum) return 3;

@@ -1,4 +1,4 @@
-"""Outside programs: found by name, run, their failures told."""
+"""Run external programs, and report missing programs and failures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PACKAGES = "apt-get install clang-19 llvm-19 gcc-aarch64-linux-gnu libc6-dev-arm
 
 
 class Failed(Exception):
-    """A program is absent or failed; the text is for the user."""
+    """A program is missing or failed. The text is shown to the user."""
 
 
 def llvm(name: str) -> str:
-    """An LLVM tool: `name`-19, whose scheduling models the recorded figures are of, or else the plain `name`."""
+    """An LLVM tool: `name`-19, whose scheduling models gave the recorded figures, or else `name`."""
     for candidate in (f"{name}-19", name):
         if shutil.which(candidate):
             return candidate
@@ -26,7 +26,7 @@ def llvm(name: str) -> str:
 def run(
     command: Sequence[str | Path], text: str = "", cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """(stdout, stderr) of `command`, which reads `text`; raises Failed unless it exits with 0."""
+    """(stdout, stderr) of `command` with `text` as its input. Raises Failed unless the exit status is 0."""
     words = [str(word) for word in command]
     if not shutil.which(words[0]):
         raise Failed(f"{words[0]} is not installed: {PACKAGES}")

@@ -1,1 +1,1 @@
-"""What benchmarks/cuda_vs_cublas.py is made of: products, contestants, the clock, errors, transfers."""
+"""The parts of benchmarks/cuda_vs_cublas.py: products, contestants, timing, errors, transfers."""

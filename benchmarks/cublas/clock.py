@@ -1,4 +1,4 @@
-"""Timing work on a GPU's stream: by CUDA events, from a graph where that can be, so that no host is timed."""
+"""Time work on a GPU's stream by CUDA events. If possible, a CUDA graph replays the work, so that no host is timed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gemm.backends.cuda.api import cuda
 from gemm.core.errors import KernelFailed
 
 Enqueue = Callable[[], Any]
-"""Puts one product on the stream."""
+"""Enqueues one product on the stream."""
 
 
 class Clock:
-    """Times work on `stream`, a stream of its own of `gpu`."""
+    """Times work on `stream`, a stream of `gpu` that belongs to this object."""
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
@@ -24,7 +24,7 @@ class Clock:
             self._begin, self._end = cuda().cuEventCreate(0), cuda().cuEventCreate(0)
 
     def seconds(self, work: Enqueue) -> float:
-        """Of all that `work` enqueues."""
+        """Seconds of all work that `work` enqueues."""
         with self.gpu:
             cuda().cuEventRecord(self._begin, self.stream)
             work()
@@ -33,12 +33,12 @@ class Clock:
             return float(cuda().cuEventElapsedTime(self._begin, self._end)) / 1e3
 
     def settle(self) -> None:
-        """Wait for everything."""
+        """Wait for all work on the GPU."""
         with self.gpu:
             cuda().cuCtxSynchronize()
 
     def repeated(self, enqueue: Enqueue, times: int) -> tuple[Enqueue, bool]:
-        """Something that does `enqueue` so many times, from a graph if that can be; whether it is one."""
+        """A function that does `enqueue` `times` times, as a CUDA graph if possible; and whether it is a graph."""
         with self.gpu:
             try:
                 cuda().cuStreamBeginCapture(self.stream, 2)  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -49,7 +49,7 @@ class Clock:
                     graph = cuda().cuStreamEndCapture(self.stream)
                 ready = cuda().cuGraphInstantiateWithFlags(graph, 0)
                 cuda().cuGraphDestroy(graph)
-            except (KernelFailed, RuntimeError):  # a contestant that allocates or waits in its own way
+            except (KernelFailed, RuntimeError):  # the contestant allocates or waits, which a graph cannot capture
                 self.settle()
                 return lambda: [enqueue() for _ in range(times)], False
         return lambda: cuda().cuGraphLaunch(ready, self.stream), True
@@ -58,11 +58,14 @@ class Clock:
 def compete(clock: Clock, runs: Mapping[str, Enqueue], rounds: int, sample: float) -> dict[str, dict[str, Any]]:
     """Time the contestants in turn, `rounds` times, each for about `sample` seconds.
 
-    Each round starts with another one, every second runs backwards. {name: seconds (median), samples, graph}.
+    Each round starts with another contestant, and every second round runs in reverse order.
+
+    Returns:
+        {name: {seconds (the median), samples, graph}}.
     """
     ready, times, found = {}, {}, {}
     for name, enqueue in runs.items():
-        clock.seconds(enqueue)  # kernels are loaded, memory is there
+        clock.seconds(enqueue)  # load kernels and allocate memory
         alone = min(clock.seconds(enqueue) for _ in range(2))
         times[name] = max(1, min(1000, math.ceil(sample / max(alone, 1e-6))))
         ready[name], graph = clock.repeated(enqueue, times[name])
@@ -79,5 +82,5 @@ def compete(clock: Clock, runs: Mapping[str, Enqueue], rounds: int, sample: floa
 
 
 def ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
-    """The median over the rounds of their time ÷ ours: what disturbs a round disturbs both."""
+    """Their time ÷ our time, as the median over the rounds, because a disturbance of a round affects both samples."""
     return median(their / our for our, their in zip(ours["samples"], theirs["samples"], strict=True))

@@ -1,4 +1,4 @@
-"""Who multiplies: gemm, and cuBLAS through PyTorch, CuPy and cublasLt, on the same memory and the same stream."""
+"""The contestants: gemm, and cuBLAS through PyTorch, CuPy and cublasLt, on the same memory and the same stream."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .lt import Absent, CublasLt
 from .products import Family, Product
 
 UNABLE = (Absent, BackendUnavailable, ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError)
-"""What a contestant raises that has no such product."""
+"""Exceptions of a contestant that cannot compute a product."""
 
 Contestant = Callable[[Family, Product, Any, Any, Any], Enqueue]
-"""(family, product, a, b, out): the product, ready to be enqueued; a, b and out are DeviceArrays."""
+"""(family, product, a, b, out) → a function that enqueues the product; a, b and out are DeviceArrays."""
 
 
 def on_stream(array: DeviceArray, stream: int) -> Any:
-    """`array`, with its work on `stream`."""
+    """An array interface of `array` that requests work on `stream`."""
     interface = {**array.__cuda_array_interface__, "stream": stream}
     return SimpleNamespace(__cuda_array_interface__=interface, dtype=array.dtype, keeps=array)
 
 
 def ours(clock: Clock, key: str, kernel: str | None = None) -> Contestant:
-    """gemm on the device `key`, by the kernel that it chooses or by one of a name."""
+    """gemm on the device `key`, with the kernel `kernel`, or with the kernel that dispatch chooses."""
 
     def prepare(family: Family, product: Product, a: Any, b: Any, out: Any) -> Enqueue:
         x, y, z = (on_stream(array, clock.stream) for array in (a, b, out))
@@ -41,7 +41,7 @@ def ours(clock: Clock, key: str, kernel: str | None = None) -> Contestant:
 
 
 class Torch:
-    """PyTorch by one of its libraries."""
+    """PyTorch with one of its BLAS libraries."""
 
     def __init__(self, clock: Clock, library: str) -> None:
         self.torch, self.clock, self.library = importlib.import_module("torch"), clock, library
@@ -94,7 +94,7 @@ class CuPy:
 
 
 class Lt:
-    """The quickest of what cublasLt's heuristics offer."""
+    """The fastest of the algorithms that cublasLt's heuristics propose."""
 
     def __init__(self, clock: Clock, device: Any) -> None:
         self.clock, self.library = clock, CublasLt(device)
@@ -106,7 +106,7 @@ class Lt:
             try:
                 self.clock.seconds(enqueue)
                 found.append((min(self.clock.seconds(enqueue) for _ in range(3)), at))
-            except Absent:  # an offer that does not run
+            except Absent:  # this algorithm does not run
                 continue
         if not found:
             raise Absent("none of cublasLt's offers runs")
@@ -114,7 +114,7 @@ class Lt:
 
 
 def peers(clock: Clock, device: Any) -> Iterator[tuple[str, Contestant | str]]:
-    """(name, contestant), or (name, why it is absent)."""
+    """(name, contestant), or (name, why it is missing)."""
     makers: dict[str, Callable[[], Contestant]] = {
         "torch": lambda: Torch(clock, "cublas"), "torch, cublasLt": lambda: Torch(clock, "cublaslt"),
         "cupy": lambda: CuPy(clock), "cublasLt": lambda: Lt(clock, device),
@@ -122,5 +122,5 @@ def peers(clock: Clock, device: Any) -> Iterator[tuple[str, Contestant | str]]:
     for name, make in makers.items():
         try:
             yield name, make()
-        except Exception as error:  # a broken installation of a peer, of whatever kind, is a peer that is not there
+        except Exception as error:  # a broken installation, of any kind, counts as a missing peer
             yield name, f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What the host pays: calls for products too small to matter, and copies of operands that lie in its memory."""
+"""The cost on the host: calls for tiny products, and transfers of operands in host memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .clock import Clock
 
 
 def calls(clock: Clock, device: Any, *, quick: bool) -> dict[str, float]:
-    """{call: seconds until it returns}, of products of 64 by 64 matrices on the device, which are not waited for."""
+    """{call: seconds until the call returns}, for 64 × 64 products on the device. The product is not waited for."""
     size, times, rounds = 64, 20 if quick else 200, 2 if quick else 15
     host = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     own = [DeviceArray(host.shape, host.dtype, device) for _ in range(3)]
@@ -33,7 +33,7 @@ def calls(clock: Clock, device: Any, *, quick: bool) -> dict[str, float]:
             module = __import__(library)
             convert = module.from_dlpack if library == "torch" else module.asarray
             x, y, z = (convert(array) for array in own)
-        except Exception:  # a peer that is not there, or does not work here
+        except Exception:  # the library is missing, or does not work here
             continue
         name = {"torch": "PyTorch tensors", "cupy": "CuPy arrays"}[library]
         call = getattr(module, multiply)
@@ -60,7 +60,7 @@ def _plan(arrays: list[Any], key: str) -> Callable[[], Any]:
 
 
 def transfers(clock: Clock, device: Any, sizes: list[int], *, quick: bool) -> list[dict[str, Any]]:
-    """Products of NumPy arrays, from host to host, beside their copies from page-locked memory and their arithmetic."""
+    """Time products of NumPy arrays, from host to host, and their parts: transfers of pinned memory, and arithmetic."""
     rows = []
     for dtype in ("float32",) if quick else ("float32", "float64"):
         for size in sizes:
@@ -103,7 +103,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def copy_rate(clock: Clock, device: Any, *, quick: bool) -> float:
-    """Bytes a second that a copy on the device reads and writes."""
+    """Bytes per second that a copy on the device reads and writes."""
     nbytes = 1 << (20 if quick else 30)
     x, y = (DeviceArray((nbytes,), "uint8", device) for _ in range(2))
     places = [array.__cuda_array_interface__["data"][0] for array in (y, x)]

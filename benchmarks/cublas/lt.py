@@ -1,4 +1,4 @@
-"""cublasLt through ctypes: the best of what its heuristics offer, for products as they are given to everybody."""
+"""cublasLt through ctypes: the best of the algorithms that its heuristics propose, for the comparison's products."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gemm.backends.cuda.arrays import DeviceArray
 from .products import Family
 
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14, "float8_e4m3fn": 28}
-"""cudaDataType_t."""
+"""Values of cudaDataType_t."""
 _COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "tf32": 77}
-"""cublasComputeType_t by the type of sums; none of them lets float32 be less than it is but "tf32"."""
+"""Values of cublasComputeType_t by the type of the sums. Only "tf32" computes float32 in reduced precision."""
 _OFFERS = 16
 _WORKSPACE = 64 << 20
 
@@ -29,7 +29,7 @@ class _Offer(ctypes.Structure):
 
 
 class Absent(Exception):
-    """There is no library, or it has no such product; the text says why."""
+    """The library is missing, or lacks this product. The text says why."""
 
 
 def _find() -> Any:
@@ -44,7 +44,7 @@ def _find() -> Any:
 
 
 class CublasLt:
-    """A handle and workspace on the device of the current context."""
+    """A cublasLt handle and workspace on a device."""
 
     def __init__(self, device: Any) -> None:
         self._library = _find()
@@ -65,7 +65,7 @@ class CublasLt:
             raise Absent(f"cublasLt{name}: status {status}")
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> c_void_p:
-        """Of column-major matrices without gaps."""
+        """The layout of contiguous column-major matrices."""
         layout = c_void_p()
         self._call("MatrixLayoutCreate", ctypes.byref(layout), _TYPES[kind], c_uint64(rows), c_uint64(columns),
                    c_int64(rows))  # fmt: skip
@@ -80,9 +80,10 @@ class CublasLt:
     def offers(
         self, family: Family, product: tuple[int, int, int, int], a: Any, b: Any, out: Any, stream: int
     ) -> list[Callable[[], None]]:
-        """Ways to enqueue out = a·b, best guess first. Raises Absent.
+        """Functions that enqueue out = a·b, the most promising algorithm first. Raises Absent.
 
-        Row-major matrices are column-major ones transposed: outᵀ = bᵀ·aᵀ, where b comes first.
+        A row-major matrix is the transpose of a column-major matrix. Hence cublasLt computes outᵀ = bᵀ·aᵀ, with b as
+        the first operand.
         """
         batch, m, n, k = product
         sums = "float32" if family.out in ("bfloat16", "float16") else family.out
@@ -90,7 +91,7 @@ class CublasLt:
         compute = _COMPUTE[family.peer or sums]
         self._call("MatmulDescCreate", ctypes.byref(description), compute, _TYPES[sums])
         if family.turned:
-            self._set("MatmulDesc", description, 3, c_int(1))  # the first one transposed
+            self._set("MatmulDesc", description, 3, c_int(1))  # transpose the first operand, which is b
         shape = (k, n) if family.turned else (n, k)
         layouts = [self._layout(family.dtype, *shape, batch), self._layout(family.dtype, k, m, batch),
                    self._layout(family.out, n, m, batch)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The products that are compared, and how fast they are to be."""
+"""The products of the comparison, and the speed ratios that are aimed at."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ class Family:
     """Products of one type.
 
     Attributes:
-        name: of the table. dtype, out: of operands and result, by NumPy's names. precision: as `gemm` takes it.
-        peer: the arithmetic that cuBLAS is asked for: "" its type's own, "tf32".
-        turned: b is given as its transpose, so that both operands lie along k, as cuBLAS asks of 8-bit types.
+        name: the name in tables.
+        dtype, out: NumPy's names of the types of the operands and of the result.
+        precision: as for `gemm`.
+        peer: the arithmetic of cuBLAS: "" for that of the type, or "tf32".
+        turned: b is stored transposed. Both operands are then contiguous along k, which cuBLAS demands for 8-bit types.
     """
 
     name: str
@@ -50,25 +52,25 @@ Product = tuple[int, int, int, int]
 
 
 def products(family: Family, *, quick: bool) -> list[Product]:
-    """Those of a family."""
+    """The products of a family."""
     if quick:
         return list(QUICK[: 1 if family.turned else 3])
     singles = [(0, n, n, n) for n in SQUARES] + [(0, *shape) for shape in SKINNY]
     stacks = [(count, n, n, n) for count, n in STACKS]
-    if family.turned:  # the library's functions for 8 bits want multiples of 16, and more than 16 rows
+    if family.turned:  # cuBLAS demands multiples of 16 and more than 16 rows for 8-bit types
         return [p for p in singles if min(p[1:]) > 16]
     return singles if family.dtype == "float64" else singles + stacks
 
 
 def label(product: Product) -> str:
-    """A product, in short."""
+    """A short name of a product."""
     batch, m, n, k = product
     shape = f"{m}³" if m == n == k else f"{m}×{n}×{k}"
     return f"{batch}× {shape}" if batch else shape
 
 
 def goal(family: Family, product: Product, kernel: str = "") -> float | None:
-    """The ratio, cuBLAS's time ÷ ours, that is aimed at; None where nothing was said."""
+    """The ratio, cuBLAS's time ÷ our time, that is aimed at; None without a goal."""
     batch, m, n, k = product
     square = not batch and m == n == k
     if batch:
@@ -85,7 +87,7 @@ def goal(family: Family, product: Product, kernel: str = "") -> float | None:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's type, those of ml_dtypes too. Raises ImportError without that package."""
+    """NumPy's dtype, including those of ml_dtypes. Raises ImportError if that package is needed and missing."""
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
@@ -94,7 +96,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def operands(family: Family, product: Product) -> tuple[np.ndarray, np.ndarray]:
-    """Random a (batch, m, k) and b (batch, k, n), turned ones as (n, k); never zeros, which save power and so time."""
+    """Random a (batch, m, k) and b (batch, k, n), or (n, k) if turned. Zeros would save power and give better times."""
     batch, m, n, k = product
     rng = np.random.default_rng([batch, m, n, k])
     stack = (batch,) if batch else ()
@@ -109,7 +111,7 @@ def operands(family: Family, product: Product) -> tuple[np.ndarray, np.ndarray]:
 
 
 def worst_error(family: Family, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> float:
-    """The largest componentwise error of some rows, |out - exact| ÷ (|a|·|b|), exact by float64; inf for NaN."""
+    """The largest componentwise error, |out - exact| ÷ (|a|·|b|), of some rows. `exact` is float64; NaN gives inf."""
     batch, m, _, _ = product
     first = (0,) if batch else ()
     rows = np.unique(np.linspace(0, m - 1, min(m, 16)).astype(int))
@@ -122,7 +124,7 @@ def worst_error(family: Family, product: Product, a: np.ndarray, b: np.ndarray, 
 
 
 def allowed(family: Family, k: int) -> float:
-    """The error that a right result may have."""
+    """The largest error of a correct result."""
     unit = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "int32": 2.0**-53}
     rounded = unit[family.out]
     summed = 2.0**-10 if family.peer == "tf32" else 2.0**-13 if family.turned else min(rounded, 2.0**-24)

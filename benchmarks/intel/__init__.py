@@ -1,1 +1,1 @@
-"""The parts of benchmarks/intel_static.py: what can be said of Intel GPU code without running it on one."""
+"""The parts of benchmarks/intel_static.py: analysis of Intel GPU code on a machine without an Intel GPU."""

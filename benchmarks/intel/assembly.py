@@ -1,7 +1,7 @@
-"""What Intel's graphics compiler made of a kernel: its assembly, as IGC_ShaderDumpEnable=1 leaves it in a file.
+"""Read the assembly that Intel's graphics compiler makes of a kernel, from a file that IGC_ShaderDumpEnable=1 writes.
 
-Each generation writes loops in its own way: Gen8 to Gen11 close one with `jmpi` or `while`, Gen12 with `while`, Xe-HPG
-with `goto`; the label of each is a line of its own.
+Loops end differently in each generation: in Gen8 to Gen11 with `jmpi` or `while`, in Gen12 with `while`, in Xe-HPG with
+`goto`. Each label has a line of its own.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ _PARTS = re.compile(r"^(?:\([^)]*\))?\s*(?P<name>\w+)(?P<rest>.*)$")
 _BRANCHES = ("jmpi", "while", "goto")
 _REGISTERS = re.compile(r"^//\.declare .* rf=r size=(\d+) .*\(r(\d+)\.\d+\)", re.MULTILINE)
 _BYTES = 32
-"""Of a register of the general file (GRF) on every generation that this reads."""
+"""Bytes of a register in the general register file (GRF), on every generation that this module reads."""
 
 
 def name(instruction: str) -> str:
-    """`send` of `(W) send.dc1 (8|M0) r15 r110 ...`."""
+    """The opcode: `send` for `(W) send.dc1 (8|M0) r15 r110 ...`."""
     match = _PARTS.match(instruction)
     return match["name"] if match else ""
 
 
 def multiplies_floats(instruction: str) -> bool:
-    """Whether it multiplies and adds floats, `mad` or `mac`: both are made for integers, addresses for one, too."""
+    """Whether the instruction is a `mad` or `mac` of floats. Both also exist for integers, such as addresses."""
     return bool(re.match(r"^(?:\([^)]*\))?\s*ma[dc]\s.*?<1>:h?f\s", instruction))
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions from the target of a branch back to that branch."""
+    """The instructions from the target of a branch to the branch."""
 
     instructions: tuple[str, ...]
 
     @property
     def mads(self) -> int:
-        """Those that multiply and add floats."""
+        """The number of instructions that multiply and add floats."""
         return sum(map(multiplies_floats, self.instructions))
 
     @property
     def sends(self) -> int:
-        """Messages to memory, to a barrier or to the thread's end; `sends` is one with two payloads."""
+        """Messages to memory, to a barrier or to the end of the thread. `sends` is a message with two payloads."""
         return sum(name(text) in ("send", "sends", "sendc") for text in self.instructions)
 
     @property
     def scratch(self) -> int:
-        """Messages to scratch memory: a register tile that did not fit."""
+        """Messages to scratch memory, which mean that the register tile does not fit."""
         return sum("scratch" in text for text in self.instructions)
 
     @property
     def share(self) -> float:
-        """Of all instructions, those that multiply and add floats."""
+        """The fraction of all instructions that multiply and add floats."""
         return self.mads / max(1, len(self.instructions))
 
 
@@ -61,11 +61,12 @@ class Listing:
     """A kernel's assembly.
 
     Attributes:
-        instructions: how many there are in all.
-        loop: the one with the most multiply-adds; None where no loop has any.
-        registers: of the general file, as many as variables lie in.
-        spilled: bytes of scratch memory a hardware thread.
-        flags: stores of flag registers to general ones, of which there are two or four only; no memory is touched.
+        instructions: the total number of instructions.
+        loop: the loop with the most multiply-adds; None if no loop has any.
+        registers: the number of general registers that variables occupy.
+        spilled: bytes of scratch memory per hardware thread.
+        flags: stores of flag registers to general registers. There are only two or four flag registers; these stores
+            do not access memory.
     """
 
     instructions: int
@@ -76,7 +77,7 @@ class Listing:
 
 
 def parse(text: str) -> Listing:
-    """The facts of one assembly file; ValueError if it is none."""
+    """Parse the text of an assembly file. Raises ValueError if it is not one."""
     if not text.startswith("//.kernel"):
         raise ValueError("not an assembly file of Intel's graphics compiler")
     labels: dict[str, int] = {}
@@ -93,7 +94,7 @@ def parse(text: str) -> Listing:
 
 
 def _main_loop(instructions: list[str], labels: dict[str, int]) -> Loop | None:
-    """The loop with the most multiply-adds; of those that have as many, the smallest: no other is inside it."""
+    """The loop with the most multiply-adds. In a tie, the smallest loop, which contains no other loop."""
     loops = []
     for at, text in enumerate(instructions):
         if name(text) in _BRANCHES:

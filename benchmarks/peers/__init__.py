@@ -1,1 +1,1 @@
-"""What benchmarks/cpu_vs_peers.py sets up and prints; the other libraries themselves: gemm.bench.peers."""
+"""The parts of benchmarks/cpu_vs_peers.py. The other libraries themselves are in gemm.bench.peers."""

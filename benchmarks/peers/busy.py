@@ -1,4 +1,4 @@
-"""Another process that keeps one core busy, on command."""
+"""A process that keeps one core busy on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ while True:
 
 
 class BusyProcess:
-    """A context; the process in it burns `core` within `running()` and is stopped otherwise."""
+    """A context manager with a process that occupies `core` inside `running()` and is stopped otherwise."""
 
     def __init__(self) -> None:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
@@ -29,7 +29,7 @@ class BusyProcess:
 
     def __enter__(self) -> BusyProcess:
         self._process = subprocess.Popen([sys.executable, "-c", _BUSY, str(self.core)])
-        time.sleep(0.5)  # until Python is up and bound to its core
+        time.sleep(0.5)  # until the new process is bound to its core
         self._process.send_signal(signal.SIGSTOP)
         return self
 
@@ -40,7 +40,7 @@ class BusyProcess:
     @contextmanager
     def running(self) -> Iterator[None]:
         self._process.send_signal(signal.SIGCONT)
-        time.sleep(0.01)  # until the scheduler has both on their cores
+        time.sleep(0.01)  # until the scheduler has moved both processes
         try:
             yield
         finally:
@@ -48,6 +48,6 @@ class BusyProcess:
 
 
 def cpu_seconds() -> float:
-    """CPU time of the processes that this one started and that have ended."""
+    """CPU seconds of the finished processes that this process started."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

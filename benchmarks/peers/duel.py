@@ -1,4 +1,4 @@
-"""Fair timing of contestants in one process: interleaved, rotated, each on threads and caches that it finds at rest."""
+"""Fair timing of contestants in one process: interleaved, in rotating order, each after other threads have idled."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from gemm.bench.peers.base import Loop, Peer
 from gemm.bench.rest import LONG, WAKING, settle
 
 _ONCE = 0.5
-"""Seconds from which a first call is the only sample: NumPy's integers take minutes."""
+"""A contestant whose first call takes this many seconds or more is not called again: NumPy's integers take minutes."""
 _PATIENCE, _LEAST = 3.0, 3
-"""Seconds that the rounds of a product may take together, unless they are fewer than this. Long samples vary less."""
+"""Seconds that all rounds of a product may take together, and the number of rounds that run in any case. Long samples
+vary less."""
 
 
 @dataclass
 class Entry:
-    """A contestant with its product prepared, and what it took.
+    """A contestant with a prepared product, and its measurements.
 
     Attributes:
-        key: of the results. first: seconds of the first call. around: entered for each sample.
-        seconds: a product, a sample each. cores: CPU time ÷ wall time of each sample, whatever thread spent it.
+        key: the name in the results.
+        first: seconds of the first call.
+        around: a context manager that is entered for each sample.
+        seconds: seconds per product, one value for each sample.
+        cores: CPU time ÷ wall time of each sample, over all threads of the process.
         settling: seconds that the process's threads kept running after each sample.
     """
 
@@ -47,14 +51,14 @@ class Entry:
         return statistics.median(self.seconds)
 
     def timed(self, times: int = 1) -> float:
-        """Seconds a product of `times` of them."""
+        """Seconds per product, over `times` products."""
         start = time.perf_counter()
         self.loop(times)
         return (time.perf_counter() - start) / times
 
 
 def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, key: str = "") -> Entry:
-    """A contestant that has multiplied once, into a copy of `out`, whose values would show what was not written."""
+    """A contestant after its first product, into a copy of `out`. Values of `out` that remain were not written."""
     out = out.copy()
     peer.set_threads(threads)
     entry = Entry(key or peer.name, peer, peer.prepare(a, b, out), out, threads, 0.0)
@@ -66,9 +70,10 @@ def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: in
 
 
 def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
-    """Sample each entry once a round, for about `sample` seconds or one call; fewer rounds where calls are long.
+    """Sample each entry once per round, for about `sample` seconds or one call. Long calls get fewer rounds.
 
-    Each round starts with another one, every second runs backwards: none always follows the same rival.
+    Each round starts with another entry, and every second round runs in reverse order. Thus no entry always follows the
+    same other entry.
     """
     for entry in entries:
         entry.peer.set_threads(entry.threads)
@@ -95,7 +100,7 @@ def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
 
 
 def _warm(entry: Entry) -> None:
-    """Calls that do not count."""
+    """Make untimed calls."""
     if entry.first >= LONG:
         return
     end = time.perf_counter() + (WAKING if entry.threads > 1 else 0.0)
@@ -105,15 +110,17 @@ def _warm(entry: Entry) -> None:
 
 
 def ratios(ours: Entry, theirs: Entry) -> list[float]:
-    """How many times as fast as the peer we were, round by round: what disturbs a round disturbs both. Against a peer
-    sampled once: our median."""
+    """The peer's time ÷ our time, round by round, because a disturbance of a round affects both samples.
+
+    For a peer that was sampled once, the result is the ratio to our median.
+    """
     if len(ours.seconds) != len(theirs.seconds):
         return [theirs.median / ours.median]
     return [their / our for our, their in zip(ours.seconds, theirs.seconds, strict=True)]
 
 
 def spread(values: Sequence[float]) -> float:
-    """The interquartile range over the median."""
+    """The interquartile range ÷ the median."""
     if len(values) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")

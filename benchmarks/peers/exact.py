@@ -1,4 +1,4 @@
-"""How wrong the contestants' results are, against a reference of some rows."""
+"""Check the contestants' results against a reference, for some rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 from .duel import Entry
 
 _WORK = 1 << 25
-"""Multiply-adds of the reference at most; its types have no BLAS."""
+"""The largest number of multiply-adds of the reference, which computes in types without a BLAS."""
 
 
 def worst_errors(a: np.ndarray, b: np.ndarray, entries: Sequence[Entry]) -> dict[str, float]:
-    """{key: the largest error of the rows compared, in units of the contract's bound (k + 2)·u·|a|·|b|; inf for NaN}.
+    """{key: the largest error of the checked rows, in units of the contract's bound (k + 2)·u·|a|·|b|; inf for NaN}.
 
-    The reference is longdouble's product of some rows of some matrices; where that is no wider than the results it
-    errs as they do, and twice the bound is allowed. A complex product sums 2·k terms of two parts: four times. Integers
-    wrap, and any error is infinite.
+    The reference is the longdouble product of some rows of some matrices. The allowed error is larger than one bound
+    in two cases. If longdouble is no wider than the results, the reference has the same error, so the bound is doubled.
+    A complex product sums 2·k products of parts, so the bound is multiplied by four. Integers wrap around; any integer
+    error is infinite.
     """
     m, k = a.shape[-2:]
     cost = k * b.shape[-1]
@@ -45,5 +46,5 @@ def worst_errors(a: np.ndarray, b: np.ndarray, entries: Sequence[Entry]) -> dict
 
 
 def unit_roundoff(dtype: np.dtype) -> float:
-    """u of the type, of its parts for complex ones."""
+    """The unit roundoff u of the type; for complex types, that of the parts."""
     return 2.0**-8 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps) / 2

@@ -1,4 +1,4 @@
-"""The contests, and the rows of results that come of them."""
+"""The contests of all families, and their rows of results."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _REAL = {"float32": "float32", "float64": "float64", "float16": "float32", "bfloat16": "float32",
          "complex64": "float32", "complex128": "float64"}  # fmt: skip
-"""The type whose fused multiply-adds do the work."""
+"""{type: the real type whose fused multiply-adds do the work}."""
 _IN_MEMORY = 48 << 20
-"""Bytes of operands from which a matrix by a vector is set against the memory's read rate; fewer may lie in caches."""
+"""Bytes of operands from which a matrix-vector product is compared with the memory's read rate. Smaller operands may be
+in caches."""
 _LOADED = 50
-"""How many times as long samples are that are to see the scheduler's slices, of some milliseconds, in their mean."""
+"""Factor that lengthens the samples under contention, so that each sample averages over many time slices of the
+scheduler, which last some milliseconds."""
 _UNABLE = (Absent, Unable, TypeError, ValueError, RuntimeError, ImportError)
 
 
 def ours(precision: str) -> list[Plan]:
-    """This package at the levels it can be called at: compiled first, where that is possible."""
+    """This package as a peer: gemm_run called from C first, if a C compiler is available, then gemm.plan in Python."""
     try:
         return [Engine(precision), Plan(precision)]
     except Absent:
@@ -43,13 +45,14 @@ def ours(precision: str) -> list[Plan]:
 
 @dataclass
 class Contest:
-    """How to time, and with what.
+    """The contestants, and the settings of the timing.
 
     Attributes:
-        quick: the roofs are measured in no time, too, and mean nothing.
-        precision: of our products, as `gemm.plan` takes it; the peers have but one.
-        unable: {contestant: {what: why it had no part in it}}.
-        peaks: {(dtype, threads): what roofs.fma_peak tells}; reads: {(threads, bytes): GB/s}; as far as needed.
+        quick: measure the machine's peaks quickly, with meaningless results.
+        precision: of our products, as for `gemm.plan`. The peers have a single precision.
+        unable: {contestant: {operands: why it did not take part}}.
+        peaks: {(dtype, threads): result of roofs.fma_peak}, measured on demand.
+        reads: {(threads, bytes): GB/s}, measured on demand.
     """
 
     peers: list[Peer]
@@ -66,7 +69,7 @@ class Contest:
         self.ours = ours(self.precision)
 
     def rows(self, family: str, shapes: Sequence[Shape], dtype: str, threads: int) -> Iterator[Row]:
-        """A row for each shape of `family` that we can multiply; threads: all of them, for "scaling" the most."""
+        """A row for each shape of `family` that we can multiply. threads: for "scaling", the largest number."""
         special = {"call": self._calls, "prepare": self._prepared, "scaling": self._scaling}
         make = {**special, "contention": self._contention}.get(family, self._plain)
         for shape in shapes:
@@ -74,7 +77,7 @@ class Contest:
                 able = [peer for peer in self.peers if peer.batches or not shape.batch]
                 able = [peer for peer in able if threads <= (peer.most_threads or threads)]
                 row = make(operands(shape, dtype), able, threads)
-            except Unable:  # noted by whoever raised it
+            except Unable:  # already recorded in `unable`
                 continue
             except ImportError as error:
                 self._note("gemm", dtype, error)
@@ -82,21 +85,21 @@ class Contest:
             yield {"family": family, "dtype": dtype, "threads": threads, **shape._asdict(), **row}
 
     def peak(self, dtype: str, threads: int) -> dict[str, Any] | None:
-        """The FMA peak of `threads` cores for this type of operands, once measured; None if others may do the work."""
+        """The FMA peak of `threads` cores for this type, measured once; None if other instructions may do the work."""
         key = _REAL.get(dtype, "") if self.precision == "highest" else "", threads
         if key[0] and key not in self.peaks:
             self.peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
         return self.peaks.get(key)
 
     def read(self, threads: int, size: int) -> float | None:
-        """GB/s at which `threads` threads read `size` bytes, once measured."""
+        """GB/s at which `threads` threads read `size` bytes, measured once."""
         key = threads, size
         if key not in self.reads:
             self.reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
         return self.reads[key]
 
     def roofs(self) -> Row:
-        """`peaks` and `read_gbs` of the document, as far as they were needed."""
+        """`peaks` and `read_gbs` of the document, with the values measured so far."""
         peaks: Row = {}
         reads: Row = {}
         for (dtype, threads), peak in self.peaks.items():
@@ -110,7 +113,7 @@ class Contest:
         self.unable.setdefault(name, {}).setdefault(what, str(why).partition("\n")[0])
 
     def _enter(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
-        """Those of `peers` that multiply x."""
+        """The entries of those `peers` that can multiply x."""
         entries = []
         for peer in peers:
             try:
@@ -120,13 +123,13 @@ class Contest:
         return entries
 
     def _enter_ours(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
-        """The same for this package, without which there is no row."""
+        """The entries of this package. Raises Unable if there are none, because then there is no row."""
         if entries := self._enter(x, peers, threads, mark):
             return entries
         raise Unable("noted")
 
     def _timed(self, x: Operands, entries: list[Entry], longer: int = 1) -> Row:
-        """The figures that every row has. longer: than usual are the samples."""
+        """The figures that every row has. longer: factor that lengthens the samples."""
         duel.compete(entries, self.rounds, longer * self.sample)
         a, b, out = x
         errors = worst_errors(a, b, entries)
@@ -157,7 +160,7 @@ class Contest:
         return row
 
     def _calls(self, x: Operands, able: list[Peer], threads: int) -> Row:
-        """plan and gemm against np.matmul, with out= and without: what Python users pay."""
+        """plan and gemm compared with np.matmul, with and without out=: the complete cost for users of Python."""
         mine = self._enter_ours(x, (Plan(), PlainCall(), NewResult()), threads)
         theirs = self._enter(x, [*able, *([NumPyPlain()] if able else [])], threads)
         row = self._timed(x, [*mine, *theirs]) | _against(mine[:1], theirs[:1])
@@ -166,7 +169,7 @@ class Contest:
         return row
 
     def _prepared(self, x: Operands, able: list[Peer], threads: int) -> Row:
-        """A right-hand side packed beforehand against everyone, and against the same call without it."""
+        """A right-hand side packed beforehand, compared with all peers and with the same call without packing."""
         mine = self._enter_ours(x, (Prepared(),), threads)
         plain, theirs = self._enter(x, (PlainCall(backend="cpu"),), threads), self._enter(x, able, threads)
         row = self._timed(x, [*mine, *plain, *theirs]) | _against(mine, theirs)
@@ -174,7 +177,10 @@ class Contest:
         return row
 
     def _scaling(self, x: Operands, able: list[Peer], threads: int) -> Row:
-        """Each contestant against itself on one thread, for powers of two and the most; keys "NAME@THREADS"."""
+        """Each contestant compared with itself on one thread, for powers of two and for `threads`.
+
+        The keys are "NAME@THREADS".
+        """
         counts = sorted({threads, *(1 << i for i in range(threads.bit_length()))})
         mine = [self._enter_ours(x, self.ours[:1], count, f"@{count}") for count in counts]
         theirs = [self._enter(x, able, count, f"@{count}") for count in counts]
@@ -187,7 +193,7 @@ class Contest:
         return row | _against(mine[-1], theirs[-1])
 
     def _contention(self, x: Operands, able: list[Peer], threads: int) -> Row:
-        """Each contestant with and without another process on one of the cores; keys "NAME", "NAME idle"."""
+        """Each contestant with and without another process on one of the cores; keys "NAME" and "NAME idle"."""
         with BusyProcess() as busy:
             mine, theirs = self._enter_ours(x, self.ours[:1], threads), self._enter(x, able, threads)
             idle = self._enter(x, [entry.peer for entry in (*mine, *theirs)], threads, " idle")
@@ -200,7 +206,7 @@ class Contest:
 
 
 def _against(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Row:
-    """ratios, spreads (of the ratios) and who the best peer is; > 1: we are faster. Each against us at its level."""
+    """ratios, spreads of the ratios, and the best peer. Above 1, we are faster than the peer at its level."""
     by_level = {entry.peer.compiled: entry for entry in ours}
     rounds = {e.peer.name: duel.ratios(by_level.get(e.peer.compiled, ours[0]), e) for e in theirs}
     ratios = {name: statistics.median(values) for name, values in rounds.items()}
@@ -210,7 +216,7 @@ def _against(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Row:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """The geometric means of each family's ratios, by dtype and threads."""
+    """The geometric means of each family's ratios, by dtype and number of threads."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in rows:
         if row["ratios"]:

@@ -1,4 +1,4 @@
-"""This package's CPU backend at every level: the engine's C function, a plan, the plain call, prepared operands."""
+"""This package's CPU backend as a peer at each level: the engine's C function, a plan, gemm.gemm, packed operands."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Plan(Peer):
         return looped(partial(self.plan(a, b, out), a, b, out=out))
 
     def plan(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Any:
-        """The plan for such operands, which knows the kernel."""
+        """The plan for these operands. Its attribute `kernel` names the kernel."""
         return gemm.plan(a, b, out=out, dtype=out.dtype, backend="cpu", precision=self.precision)
 
 
 class Engine(Plan):
-    """The same plan's gemm_run, called from a compiled loop as the C libraries are."""
+    """gemm_run of the same plan, called from a compiled loop like the functions of the C libraries."""
 
     name = "gemm"
     how = "gemm_run(plan, a, b, out)"
@@ -66,7 +66,7 @@ class Engine(Plan):
 
 
 class PlainCall(Plan):
-    """gemm.gemm as users write it: checks and the choice are made once a kind of product."""
+    """gemm.gemm as users write it. Arguments are checked and a kernel is chosen once for each kind of product."""
 
     name = "gemm()"
     how = "gemm(a, b, out=out)"
@@ -78,7 +78,8 @@ class PlainCall(Plan):
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
         if self._options:
             return looped(partial(gemm.gemm, a, b, out=out, **self._options))
-        return looped(lambda: gemm.gemm(a, b, out=out))  # a line of code, which the call knows again; partial is none
+        # Not a partial: gemm.gemm recognises repeated calls by the calling line of Python code, which a partial lacks.
+        return looped(lambda: gemm.gemm(a, b, out=out))
 
 
 class NewResult(Plan):

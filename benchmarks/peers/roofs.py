@@ -1,4 +1,4 @@
-"""What the machine's cores and memory can do at most, measured: for the columns of percents."""
+"""Measure the peak rates of the machine's cores and memory, for the columns of percentages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from gemm.bench.peers.native import address, native
 
 _VECTORS = {64: "AVX-512", 32: "AVX2", 16: "NEON"}
 _BURST = 1e-3
-"""Seconds: some bursts fall between the interruptions by others."""
+"""Seconds of a burst, short enough that some bursts are not interrupted by other processes."""
 _STREAMS, _AHEAD = (1, 2, 4, 8, 16), (0, 8, 16)
 
 
 def fma_peak(dtype: str, threads: int, bursts: int = 40) -> dict[str, Any] | None:
-    """{gflops: of all threads together, basis}; None where it cannot be measured. dtype: float32 or float64.
+    """{gflops: of all threads together, basis}; None if it cannot be measured. dtype: float32 or float64.
 
-    Chains of fused multiply-adds in registers, without a load or store, on all threads at once: the sum of each
-    thread's best burst, with the best of the vectors that the CPU has. No product is involved, of whomever.
+    All threads run chains of fused multiply-adds in registers at the same time, without loads and stores. The peak is
+    the sum of each thread's best burst, with the fastest vector instructions of the CPU. It contains no product of any
+    library.
     """
     try:
         lib = native().lib
@@ -44,10 +45,10 @@ def fma_peak(dtype: str, threads: int, bursts: int = 40) -> dict[str, Any] | Non
 
 
 def read_rate(threads: int, size: int = 1 << 28, passes: int = 16) -> float | None:
-    """GB/s at which `threads` threads read the same `size` bytes again and again, each a part of its own: the best of
-    numbers of streams a thread and of prefetches. None where it cannot be measured.
+    """GB/s at which `threads` threads read the same `size` bytes repeatedly, each thread its own part.
 
-    Threads share the memory, so what counts is the middle one of the passes that they make side by side.
+    The result is the best over several numbers of streams per thread and of prefetch distances, or None if it cannot
+    be measured. The threads share the memory bandwidth, so the median over the passes counts, not the best pass.
     """
     try:
         compiled = native()
@@ -64,7 +65,7 @@ def read_rate(threads: int, size: int = 1 << 28, passes: int = 16) -> float | No
 
 
 def _together(works: Sequence[Callable[[], int]], times: int) -> list[list[float]]:
-    """Seconds of each of `times` calls of each of `works`, a thread each from a common start."""
+    """Seconds of each of `times` calls of each of `works`. Each work has its own thread; all threads start together."""
     ready = Barrier(len(works))
 
     def timed(work: Callable[[], int]) -> list[float]:

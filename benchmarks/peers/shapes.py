@@ -1,4 +1,4 @@
-"""What is multiplied: the families' products, element types and operands."""
+"""The products, element types and operands of the families."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 
 class Shape(NamedTuple):
-    """m × n × k; batch: 0 for a single product; layout: "" (contiguous), "one b" (for the whole stack) or "strided"
-    (a and b are cut out of larger matrices)."""
+    """m × n × k. batch: 0 for a single product. layout: "" (contiguous), "one b" (one b for the whole stack) or
+    "strided" (a and b are parts of larger matrices)."""
 
     m: int
     n: int
@@ -53,17 +53,17 @@ DTYPES: dict[str, tuple[str, str, str]] = {
     "int8": ("int8", "int8", "int32"), "uint8·int8": ("uint8", "int8", "int32"),
     **{name: (name,) * 3 for name in ("int16", "int32", "int64", "complex64", "complex128")},
 }  # fmt: skip
-"""The types of a, b and the result."""
+"""{name: the types of a, b and the result}."""
 MAIN = ("float32", "float64")
 
 
 def dtype_of(name: str) -> np.dtype:
-    """NumPy's type of that name. Raises ImportError for bfloat16 where ml_dtypes is not installed."""
+    """NumPy's type of this name. Raises ImportError for bfloat16 if ml_dtypes is not installed."""
     return np.dtype(import_module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """a, b, uniform in [-1, 1) or over small integers, the same in every run; and an unwritten result of NaN or -1."""
+    """a and b, uniform in [-1, 1) or small integers, the same in every run; and a result filled with NaN or -1."""
     m, n, k, batch, layout = shape
     random = np.random.default_rng((m, n, k, batch))
     types = [dtype_of(name) for name in DTYPES[dtype]]
@@ -75,7 +75,7 @@ def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _filled(random: np.random.Generator, size: tuple[int, ...], dtype: np.dtype, more: int) -> np.ndarray:
-    """Matrices of `size`, cut out of ones with `more` rows and columns."""
+    """Random matrices of `size`, as parts of matrices with `more` additional rows and columns."""
     *stack, rows, columns = size
     size = (*stack, rows + more, columns + more)
     if dtype.kind in "iu":

@@ -8,8 +8,8 @@ from gemm.cli import text
 from .families import Row
 
 _NOTES = {
-    "contention": " beside a process on one core", "call": ": ratios of plan(a, b, out=c)",
-    "prepare": ": ratios of gemm(a, prepare(b), out=c); gain: over gemm(a, b, out=c)",
+    "contention": " with a process on one core", "call": ": ratios of plan(a, b, out=c)",
+    "prepare": ": ratios of gemm(a, prepare(b), out=c); gain: gemm(a, b, out=c) ÷ it, in time",
 }  # fmt: skip
 _CALLS = ("plan", "gemm()", "gemm(), new", "numpy", "numpy, new")
 
@@ -61,7 +61,7 @@ def show_means(means: list[Row]) -> None:
 
 
 def show_roofs(peaks: Row, reads: Row) -> None:
-    """Print what percentages are of."""
+    """Print the peaks that the percentages refer to."""
     for dtype, by_threads in peaks.items():
         for threads, peak in by_threads.items():
             count = phrases.counted(int(threads), "thread")
@@ -73,13 +73,13 @@ def show_roofs(peaks: Row, reads: Row) -> None:
 
 
 def shape(row: Row) -> str:
-    """The row's product."""
+    """The row's product as text."""
     stack = f"{row['batch']} × " * bool(row["batch"])
     return f"{stack}{row['m']} × {row['n']} × {row['k']}{', ' * bool(row['layout'])}{row['layout']}"
 
 
 def ratio(value: float | None) -> str:
-    """Two decimals where they matter, or a dash."""
+    """A ratio as text, with two decimals below 100; a dash for None."""
     return "–" if value is None else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 

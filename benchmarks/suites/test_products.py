@@ -1,9 +1,9 @@
-"""The products of a quick `gemm bench --compare` as pytest-benchmark's, for CI's records of one contestant over time.
+"""The products of a quick `gemm bench --compare` as pytest-benchmark tests, for CI's history of single contestants.
 
     python -m pytest benchmarks/suites --benchmark-json FILE [-k "squares and cpu"]
 
-A test each for product, contestant, and host-to-host or resident operands. Contestants are timed one after another
-here; who is faster than whom, `gemm bench --compare` says, which interleaves them.
+There is one test for each product, contestant, and kind of operands: from host to host, or resident. The tests time
+contestants one after another. To compare contestants use `gemm bench --compare`, which interleaves them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ def test_product(benchmark: Any, case: Case, contestant: str, mode: str) -> None
     benchmark.group = f"{_name(case)}, {mode}"
     benchmark.extra_info.update(contestant=contestant, kernel=one.kernel, mode=mode, flops=case.shape.flops)
     benchmark(call)
-    if benchmark.stats:  # not with --benchmark-disable
+    if benchmark.stats:  # missing with --benchmark-disable
         seconds = statistics.median(benchmark.stats.stats.data)
         benchmark.extra_info["gflops"] = case.shape.flops / seconds / 1e9

@@ -1,1 +1,1 @@
-"""Everything that times products and draws the times."""
+"""Benchmarks: time products, compare contestants and draw the results."""

@@ -1,4 +1,4 @@
-"""The charts of a comparison: which there are, as files, and as SVG for a page. Needs matplotlib."""
+"""The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gemm.bench import drawings
 
 INK = "#010203"
-"""The colour of text and axes; on a page it is that of the text around."""
+"""The colour of text and axes. On a page, the colour of the surrounding text replaces it."""
 _STYLE = {
     "svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.0, "legend.fontsize": 7.5, "text.color": INK,
     "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.facecolor": "none",
@@ -20,23 +20,24 @@ _STYLE = {
 
 
 def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
-    """{name: (title, what it shows, matplotlib Figure)}; those that have nothing to show are absent."""
+    """{name: (title, caption, matplotlib Figure)}. Charts without data are absent."""
     import matplotlib as mpl
 
     makers = {
         "crossover": ("Crossover", "Rate over size in each series: the cpu backend in bold, others from host to host, "
                       "on resident operands, and with operands sent once for several products. Dotted vertical lines "
                       "are offload thresholds.", drawings.crossover),
-        "contestants": ("All contestants", "Squares from host to host; the band is between the quartiles.",
+        "contestants": ("All contestants", "Squares from host to host; the band is the range between the quartiles.",
                         drawings.contestants),
-        "peak": ("Percent of peak", "Squares, resident operands, of the peak of the device's arithmetic.",
+        "peak": ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.",
                  drawings.peak),
-        "roofline": ("Rooflines", "All products, resident, over FLOPs a byte of operands and result; lines are the "
-                     "peak of arithmetic and the rate of memory, as far as they are known. Points above the slope "
-                     "came from caches.", drawings.roofline),
-        "layers": ("Layers", "Layers of networks from host to host.", drawings.layers),
-        "choice": ("What auto chooses", "Predictions of the dispatcher for products from host to host, none of them "
-                   "measured here. Numbers: the CPU's predicted time ÷ the best device's, where one is considered.",
+        "roofline": ("Rooflines", "All products on resident operands. The horizontal axis is the FLOPs per byte of "
+                     "operands and result. The lines are the peak of the arithmetic and the bandwidth of the memory, "
+                     "if known. Points above the sloping line took their operands from caches.", drawings.roofline),
+        "layers": ("Layers", "Layers of neural networks, from host to host.", drawings.layers),
+        "choice": ("What auto chooses", "Choices that the dispatcher predicts for products from host to host; none is "
+                   "measured here. The numbers are the CPU's predicted time ÷ the best device's, if a device is "
+                   "considered.",
                    drawings.choice),
     }  # fmt: skip
     found = {}
@@ -49,11 +50,11 @@ def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
 
 
 def svg(name: str, figure: Any) -> str:
-    """An <svg> element for a page: text in the page's colour, names of its own, nothing from elsewhere."""
+    """An <svg> element for a page. Text has the page's colour, ids are unique in the page, nothing is loaded."""
     import matplotlib as mpl
 
     text = io.StringIO()
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):  # the same results give the same file
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):  # a fixed salt makes the output deterministic
         figure.savefig(text, format="svg", metadata={"Date": None})
     attributes, _, content = text.getvalue().partition("<svg")[2].partition(">")
     attributes = re.sub(r'\s(xmlns(:\w+)?|width|height|version)="[^"]*"', "", f" {attributes.strip()}")
@@ -63,7 +64,7 @@ def svg(name: str, figure: Any) -> str:
 
 
 def save(document: dict[str, Any], folder: Path) -> list[Path]:
-    """Write each chart as SVG and as PNG into `folder`, on white. Raises OSError."""
+    """Write each chart as SVG and as PNG into `folder`, on a white background. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (_, _, figure) in charts(document).items():

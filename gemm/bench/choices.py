@@ -1,4 +1,4 @@
-"""What "auto" would choose over a grid of sizes: predictions of gemm.execute, nothing is multiplied."""
+"""The device that "auto" would choose, over a grid of sizes. gemm.execute predicts it; nothing is multiplied."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from gemm.catalog import HOST_BACKENDS
 from gemm.core.problem import Problem
 
 SIZES = tuple(1 << power for power in range(4, 14))
-"""m and n."""
+"""The sizes m and n of the grid."""
 SUMS = (64, 1024, 8192)
-"""k."""
+"""The sizes k of the grid."""
 
 
 def choices(dtype: str) -> dict[str, Any]:
-    """{sizes, k, chosen [k][m][n]: a device's key, lead [k][m][n]: the CPU's predicted time ÷ the best device's}.
+    """The choices for products from host memory to host memory.
 
-    Of products from host to host; lead is null where no device is considered, as for small products. What dispatch
-    would verify before it took it counts as verified.
+    Kernels that dispatch would verify before their first use count as verified.
+
+    Returns:
+        {sizes, k, chosen, lead}. chosen[k][m][n] is the key of the chosen device. lead[k][m][n] is the CPU's predicted
+        time ÷ the best device's predicted time, or null if dispatch considers no device, as for small products.
     """
     chosen, lead = [], []
     for k in SUMS:

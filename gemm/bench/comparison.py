@@ -1,4 +1,4 @@
-"""A comparison: made, written, read, shown."""
+"""A comparison: run it, save it, load it, show it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +28,28 @@ from gemm.select import probe
 
 SCHEMA = "gemm-compare/1"
 METHOD = (
-    "Times are medians over interleaved rounds in one process, all contestants on the same number of threads, on "
+    "Times are medians over interleaved rounds in one process. All contestants use the same number of threads and "
     "random operands; every result is checked. Host to host: NumPy arrays in and out, transfers included (GPU-BLOB's "
-    "Transfer-Always). Resident: operands and result on the device. n products: operands sent once, n products, the "
-    "result fetched once (Transfer-Once), a product's share of that. A threshold is the smallest size from which a "
-    "device stays ahead of this package's cpu backend: ahead means that both quartiles of the rounds' ratios are above "
-    "1. The cpu backend, NumPy and libraries for CPUs compute in host memory, where all ways are one."
+    "Transfer-Always). Resident: operands and result stay on the device. n products: operands are sent once, n "
+    "products run, the result is fetched once (Transfer-Once); the time is divided by n. A threshold is the smallest "
+    "size from which a device stays ahead of this package's cpu backend. Ahead means that both quartiles of the "
+    "rounds' ratios are above 1. The cpu backend, NumPy and libraries for CPUs compute in host memory, where all three "
+    "measurements are the same."
 )
 Devices = list[tuple[Backend, Device]]
 Step = Callable[[str, int], None]
-"""step(what is being done, cases that are done)."""
+"""step(description of the next case, number of finished cases)."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison's document, as gemm.compare describes it."""
+    """A comparison. gemm.compare describes its document."""
 
     document: dict[str, Any]
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
-        """What `gemm bench --compare --json` wrote. Raises ValueError, OSError."""
+        """Load a file that `gemm bench --compare --json` wrote. Raises ValueError, OSError."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -59,29 +61,29 @@ class Comparison:
 
     @property
     def rows(self) -> list[Row]:
-        """The results."""
+        """The results, one row for each."""
         found: list[Row] = self.document["results"]
         return found
 
     def cases(self) -> list[Case]:
-        """The products, each once."""
+        """The products, without duplicates."""
         return list(dict.fromkeys(
             Case(r["family"], r["name"], Shape(r["m"], r["n"], r["k"], r["batch"]), r["series"], r["size"])
             for r in self.rows
         ))  # fmt: skip
 
     def failures(self) -> list[str]:
-        """What was wrong or failed, a line each."""
+        """One line for each contestant that failed or computed a wrong result."""
         return tables.failures(self.document)
 
     def page(self) -> str:
-        """The report: one HTML page that needs nothing else."""
+        """The report as one self-contained HTML page."""
         from gemm.bench.page import page
 
         return page(self.document)
 
     def _repr_html_(self) -> str:
-        """For notebooks: thresholds, charts and tables."""
+        """HTML for notebooks: thresholds, charts and tables."""
         from gemm.bench.page import body
 
         return body(self.document)
@@ -93,15 +95,17 @@ def compare(
     products: Sequence[Case] | None = None, missing: dict[str, str] | None = None,
     step: Step = lambda text, done: None,
 ) -> Comparison:  # fmt: skip
-    """Time families of products on `devices` (default: all that work here) and by the `peers` that are installed.
+    """Time families of products on `devices` (default: all that work here) and in the `peers` that are installed.
 
-    NumPy's BLAS and the peers are set to as many threads as the cpu backend has, and stay so.
+    NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 
     Args:
-        sizes: of the squares, instead of theirs. products: instead of families.
-        missing: {backend: why it takes no part}, for the document.
+        sizes: sizes of the square products, instead of the family's own.
+        products: products to time instead of families.
+        missing: {backend: why it is missing}, for the document.
 
-    Raises ValueError for an unknown family.
+    Raises:
+        ValueError: a family is unknown.
     """
     families = list(families)
     if unknown := [name for name in families if name not in FAMILIES]:
@@ -113,14 +117,9 @@ def compare(
     field = Field.of(devices, peers)
     known = roofs([device for _, device in devices], dtype)
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    rows: list[Row] = []
-    left_out = []
-    for case in chosen:
-        try:
-            rows += sweep.compete(case, field, PACES[quick], dtype, peaks, lambda text: step(text, 0))
-        except MemoryError:
-            left_out.append(f"{case.name} ({case.family}): not enough memory")
-        step(str(case.shape), 1)
+    compete = partial(sweep.compete, field=field, pace=PACES[quick], dtype=dtype, peaks=peaks,
+                      step=lambda text: step(text, 0))  # fmt: skip
+    rows, left_out = _swept(chosen, compete, step)
     return Comparison({
         "schema": SCHEMA, **head, "dtype": dtype, "quick": quick,
         "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
@@ -131,8 +130,21 @@ def compare(
     })  # fmt: skip
 
 
+def _swept(chosen: Sequence[Case], compete: Callable[[Case], list[Row]], step: Step) -> tuple[list[Row], list[str]]:
+    """The results of all cases, and a line for each case that needs too much memory."""
+    rows: list[Row] = []
+    left_out = []
+    for case in chosen:
+        try:
+            rows += compete(case)
+        except MemoryError:
+            left_out.append(f"{case.name} ({case.family}): not enough memory")
+        step(str(case.shape), 1)
+    return rows, left_out
+
+
 def all_devices() -> tuple[Devices, dict[str, str]]:
-    """What works here, and {backend: why not}."""
+    """All working devices, and {backend: why it is missing}."""
     found: Devices = []
     missing = {}
     for name in BACKENDS:
@@ -144,7 +156,7 @@ def all_devices() -> tuple[Devices, dict[str, str]]:
 
 
 def _spreads(rows: Sequence[Row]) -> list[float]:
-    """Interquartile range ÷ median of each contestant's ratios to the cpu backend, host to host."""
+    """For each contestant, the interquartile range ÷ median of its ratios to the cpu backend, host to host."""
     hosted = find(rows, mode="host")
     ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
     found = []
@@ -157,7 +169,7 @@ def _spreads(rows: Sequence[Row]) -> list[float]:
 
 
 def thresholds(rows: Sequence[Row]) -> list[Row]:
-    """The offload threshold of each series, for each contestant with a memory of its own and each way of use."""
+    """The offload thresholds: one for each series, contestant with its own memory, and mode."""
     found = []
     kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}
     away = {row["contestant"] for row in find(rows, mode="resident")}

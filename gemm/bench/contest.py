@@ -1,4 +1,4 @@
-"""The timing behind `gemm bench`: contestants on one shape, interleaved round by round in one process."""
+"""The timing of `gemm bench`: contestants on one shape, interleaved round by round in one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gemm import execute
 from gemm.backends import registry
 from gemm.bench.rest import LONG, settle, warm
 from gemm.catalog import BACKENDS
-from gemm.core.backend import Backend
+from gemm.core.backend import Backend, Launch
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.frontend import api
@@ -22,18 +22,20 @@ from gemm.frontend.arguments import Given, Options
 from gemm.frontend.call import normalise
 
 OWN = frozenset(BACKENDS) - {"numpy"}
-"""Backends whose threads rest soon after a product; those of other libraries go on spinning at the next one's cost."""
+"""Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
+contestant that follows."""
 
 SAMPLE = 5e-4
-"""Seconds that a sample should last at least: shorter products are repeated within it."""
+"""Seconds that a sample should last at least. Shorter products are repeated within a sample."""
 
 _EXACT_WORK = 1 << 31
-"""Multiply-adds up to which float64 results are checked whole; longdouble has no BLAS."""
+"""Multiply-adds up to which all elements of a float64 result are checked: longdouble products have no BLAS."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """C is m × n, sums run over k, `batch` products a call; trans "NT": a as it is, b given transposed."""
+    """m × n is the shape of C, k the length of the sums, `batch` the products per call. trans "NT": b is stored
+    transposed, a is not."""
 
     m: int
     n: int
@@ -50,7 +52,7 @@ class Shape:
         return f"{batch}{self.m} × {self.n} × {self.k}{'' if self.trans == 'NN' else ' ' + self.trans}"
 
     def operands(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-        """a and b as the caller gives them: uniform in [-1, 1), the same in every run."""
+        """a and b with their layouts: uniform random numbers in [-1, 1), the same in every run."""
         random = np.random.default_rng([self.m, self.n, self.k, self.batch])
         lead = (self.batch,) if self.batch > 1 else ()
 
@@ -61,23 +63,25 @@ class Shape:
         return matrix(self.m, self.k, self.trans[0]), matrix(self.k, self.n, self.trans[1])
 
     def plain(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Views of the operands that np.matmul takes."""
+        """Views of the operands without transposition, for np.matmul."""
         x, y = (np.swapaxes(x, -1, -2) if flip == "T" else x for x, flip in zip((a, b), self.trans, strict=True))
         return x, y
 
 
 @dataclass
 class Contestant:
-    """A way of multiplying on one device, and what it took on one shape.
+    """One way to multiply on one device, and its measurements for one shape.
 
     Attributes:
-        call, launch: one product host-to-host, and on resident operands where the device has memory of its own.
-        offload: offload(n) sends the operands there, multiplies n times and brings the result back; None elsewhere.
-        out, view: where these leave their results.
-        cold: seconds of the first call for the shape; it compiles or loads the kernel if that was not in use yet.
-        host, resident: seconds a product, a sample each; resident is empty where operands are in host memory anyway.
-        worst: largest error of the checked elements in units of the bound, inf for NaN; None before it was checked.
-        sha256: of the result's bits.
+        call: one product from host memory to host memory.
+        launch: one product on resident operands; None if the device has no memory of its own.
+        offload: offload(n) sends the operands, multiplies n times and fetches the result; None like `launch`.
+        out: the array that receives the results of `call`.
+        view: the device array that receives the results of `launch` and `offload`.
+        cold: seconds of the first call for the shape. It compiles or loads the kernel if the kernel was not yet in use.
+        host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
+        worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
+        sha256: the hash of the result's bits.
     """
 
     device: Device
@@ -94,18 +98,26 @@ class Contestant:
     sha256: str = ""
 
     def results(self) -> Iterator[np.ndarray]:
-        """What the calls left: the host's array and, brought back, the device's."""
+        """The results of the calls: the host array, and a copy of the device array if there is one."""
         yield self.out
         if self.view is not None:
             yield registry.backend(self.device.backend).to_host(self.view)
 
 
-def enter(
-    backend: Backend, device: Device, kernel: str | None, shape: Shape, a: np.ndarray, b: np.ndarray, reproducible: bool
-) -> Contestant:
-    """A contestant that has done its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
+class Entry(NamedTuple):
+    """A contestant to be. kernel: its kernel by name; with None, dispatch chooses the kernel."""
+
+    backend: Backend
+    device: Device
+    kernel: str | None = None
+    reproducible: bool = False
+
+
+def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+    """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
+    backend, device, kernel, reproducible = entry
     lead = (shape.batch,) if shape.batch > 1 else ()
-    # NaN would show what was not written.
+    # NaN marks elements that the product did not write.
     out = np.full((*lead, shape.m, shape.n), np.nan, a.dtype)
     trans_a, trans_b = (letter == "T" for letter in shape.trans)
     if backend.name == "numpy":
@@ -123,38 +135,44 @@ def enter(
     entered = Contestant(device, plan.kernel.name, call, out)
     entered.cold = timed(call)
     try:
-        result = backend.to_device(out, device)
-    except TypeError:  # this backend computes in host memory: resident is what host-to-host is
+        entered.view = backend.to_device(out, device)
+    except TypeError:  # this backend computes in host memory, so `resident` would equal `host`
         return entered
-    launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
 
-    def sent() -> list[DeviceView]:
+    def send() -> list[DeviceView]:
         views = (backend.to_device(array, device) for array in (a, b))
         return [view.mT if turned else view for view, turned in zip(views, (trans_a, trans_b), strict=True)]
 
-    left, right = sent()
+    _use_device_memory(entered, backend.launcher(plan.kernel, device, replace(problem, device=device.key)), send)
+    return entered
+
+
+def _use_device_memory(entered: Contestant, launch: Launch, send: Callable[[], list[DeviceView]]) -> None:
+    """Set `launch` and `offload` of a contestant with a `view`. `send` makes copies of a and b on the device."""
+    backend, result = registry.backend(entered.device.backend), entered.view
+    assert result is not None
+    left, right = send()
 
     def resident() -> None:
         launch(left, right, None, result, 1, 0)
-        backend.synchronize(device)
+        backend.synchronize(entered.device)
 
     def offload(times: int) -> np.ndarray:
-        operands = sent()
+        operands = send()
         for _ in range(times):
             launch(*operands, None, result, 1, 0)
         return backend.to_host(result)
 
-    entered.launch, entered.offload, entered.view = resident, offload, result
-    return entered
+    entered.launch, entered.offload = resident, offload
 
 
 def compete(field_: list[Contestant], iterations: int, warmup: int, step: Callable[[str], None]) -> None:
-    """Time the contestants: `iterations` rounds, each of which samples every one, in turns first.
+    """Time the contestants in `iterations` rounds. Each round samples every contestant; they take turns to be first.
 
-    `step` is told after each sample of a round who comes next.
+    `step` is called with the name of the contestant before each of its samples.
     """
     repeats: dict[int, tuple[int, int, bool]] = {}
-    stranger_before = True  # warming up is no rest
+    stranger_before = True  # other libraries' threads may still spin after the warm-up
     for one in field_:
         for _ in range(warmup):
             one.call()
@@ -179,7 +197,7 @@ def compete(field_: list[Contestant], iterations: int, warmup: int, step: Callab
 
 
 def timed(call: Callable[[], Any], times: int = 1) -> float:
-    """Seconds a call of `times` of them."""
+    """Seconds per call, over `times` calls."""
     start = time.perf_counter()
     for _ in range(times):
         call()
@@ -187,16 +205,16 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def _repeat(seconds: float) -> int:
-    """Calls of a sample."""
+    """The number of calls in a sample."""
     return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
 def check(field_: list[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:
-    """Set each contestant's `worst` and `sha256` by a reference of its own; says what was compared.
+    """Set `worst` and `sha256` of each contestant, by a reference computed here. Returns a text: what was compared.
 
-    The reference is NumPy's product in float64 for float32 and in longdouble for float64, the bound that of the
-    numerical contract, (k + 2)·u·|a|·|b| for each element. Where longdouble is no wider than float64 the reference errs
-    as much as a result may, and twice the bound is allowed.
+    The reference is NumPy's product, in float64 for float32 and in longdouble for float64. The bound is that of the
+    numerical contract, (k + 2)·u·|a|·|b| for each element. If longdouble is no wider than float64, the reference may
+    have the same error as the result, so twice the bound is allowed.
     """
     x, y = shape.plain(a, b)
     wide: Any = np.float64 if a.dtype == np.float32 else np.longdouble

@@ -1,4 +1,4 @@
-"""What each chart of a comparison draws: functions from a document to a matplotlib Figure, None without data."""
+"""One function for each chart of a comparison, from the document to a matplotlib Figure, or to None without data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gemm.bench.threshold import quartiles
 
 _WAYS = {("host", 1): ("host to host", "-"), ("resident", 1): ("resident", "--"),
          ("once", 8): ("8 products", "-."), ("once", 64): ("64 products", ":")}  # fmt: skip
-"""{(mode, products): (legend, line)} of the crossover curves; one product is all but host to host."""
+"""{(mode, products): (legend, line style)} of the crossover curves. "once" with one product is nearly "host"."""
 
 
 def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:
-    """A figure of `count` panels of this size in inches."""
+    """A figure of `count` panels, each of this width and height in inches."""
     from matplotlib.figure import Figure
 
     columns = min(columns, count)
@@ -27,11 +27,11 @@ def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[
 
 
 _LETTER, _HANDLE = 0.055, 0.55
-"""Inches of a legend's entry: each letter, and the line with the space around it."""
+"""Inches of a legend's entry: for each letter, and for the line sample with the space around it."""
 
 
 def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
-    """One for all panels, below them, of so many columns if there is room."""
+    """Add one legend for all panels below them, with this many columns if there is room."""
     entries = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -41,7 +41,7 @@ def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
 
 
 def _colours(document: dict[str, Any]) -> dict[str, str]:
-    """Contestants always have the same colour."""
+    """A fixed colour for each contestant, the same in all charts."""
     return {name: f"C{at}" for at, name in enumerate(document["contestants"])}
 
 
@@ -71,13 +71,13 @@ def crossover(document: dict[str, Any]) -> Any:
         some = find(rows, series=name)
         _line(axes, find(some, contestant="cpu:0", mode="host"), "gflops", "-", color=colours.get("cpu:0"),
               label="cpu:0", linewidth=2.4)  # fmt: skip
-        for who in away:
+        for contestant in away:
             for (mode, products), (way, style) in _WAYS.items():
-                own = find(some, contestant=who, mode=mode, products=products)
-                _line(axes, own, "gflops", style, color=colours[who], label=f"{who}, {way}")
-            marks = (x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, who))
+                own = find(some, contestant=contestant, mode=mode, products=products)
+                _line(axes, own, "gflops", style, color=colours[contestant], label=f"{contestant}, {way}")
+            marks = (x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, contestant))
             for size in {size for size in marks if size}:
-                axes.axvline(size, color=colours[who], linewidth=1, linestyle=":")
+                axes.axvline(size, color=colours[contestant], linewidth=1, linestyle=":")
         _sizes(axes, some, "GFLOP/s")
         axes.set_yscale("log")
         axes.set_title(name)
@@ -91,13 +91,13 @@ def contestants(document: dict[str, Any]) -> Any:
     if not rows:
         return None
     figure, (axes,) = _panels(1, 9, 4)
-    for who in dict.fromkeys(row["contestant"] for row in rows):
-        own = sorted(find(rows, contestant=who), key=lambda row: int(row["size"]))
-        _line(axes, own, "gflops", "-", color=colours[who], label=who)
+    for name in dict.fromkeys(row["contestant"] for row in rows):
+        own = sorted(find(rows, contestant=name), key=lambda row: int(row["size"]))
+        _line(axes, own, "gflops", "-", color=colours[name], label=name)
         work = [row["seconds"] * row["gflops"] for row in own]
         low, high = ([each / quartiles(row["samples_s"])[at] for each, row in zip(work, own, strict=True)]
                      for at in (2, 0))  # fmt: skip
-        axes.fill_between([row["size"] for row in own], low, high, color=colours[who], alpha=0.15, linewidth=0)
+        axes.fill_between([row["size"] for row in own], low, high, color=colours[name], alpha=0.15, linewidth=0)
     _sizes(axes, rows, "GFLOP/s")
     axes.set_yscale("log")
     axes.set_xlabel("s, of s × s × s")
@@ -106,7 +106,7 @@ def contestants(document: dict[str, Any]) -> Any:
 
 
 def best(rows: Sequence[Row]) -> list[Row]:
-    """Of each contestant the rows on resident operands, where it has a memory of its own; else from host to host."""
+    """The rows on resident operands of each contestant with its own memory; the host-to-host rows of all others."""
     away = {row["contestant"] for row in find(rows, mode="resident")}
     return [r for r in find(rows) if r["mode"] == ("resident" if r["contestant"] in away else "host")]
 
@@ -116,8 +116,8 @@ def peak(document: dict[str, Any]) -> Any:
     if not any(row["percent_of_peak"] for row in rows):
         return None
     figure, (axes,) = _panels(1, 9, 3.4)
-    for who in dict.fromkeys(row["contestant"] for row in rows):
-        _line(axes, find(rows, contestant=who), "percent_of_peak", "-", color=colours[who], label=who)
+    for name in dict.fromkeys(row["contestant"] for row in rows):
+        _line(axes, find(rows, contestant=name), "percent_of_peak", "-", color=colours[name], label=name)
     _sizes(axes, rows, "% of peak")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s, of s × s × s")
@@ -126,7 +126,7 @@ def peak(document: dict[str, Any]) -> Any:
 
 
 def intensity(row: Row, itemsize: int) -> float:
-    """FLOPs a byte of a, b and the result, each moved once."""
+    """FLOPs per byte of a, b and the result, if each is transferred once."""
     m, n, k = row["m"], row["n"], row["k"]
     return float(2 * m * n * k / ((m * k + k * n + m * n) * itemsize))
 
@@ -138,7 +138,7 @@ def roofline(document: dict[str, Any]) -> Any:
     itemsize = {"float32": 4, "float64": 8}[document["dtype"]]
     on: dict[str, list[Row]] = {}
     for row in rows:
-        key = "cpu:0" if row["backend"] == "numpy" else row["device"]  # the same cores
+        key = "cpu:0" if row["backend"] == "numpy" else row["device"]  # NumPy runs on the same cores
         if key in document["roofs"]:
             on.setdefault(key, []).append(row)
     if not on:
@@ -153,9 +153,9 @@ def roofline(document: dict[str, Any]) -> Any:
             bend = [peak / rate] if low < peak / rate < high else []
             line = [low, *bend, high]
             axes.plot(line, [min(peak, rate * x) for x in line], color="0.5", linewidth=1.2)
-        for who in dict.fromkeys(row["contestant"] for row in own):
-            points = [(intensity(row, itemsize), row["gflops"]) for row in find(own, contestant=who)]
-            axes.plot(*zip(*points, strict=True), "o", color=colours[who], label=who, alpha=0.7)
+        for name in dict.fromkeys(row["contestant"] for row in own):
+            points = [(intensity(row, itemsize), row["gflops"]) for row in find(own, contestant=name)]
+            axes.plot(*zip(*points, strict=True), "o", color=colours[name], label=name, alpha=0.7)
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yscale("log")
@@ -163,7 +163,7 @@ def roofline(document: dict[str, Any]) -> Any:
             what for what, value in (("its peak", peak), ("its memory's rate", rate)) if value == float("inf")
         )
         axes.set_title(f"{key}{f' ({unknown} not known)' if unknown else ''}")
-        axes.set_xlabel("FLOPs a byte")
+        axes.set_xlabel("FLOPs per byte")
         axes.set_ylabel("GFLOP/s")
         axes.legend()
     return figure
@@ -180,9 +180,10 @@ def layers(document: dict[str, Any]) -> Any:
     figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most)
     for axes, family in zip(panels, families, strict=True):
         places = {name: -at for at, name in enumerate(names[family])}
-        for who in dict.fromkeys(row["contestant"] for row in rows):
-            own = find(rows, family=family, contestant=who)
-            axes.plot([r["gflops"] for r in own], [places[r["name"]] for r in own], "o", color=colours[who], label=who)
+        for name in dict.fromkeys(row["contestant"] for row in rows):
+            own = find(rows, family=family, contestant=name)
+            rates, heights = [r["gflops"] for r in own], [places[r["name"]] for r in own]
+            axes.plot(rates, heights, "o", color=colours[name], label=name)
         axes.set_yticks(list(places.values()), list(places))
         axes.set_ylim(0.6 - len(places), 0.4)
         axes.set_xscale("log")
@@ -199,7 +200,7 @@ def choice(document: dict[str, Any]) -> Any:
     grid, colours = document["choice"], _colours(document)
     sizes, sums = grid["sizes"], grid["k"]
     keys = sorted({key for plane in grid["chosen"] for line in plane for key in line})
-    # Mixed with white, so that numbers on them can be read.
+    # The colours are mixed with white to keep the numbers on them readable.
     shades = [tuple(0.5 + 0.5 * part for part in to_rgb(colours.get(key, "0.5"))) for key in keys]
     figure, panels = _panels(len(sums), 3.9, 4.1, columns=3)
     for axes, k, chosen, lead in zip(panels, sums, grid["chosen"], grid["lead"], strict=True):

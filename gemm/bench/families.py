@@ -1,6 +1,6 @@
-"""The products that a comparison sweeps: squares, layers of networks, skinny products, stacks of small ones.
+"""The products of a comparison: squares, layers of neural networks, skinny products, stacks of small products.
 
-A *series* is a family, or a part of one, whose products grow with one size, so that they have an offload threshold.
+A *series* is a family, or part of one, whose products grow with a single size, so a series has an offload threshold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gemm.bench.contest import Shape
 
 @dataclass(frozen=True)
 class Case:
-    """A product of a family. series, size: where it stands if the family grows with a size; else "" and 0."""
+    """A product of a family. series, size: the product's place in a series; "" and 0 if it belongs to none."""
 
     family: str
     name: str
@@ -25,7 +25,7 @@ class Case:
 _SQUARES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 _QUICK_SQUARES = (32, 128, 256, 512, 1024)
 _STACK = 16
-"""Products a call of the family "batched"."""
+"""Products per call in the family "batched"."""
 
 _RESNET50 = (
     ("conv1 7×7", 112, 64, 3, 7), ("conv2 1×1, first", 56, 64, 64, 1), ("conv2 3×3", 56, 64, 64, 3),
@@ -36,12 +36,12 @@ _RESNET50 = (
     ("conv5 1×1, first", 14, 512, 1024, 1), ("conv5 3×3", 7, 512, 512, 3), ("conv5 1×1, out", 7, 2048, 512, 1),
     ("conv5 shortcut", 7, 2048, 1024, 1), ("conv5 1×1, in", 7, 512, 2048, 1), ("classifier", 1, 1000, 2048, 1),
 )  # fmt: skip
-"""(layer, side of its output in pixels, channels out, channels in, side of its window) for one 224 × 224 image."""
+"""(layer, side of its output in pixels, output channels, input channels, side of its filter) for a 224 × 224 image."""
 _QUICK_RESNET50 = ("conv1 7×7", "conv2 3×3", "conv4 1×1, out", "classifier")
 
 _WIDTH = 1024
 _TRANSFORMER = (("q, k and v", 3, 1), ("output", 1, 1), ("feed-forward up", 4, 1), ("feed-forward down", 1, 4))
-"""(product, its columns and the length of its sums in widths of the model), as in BERT-large and GPT-2 medium."""
+"""(product, its columns and the length of its sums, in multiples of _WIDTH), as in BERT-large and GPT-2 medium."""
 _BATCHES = (1, 8, 64)
 
 _SKINNY: tuple[tuple[str, Callable[[int], tuple[int, int, int]], Sequence[int], Sequence[int]], ...] = (
@@ -49,7 +49,7 @@ _SKINNY: tuple[tuple[str, Callable[[int], tuple[int, int, int]], Sequence[int], 
     ("16·s × s × s", lambda s: (16 * s, s, s), (64, 128, 256, 512), (64, 256)),
     ("32 × s × s", lambda s: (32, s, s), (256, 512, 1024, 2048), (256, 1024)),
 )
-"""(series, (m, n, k) of a size, sizes, and those of a quick sweep)."""
+"""(series, function from a size to (m, n, k), sizes, sizes of a quick sweep)."""
 
 
 def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
@@ -58,7 +58,7 @@ def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
 
 
 def _resnet50(quick: bool) -> Iterable[Case]:
-    """Convolutions as products of patches (im2col) and filters."""
+    """Convolutions as products of image patches (im2col) and filters."""
     for name, side, out, into, window in _RESNET50:
         if not quick or name in _QUICK_RESNET50:
             yield Case("resnet50", name, Shape(side * side, out, into * window * window))
@@ -88,11 +88,11 @@ FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
     "skinny": (_skinny, "long sums, many rows, few rows"),
     "batched": (_batched, f"stacks of {_STACK} small products in one call"),
 }
-"""{name: (its cases, quick or whole, and what they are)}."""
+"""{name: (function from `quick` to the family's cases, description)}."""
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
-    """The products of the families `names`; `sizes` replaces those of the squares."""
+    """The products of the families `names`. `sizes` replaces the sizes of the squares."""
     return [
         case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
     ]

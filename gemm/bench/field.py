@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: this package's backends, NumPy and the peers, as gemm.bench's contestants."""
+"""The contestants of a comparison: this package's backends, NumPy and other libraries ("peers")."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gemm.core.problem import Device
 from gemm.core.threads import granted
 
 PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
-"""Beside NumPy, which is a backend."""
+"""The peers except NumPy, which is a backend."""
 Enter = Callable[[Shape, np.ndarray, np.ndarray], Contestant]
-"""enter(shape, a, b): a contestant that has done its first call.
+"""enter(shape, a, b) returns a contestant after its first call.
 
-Raises Unable where it has no such call, BackendUnavailable where it does not work here, KernelFailed, MemoryError, and
-what else peers raise.
+Raises Unable if the contestant has no call for this shape, BackendUnavailable if it does not work on this machine,
+KernelFailed, MemoryError, and any exception of a peer.
 """
 
 
@@ -32,7 +32,9 @@ class Field:
     """The contestants of a comparison.
 
     Attributes:
-        enter: {contestant: how it enters}. about: {contestant: what it is}. absent: {peer: why it takes no part}.
+        enter: {contestant: function that makes it}.
+        about: {contestant: its description}.
+        absent: {peer: why it is missing}.
     """
 
     enter: dict[str, Enter]
@@ -41,16 +43,17 @@ class Field:
 
     @classmethod
     def of(cls, devices: Iterable[tuple[Backend, Device]], names: Iterable[str]) -> Field:
-        """These devices, NumPy among them, and the peers called `names`; all use the same number of threads."""
+        """The contestants on these devices, NumPy included, and the peers in `names`, with equal numbers of threads."""
         names, devices = set(names), list(devices)
-        with suppress(Absent):  # without threadpoolctl NumPy has as many as it likes
+        with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
             NumPy().set_threads(granted())
         peers, absent = load(names, {})
         others, more = load_on(names, [device for _, device in devices])
         enter: dict[str, Enter] = {}
         about = {}
         for backend, device in devices:
-            enter[device.key], about[device.key] = partial(_own, backend, device), _described(device)
+            entry = contest.Entry(backend, device)
+            enter[device.key], about[device.key] = partial(contest.enter, entry), _described(device)
         for peer in peers:
             peer.set_threads(granted())
             enter[peer.name], about[peer.name] = partial(_host, peer), peer.about
@@ -66,12 +69,8 @@ def _described(device: Device) -> str:
     return f"{kind}{device.name}{f' ({origin})' if origin else ''}"
 
 
-def _own(backend: Backend, device: Device, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    return contest.enter(backend, device, None, shape, a, b, False)
-
-
 def _empty(shape: Shape, a: np.ndarray) -> np.ndarray:
-    """A result that shows what was not written."""
+    """A result array full of NaN, which marks elements that a product did not write."""
     return np.full((*a.shape[:-2], shape.m, shape.n), np.nan, a.dtype)
 
 

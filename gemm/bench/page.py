@@ -1,4 +1,4 @@
-"""The report: one HTML page without scripts that loads nothing, light or dark as the reader's system is."""
+"""The report: one HTML page without scripts and external resources, in the reader's light or dark colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemm.bench.families import FAMILIES
 
 
 class Cell(NamedTuple):
-    """A table's cell: its text, CSS classes, and what the mouse shows."""
+    """A table cell: its text, its CSS classes, and its tooltip `more`."""
 
     text: str
     classes: str = ""
@@ -21,7 +21,7 @@ class Cell(NamedTuple):
 
 
 def page(document: dict[str, Any]) -> str:
-    """The whole page."""
+    """The report as a complete HTML page."""
     title = f"gemm: {document['machine']['cpu']}, {document['date'][:10]}"
     return Template(_file("page.html")).substitute(
         title=escape(title), style=_file("page.css"), body=_sections(document)
@@ -29,7 +29,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def body(document: dict[str, Any]) -> str:
-    """The same as an element for a notebook."""
+    """The report as an HTML element for a notebook."""
     return f"<style>{_file('page.css')}</style>{_sections(document)}"
 
 
@@ -86,7 +86,7 @@ def _family(document: dict[str, Any], family: str) -> str:
         most = max((rate["gflops"] for rate in rates if rate), default=None)
         cells.append([Cell(name), Cell(shape), *(_rate(rate, most) for rate in rates)])
     about = FAMILIES[family][1] if family in FAMILIES else ""
-    note = f"<p>GFLOP/s, the quickest marked; {escape(about)}.</p>"
+    note = f"<p>GFLOP/s, the fastest contestant marked; {escape(about)}.</p>"
     return _section(f"family-{family}", f"Results: {family}", note + _table(head, cells))
 
 
@@ -100,7 +100,7 @@ def _rate(row: Mapping[str, Any] | None, most: float | None) -> Cell:
 
 
 def _line(cells: Sequence[str]) -> list[Cell]:
-    """Two texts, then numbers."""
+    """The cells of a line: two texts, then numbers."""
     return [Cell(cell, "" if at < 2 else "number") for at, cell in enumerate(cells)]
 
 

@@ -1,7 +1,7 @@
-"""The arithmetic peak of a device, for "percent of peak": measured where that is possible, else by a known formula.
+"""The arithmetic peak of a device, for "percent of peak": measured if possible, else computed by a formula.
 
-A peak is never taken from a matrix product that is itself reported. Where neither a measurement nor a formula is
-known there is none, and no percentage.
+A peak never comes from a matrix product that is itself reported. If a device can neither be measured nor computed, it
+has no peak and no percentage.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ FMA_UNITS: dict[str, dict[int, int]] = {
     "float64": {50: 4, 52: 4, 53: 4, 60: 32, 61: 4, 62: 4, 70: 32, 72: 32, 75: 2, 80: 32, 86: 2, 87: 2, 89: 2, 90: 64,
                 100: 64, 120: 2},
 }  # fmt: skip
-"""Fused multiply-adds a clock of one multiprocessor, by compute capability; tensor cores apart."""
-_ROUNDS, _CALLS = 30, 400  # of a CPU kernel, of which the quickest round counts
+"""Fused multiply-adds per clock of one multiprocessor, by compute capability, without tensor cores."""
+_ROUNDS, _CALLS = 30, 400  # of a CPU kernel; the fastest round counts
 
-_L1_BYTES = 20 << 10  # of operands: below the 32 KiB that CPUs have at least, so that both panels stay there
+_L1_BYTES = 20 << 10  # bytes of both operand panels: they stay in an L1 cache of 32 KiB, the smallest of any CPU
 
 
 @dataclass(frozen=True)
 class Peak:
-    """GFLOP/s, and how they are known."""
+    """GFLOP/s, and a text that says how they were determined."""
 
     gflops: float
     basis: str
 
 
 def peak(device: Device, dtype: str) -> Peak | None:
-    """The peak of `device` in `dtype` ("float32" or "float64"), or None where it is not known."""
+    """The peak of `device` in `dtype` ("float32" or "float64"), or None if it is unknown."""
     if device.kind == "cpu":
         return _cpu(dtype)
     limits = device.limits
@@ -60,10 +60,10 @@ def peak(device: Device, dtype: str) -> Peak | None:
 
 @cache
 def _cpu(dtype: str) -> Peak | None:
-    """The CPU's peak, whatever runs on its cores: its best kernel's inner loop, timed in the L1 cache.
+    """The CPU's peak: the rate of the inner loop of the best CPU kernel, with operands in the L1 cache.
 
-    The difference of two lengths of that loop holds nothing but its arithmetic and loads from L1: neither the call
-    nor the tile's first loads and last stores.
+    The loop is timed with two lengths. The difference of the times contains only the loop's arithmetic and its loads
+    from L1. The call, the first loads of the tile and its last stores cancel.
     """
     try:
         (device,) = registry.backend("cpu").devices()
@@ -84,7 +84,7 @@ def _cpu(dtype: str) -> Peak | None:
 
 
 def _loop_rate(engine: Any, row: Kernel) -> float:
-    """GFLOP/s of one core in `row`'s micro-kernel, or 0 if the machine was too busy to tell."""
+    """GFLOP/s of the micro-kernel of `row` on one core, or 0 if the machine was too busy for a measurement."""
     mr, nr = row.params["MR"], row.params["NR"]
     long = _L1_BYTES // (np.dtype(row.dtype).itemsize * (mr + nr)) // 8 * 8
     short = long // 4

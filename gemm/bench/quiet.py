@@ -1,4 +1,4 @@
-"""Whether the machine was quiet enough for its timings to mean something."""
+"""Detect whether other programs disturbed the machine during a benchmark."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from gemm.core.threads import granted
 
 _OTHERS = 0.05
-"""Cores that other processes may use in the mean."""
+"""Cores that other processes may use on average."""
 _STOLEN = 0.01
-"""Share of the time that a hypervisor may have withheld."""
+"""Fraction of the time that a hypervisor may have withheld."""
 _SPREAD = 0.05
-"""Interquartile range over median of the ratios that the median row may have."""
+"""Interquartile range ÷ median that the ratios of the median row may have."""
 
 
 class Watch:
-    """Counts, since it was made, what others did on the machine."""
+    """Measure the load by other processes since this object was made."""
 
     def __init__(self) -> None:
         self.cores = granted()
@@ -26,9 +26,10 @@ class Watch:
         self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
 
     def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
-        """{load_before, load_after, others_cores, stolen, median_spread, warnings}; null: the system does not tell.
+        """{load_before, load_after, others_cores, stolen, median_spread, warnings}. null: the system does not tell.
 
-        `helper`: CPU seconds of processes that the benchmark itself started.
+        Args:
+            helper: CPU seconds of processes that the benchmark itself started.
         """
         wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
         others = stolen = None
@@ -41,7 +42,7 @@ class Watch:
         if self._load and self._load[0] > 0.5:
             warnings.append(f"the load average was {self._load[0]:.2f} before the first product")
         if others is not None and others > _OTHERS:
-            warnings.append(f"other processes used {others:.2f} cores in the mean")
+            warnings.append(f"other processes used {others:.2f} cores on average")
         if stolen is not None and stolen > _STOLEN:
             warnings.append(f"the hypervisor withheld {100 * stolen:.1f} % of a core")
         if spread is not None and spread > _SPREAD:
@@ -55,11 +56,11 @@ def _load() -> list[float] | None:
 
 
 def _ticks() -> tuple[float, float] | None:
-    """CPU seconds since the boot: of all processes, and withheld by a hypervisor."""
+    """CPU seconds since boot: of all processes, and those withheld by a hypervisor. None except on Linux."""
     try:
         with Path("/proc/stat").open() as file:
             user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])
-    except (OSError, ValueError):  # no Linux
+    except (OSError, ValueError):  # not Linux
         return None
     rate = os.sysconf("SC_CLK_TCK")
     return (user + nice + system + irq + soft) / rate, steal / rate

@@ -1,15 +1,24 @@
-"""What has become slower since an earlier comparison, beyond what the machine itself varies by.
+"""Find products that became slower since an earlier comparison, beyond the variation of the machine itself.
 
-The samples of a run are taken within a second or so and vary less than runs do: between two runs of the same code on
-two virtual cores, of which a hypervisor withheld up to 14 %, one median in seven was slower by more than 5 % with the
-middle halves of their samples apart, some by half. What has not changed tells how much of that is the machine's: NumPy
-and the other libraries, which are timed in the same rounds. So a time of ours counts if it moved by more than any of
-theirs did (`noise`), and goes on doing so when its product is measured AGAIN. Of five such runs, each against each
-other with the rest as second and third measurements, 99 % report nothing; by the samples and 5 % alone, measured twice,
-7 % did. On a quiet machine theirs move by little, and 5 % it is.
+The samples of one run vary less than runs do, because a run takes its samples within about a second. An experiment
+compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %. Between two runs, one
+median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples. Some were slower by
+half.
 
-A process takes all of its times on the same cores and pages, and does not see by measuring again what those do to it.
-That shows in products of some microseconds, which SLACK leaves to benchmarks/cpu_vs_peers.py.
+NumPy and the other libraries, which are timed in the same rounds, have not changed. Their changes show how much of the
+variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than every time
+of another library (`noise`), and does so again each time the product is measured AGAIN. On a quiet machine the other
+libraries' times move little, and then the tolerance of 5 % applies.
+
+Five runs of the experiment were compared with each other, with the remaining runs as second and third measurements:
+
+    rule                                             orders of runs without a false report
+    as above                                             99 %
+    only disjoint samples and 5 %, measured twice         7 %
+
+One process measures all of its times on the same cores and memory pages, so repeated measurements do not reveal their
+influence. The influence matters for products of a few microseconds. SLACK exempts these products;
+benchmarks/cpu_vs_peers.py measures them.
 """
 
 from __future__ import annotations
@@ -23,22 +32,25 @@ from gemm.bench.sweep import Row, find
 from gemm.bench.threshold import quartiles
 
 TOLERANCE = 0.05
-"""Share by which a median may differ whatever the samples say: another process has other pages and other clocks."""
+"""Fraction by which a median may always differ, because another process has other memory pages and clock rates."""
 MOST = 1.0
-"""Share that is never put down to the machine: threads of others' libraries, which spin, may fall far behind alone."""
+"""The largest fraction attributed to the machine. Spinning threads of other libraries may slow those down by more."""
 SLACK = 5e-6
-"""Seconds by which it may differ, too: of a product of a microsecond or two the clock of a core makes five."""
+"""Seconds by which a time may always differ: the core's clock rate alone can turn one or two microseconds into five."""
 AGAIN = 2
-"""How often what is slower is measured again; it must be slower each time."""
+"""How often a slower product is measured again. It must be slower each time."""
 _KEY = ("family", "name", "m", "n", "k", "batch", "contestant", "mode", "products")
 
 
 class Change(NamedTuple):
-    """A time then and now.
+    """An earlier time and the present time of one product.
 
     Attributes:
-        row: the result now. before: seconds then. ratio: how many times as fast it is now.
-        verdict: "slower", "faster" or "same". ours: of this package; others' show what the machine does.
+        row: the present result.
+        before: the earlier time in seconds.
+        ratio: the earlier time ÷ the present time.
+        verdict: "slower", "faster" or "same".
+        ours: whether the contestant is a backend of this package. Other contestants show the machine's variation.
     """
 
     row: Row
@@ -49,12 +61,12 @@ class Change(NamedTuple):
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What a result is of."""
+    """The identity of a result: contestants, products and modes with the same key are comparable."""
     return tuple(row[name] for name in _KEY)
 
 
 def check(old: Comparison, machine: dict[str, Any], devices: Iterable[dict[str, Any]]) -> None:
-    """Raise ValueError unless `old` was made on this machine's CPU and devices, as the report tells of them."""
+    """Raise ValueError unless `old` was recorded on this machine's CPU and devices."""
     then = old.document["machine"]
     for what in ("cpu", "cpus"):
         if then[what] != machine[what]:
@@ -67,8 +79,11 @@ def check(old: Comparison, machine: dict[str, Any], devices: Iterable[dict[str, 
 
 
 def changes(old: Sequence[Row], new: Sequence[Row], tolerance: float = TOLERANCE) -> list[Change]:
-    """Each time that both have measured: slower or faster where the middle halves of the samples lie apart, and the
-    medians by a share of more than `tolerance`, and by more than SLACK."""
+    """The changes of all times that both comparisons measured.
+
+    A time is slower or faster if three conditions hold: the interquartile ranges of the samples are disjoint, the
+    medians differ by a fraction above `tolerance`, and they differ by more than SLACK.
+    """
     before = {key(row): row for row in find(old, measured=True)}
     found = []
     for row in find(new, measured=True):
@@ -88,18 +103,20 @@ def changes(old: Sequence[Row], new: Sequence[Row], tolerance: float = TOLERANCE
 
 
 def noise(old: Sequence[Row], new: Sequence[Row]) -> float:
-    """The largest share by which a time of another library, which is slower or faster, has changed, between TOLERANCE
-    and MOST: the `tolerance` for what the machine, not the package, has done."""
+    """The `tolerance` that covers what the machine did: the largest change of another library's time.
+
+    The result is at least TOLERANCE and at most MOST.
+    """
     moved = [each.ratio for each in changes(old, new) if not each.ours and each.verdict != "same"]
     return min(MOST, max([TOLERANCE, *(max(ratio, 1 / ratio) - 1 for ratio in moved)]))
 
 
 def regressions(found: Iterable[Change]) -> list[Change]:
-    """What of ours is slower, the worst first."""
+    """Our times that became slower, the worst first."""
     return sorted((each for each in found if each.ours and each.verdict == "slower"), key=lambda each: each.ratio)
 
 
 def confirmed(first: Sequence[Change], again: Sequence[Change]) -> list[Change]:
-    """Those of `first` that another measurement found, too."""
+    """The changes of `first` that another measurement found as well."""
     both = {key(each.row) for each in again}
     return [each for each in first if key(each.row) in both]

@@ -1,4 +1,4 @@
-"""What a fair sample of a time begins with: others' threads at rest, one's own awake."""
+"""Fair conditions before a sample: other libraries' threads have gone to sleep, one's own threads are awake."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 WAKING = 0.006
-"""Seconds of calls before a sample: a scheduler may wake all threads on one core, and spreads them at its next tick,
-4 ms apart on many systems."""
+"""Seconds of untimed calls before a sample. A scheduler may wake all threads on one core; it distributes them at its
+next tick, after 4 ms on many systems."""
 
 LONG = 0.05
-"""Seconds from which a call needs no other before it to wake its threads and warm the caches."""
+"""Calls of this many seconds or more need no warm-up: they are long compared with waking threads and filling caches."""
 
 _TASKS = Path("/proc/self/task")
 
 
 def warm(call: Callable[[], Any]) -> None:
-    """Calls that do not count, once at least."""
+    """Make untimed calls for WAKING seconds, at least one."""
     end = time.perf_counter() + WAKING
     call()
     while time.perf_counter() < end:
@@ -29,10 +29,10 @@ def warm(call: Callable[[], Any]) -> None:
 
 
 def settle(limit: float = 1.0) -> float:
-    """Wait until no other thread of this process runs; the seconds it took.
+    """Wait until no other thread of this process runs. Returns the seconds that passed.
 
-    Threads of a BLAS go on spinning after a product, of OpenBLAS for 0.1 s, of Intel's OpenMP for 0.2 s: a core less
-    for whoever is next. Where the system does not tell their states, a fixed 0.25 s.
+    Threads of a BLAS keep spinning after a product, OpenBLAS's for 0.1 s, those of Intel's OpenMP for 0.2 s. They
+    would take a core away from the next contestant. If the system does not report thread states, wait 0.25 s.
     """
     start = time.perf_counter()
     if sys.platform != "linux":
@@ -50,7 +50,7 @@ def _running() -> bool:
     for task in os.listdir(_TASKS):
         try:
             state = "" if task == own else (_TASKS / task / "stat").read_text()
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         if state.rpartition(")")[2].startswith(" R"):
             return True

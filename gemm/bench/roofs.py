@@ -1,4 +1,4 @@
-"""What bounds a device: its arithmetic (gemm.bench) and the rate of its memory, measured or as its driver tells."""
+"""The limits of a device: its arithmetic peak (gemm.bench.peak) and its memory bandwidth, measured or by formula."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from gemm.core.problem import Device
 from gemm.core.threads import granted
 
 _BYTES = 128 << 20
-"""Of the array that is copied: more than caches hold."""
+"""Bytes of the array that is copied, more than caches hold."""
 _TIMES = 5
 
 
 def roofs(devices: Iterable[Device], dtype: str) -> dict[str, dict[str, Any]]:
-    """{device key: {gflops, gflops_basis, memory_gbs, memory_basis}}, null where it is not known.
+    """{device key: {gflops, gflops_basis, memory_gbs, memory_basis}}. Unknown values are null.
 
-    Peers compute on "cpu:0", which therefore is there if any device is the CPU: all of these have the same roofs.
+    Peers on the CPU compute on "cpu:0". Therefore the result has "cpu:0" if any device is the CPU; all devices on the
+    CPU have the same limits.
     """
     found = {}
     for device in devices:
@@ -38,12 +39,12 @@ def roofs(devices: Iterable[Device], dtype: str) -> dict[str, dict[str, Any]]:
 
 
 def _memory(device: Device) -> tuple[float | None, str]:
-    """GB/s and how they are known."""
+    """The bandwidth in GB/s, and a text that says how it was determined."""
     if device.kind == "cpu":
         threads = granted()
         return _copy_rate(threads), f"measured: copies of {_BYTES >> 20} MiB by {threads} threads, read and written"
     if rate := device.limits.get("memory_gbs"):
-        return float(rate), "by formula: clock and width of the memory, as the driver tells them"
+        return float(rate), "by formula: clock and width of the memory, as reported by the driver"
     return None, "not known"
 
 
@@ -55,6 +56,6 @@ def _copy_rate(threads: int) -> float:
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(_TIMES):
             start = time.perf_counter()
-            list(pool.map(lambda part: np.copyto(part[1], part[0]), parts))  # NumPy copies without its lock
+            list(pool.map(lambda part: np.copyto(part[1], part[0]), parts))  # NumPy releases the GIL while it copies
             best = max(best, 2 * _BYTES / (time.perf_counter() - start) / 1e9)
     return best

@@ -1,4 +1,4 @@
-"""Time a comparison's products: host to host, resident, and with operands sent once for n products."""
+"""Time a comparison's products: host to host, on resident operands, and with operands sent once for n products."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from gemm.bench.threshold import quartiles
 from gemm.core.errors import BackendUnavailable, KernelFailed
 
 REPEATS = (1, 8, 64)
-"""Products for which operands are sent once."""
+"""Numbers of products for which operands are sent once."""
 LOOSE = 4.0
-"""Bounds of the contract that a peer, which promised none, may err by before its result counts as wrong."""
+"""Error bounds that a peer may err by before its result counts as wrong. Peers do not promise our bound."""
 FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
-"""What counts as a failure of the contestant."""
+"""Exceptions that count as a failure of the contestant."""
 _SPINNING = 0.12
-"""Seconds that a round waits for another library's threads to rest."""
+"""Seconds per round to wait until another library's threads sleep."""
 _LEAST = 5
-"""Rounds that a contest has at least."""
+"""The smallest number of rounds of a contest."""
 _SLOW = 0.3
-"""Seconds from which a call is sampled once, without a round, and repeated products are not timed but added up."""
+"""Calls of this many seconds or more are sampled once, outside the rounds. Their repeated products are extrapolated."""
 Row = dict[str, Any]
 COLUMNS = (
     "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
     "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
 )  # fmt: skip
-"""Of a result, but for its samples; what each is: gemm.compare."""
+"""Columns of a result except its samples. gemm.compare defines them."""
 
 
 class Pace(NamedTuple):
-    """How long a contest may take: at most so many rounds, and about so many seconds."""
+    """Limits of a contest: the number of rounds, and the approximate time."""
 
     rounds: int
     seconds: float
 
 
 PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
-"""Of a whole sweep, and of a quick one."""
+"""{quick: limits of a contest}."""
 
 
 def compete(
@@ -54,9 +54,11 @@ def compete(
     """The results of one product.
 
     Args:
-        peaks: {device key: GFLOP/s}. step: told who comes next.
+        peaks: {device key: GFLOP/s}.
+        step: called with the name of the next contestant.
 
-    Raises MemoryError.
+    Raises:
+        MemoryError: there is not enough memory for the product.
     """
     shape = case.shape
     a, b = shape.operands(dtype)
@@ -73,8 +75,18 @@ def compete(
         except FAILURES as error:
             rows.append(_row(case, name, error=str(error) or type(error).__name__))
     once = {name: _offloads(one) for name, one in entered.items() if case.series and one.offload}
+    everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
+    _time(everyone, pace, lambda name: step(f"{shape}: {name}"))
+    contest.check(list(entered.values()), shape, a, b)
+    for name, one in entered.items():
+        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
+    return rows
+
+
+def _time(contestants: Sequence[Contestant], pace: Pace, step: Callable[[str], None]) -> None:
+    """Sample the contestants in rounds. Slow contestants are sampled once, outside the rounds."""
     racing, per_round = [], 0.0
-    for one in [*entered.values(), *(each for some in once.values() for each in some.values())]:
+    for one in contestants:
         seconds = timed(one.call)
         if seconds >= _SLOW:
             one.host, one.resident = [seconds], [timed(one.launch)] if one.launch else []
@@ -84,15 +96,11 @@ def compete(
             per_round += 0.0 if one.device.backend in OWN else _SPINNING
     if racing:
         rounds = max(_LEAST, min(pace.rounds, int(pace.seconds / per_round)))
-        contest.compete(racing, rounds, 1, lambda who: step(f"{shape}: {who}"))
-    contest.check(list(entered.values()), shape, a, b)
-    for name, one in entered.items():
-        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
-    return rows
+        contest.compete(racing, rounds, 1, step)
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:
-    """{n: `one` with its operands sent once for n products}, for those n that do not take too long."""
+    """{n: `one` with operands sent once for n products}, for each n that does not take too long."""
     assert one.offload is not None
     assert one.launch is not None
     product = timed(one.launch)
@@ -110,7 +118,7 @@ def _row(case: Case, contestant: str, **known: Any) -> Row:
 
 
 def _figures(case: Case, name: str, one: Contestant, once: dict[int, Contestant], peak: float | None) -> list[Row]:
-    """A row for each mode; samples are seconds a product."""
+    """A row for each mode. The samples are seconds per product."""
     samples: dict[tuple[str, int], tuple[list[float], bool]] = {("host", 1): (one.host, True)}
     if one.resident:
         samples["resident", 1] = one.resident, True
@@ -139,5 +147,5 @@ def _figures(case: Case, name: str, one: Contestant, once: dict[int, Contestant]
 
 
 def find(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """The rows with times whose columns have the `wanted` values."""
+    """The rows that have times and whose columns have the values `wanted`."""
     return [row for row in rows if row["seconds"] and all(row[name] == value for name, value in wanted.items())]

@@ -1,4 +1,4 @@
-"""What the tables of a comparison hold, for the page and for the terminal."""
+"""The contents of a comparison's tables, for the HTML page and for the terminal."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from gemm.bench.contest import Shape
 from gemm.bench.sweep import REPEATS, Row, find
 
 THRESHOLDS = (
-    "The smallest size from which a device stays ahead of the cpu backend; in brackets the next smaller one, at which "
-    "it does not. –: it is not ahead at the largest size."
+    "Each number is the smallest size from which a device stays ahead of the cpu backend; the number in brackets is "
+    "the next smaller size, at which the device is not ahead. –: the device is not ahead at the largest size."
 )
-NO_DEVICE = "There are no thresholds: they take the cpu backend and a device with a memory of its own."
+NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
          **{("once", n): phrases.counted(n, "product") for n in REPEATS}}  # fmt: skip
 
 
 def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: series, contestant, and a column for each way of use."""
+    """Head and lines of the table of thresholds: series, contestant, and a column for each mode."""
     rows = document["thresholds"]
     ways = [way for way in _WAYS if any((row["mode"], row["products"]) == way for row in rows)]
     lines = []
-    for series, who in dict.fromkeys((row["series"], row["contestant"]) for row in rows):
-        own = {(x["mode"], x["products"]): x for x in rows if (x["series"], x["contestant"]) == (series, who)}
-        lines.append([series, who, *(_threshold(own.get(way)) for way in ways)])
+    for series, contestant in dict.fromkeys((row["series"], row["contestant"]) for row in rows):
+        own = {(x["mode"], x["products"]): x for x in rows if (x["series"], x["contestant"]) == (series, contestant)}
+        lines.append([series, contestant, *(_threshold(own.get(way)) for way in ways)])
     return ["series", "device", *(_WAYS[way] for way in ways)], lines
 
 
@@ -36,7 +36,7 @@ def _threshold(row: Row | None) -> str:
 
 
 def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Head and lines: name, shape, and the result of each contestant and way, or None."""
+    """Head and lines of a family's table: name, shape, and the result of each contestant and mode, or None."""
     rows = find(document["results"], family=name)
     columns = list(dict.fromkeys((r["contestant"], r["mode"], r["products"]) for r in rows if r["products"] in (1, 64)))
     columns = [column for column in columns if column[1:] != ("once", 1)]
@@ -45,12 +45,15 @@ def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[A
     for case in dict.fromkeys((r["name"], Shape(r["m"], r["n"], r["k"], r["batch"])) for r in rows):
         own = {(r["contestant"], r["mode"], r["products"]): r for r in find(rows, name=case[0])}
         lines.append((case[0], str(case[1]), *(own.get(column) for column in columns)))
-    titles = [f"{who}, {_WAYS[mode, times]}" if who in away else who for who, mode, times in columns]
+    titles = [
+        f"{contestant}, {_WAYS[mode, times]}" if contestant in away else contestant
+        for contestant, mode, times in columns
+    ]
     return ["product", "m × n × k", *titles], lines
 
 
 def roofs(document: dict[str, Any]) -> dict[str, str]:
-    """{devices: their roofs in words}."""
+    """{devices: their limits in words}."""
     same: dict[str, list[str]] = {}
     for key, roof in document["roofs"].items():
         same.setdefault(_roof(roof), []).append(key)
@@ -65,7 +68,7 @@ def _roof(roof: Mapping[str, Any]) -> str:
 
 
 def failures(document: dict[str, Any]) -> list[str]:
-    """What was wrong or failed, each once."""
+    """One line for each contestant that failed or computed a wrong result, without duplicates."""
     return list(dict.fromkeys(
         f"{r['name']} ({r['family']}), {r['contestant']}: {r['error'] or 'its result is wrong'}"
         for r in document["results"] if r["error"] or r["valid"] is False
@@ -73,12 +76,12 @@ def failures(document: dict[str, Any]) -> list[str]:
 
 
 def notes(document: dict[str, Any]) -> list[str]:
-    """What a reader must know before he reads figures."""
+    """Warnings that a reader needs before reading the figures."""
     found = []
     if not any(device["kind"] == "gpu" for device in document["devices"]):
         stand_in = any(device["backend"] == "opencl" for device in document["devices"])
         found.append("There is no GPU on this machine." + (
-            " OpenCL devices on the CPU stand in for one: thresholds say what is gained by OpenCL on the same cores."
+            " OpenCL devices on the CPU take its place: thresholds show the gain of OpenCL on the same cores."
             if stand_in else ""))  # fmt: skip
     if warnings := document["quiet"]["warnings"]:
         found.append(f"The machine was not quiet, so do not quote these figures: {'; '.join(warnings)}.")

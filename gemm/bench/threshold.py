@@ -1,10 +1,10 @@
-"""The offload threshold: the smallest size from which a device stays ahead of the CPU.
+"""The offload threshold: the smallest size from which a device stays faster than the CPU.
 
-After GPU-BLOB, the GPU BLAS Offload Benchmark of the University of Bristol's HPC group (UoB-HPC,
-GPU-BLAS-Offload-Benchmark): the least size of a series at which, and at all larger ones, offloading pays. Its two ways
-of moving data are told apart: *Transfer-Always*, each product from host to host, whatever the number of products; and
-*Transfer-Once*, operands sent once, n products, the result fetched once. Unlike there, what is within the noise of
-the measurement counts for neither side.
+The definition follows GPU-BLOB, the GPU BLAS Offload Benchmark of the University of Bristol's HPC group (UoB-HPC,
+GPU-BLAS-Offload-Benchmark): the smallest size of a series such that offloading pays at this size and at all larger
+sizes. GPU-BLOB distinguishes two ways to transfer data. *Transfer-Always* sends each product from host to host,
+independent of the number of products. *Transfer-Once* sends the operands once, computes n products and fetches the
+result once. Unlike GPU-BLOB, differences within the noise of the measurement count for neither side.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Verdict = Literal["ahead", "even", "behind"]
 
 
 class Threshold(NamedTuple):
-    """From which size on a device stays ahead.
+    """The size from which a device stays ahead.
 
     Attributes:
-        size: the smallest such size; None if it is not ahead at the largest.
-        below: the next smaller size that was measured; None if `size` is the smallest, or None.
+        size: the smallest such size; None if the device is not ahead at the largest size.
+        below: the next smaller size that was measured; None if there is none, or if `size` is None.
     """
 
     size: int | None
@@ -29,7 +29,7 @@ class Threshold(NamedTuple):
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The quartiles of at least one sample, its extremes included."""
+    """The quartiles of the samples, extremes included in the population. One sample suffices."""
     if len(samples) == 1:
         return samples[0], samples[0], samples[0]
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -37,15 +37,17 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
-    """How many times as fast the device was, round by round, since what disturbs a round disturbs both; by the medians
-    where they were not in the same rounds."""
+    """The host's time ÷ the device's time, round by round, because a disturbance of a round affects both samples.
+
+    If the two were not measured in the same rounds, the result is the single ratio of their medians.
+    """
     if len(host) != len(device):
         return [statistics.median(host) / statistics.median(device)]
     return [theirs / own for theirs, own in zip(host, device, strict=True)]
 
 
 def verdict(ratios: Sequence[float]) -> Verdict:
-    """Whether a device of which `ratios` are the host's time ÷ its own is ahead: beyond both of their quartiles."""
+    """Whether a device is ahead of the host, if `ratios` are the host's times ÷ the device's: both quartiles decide."""
     low, _, high = quartiles(ratios)
     return "ahead" if low > 1 else "behind" if high < 1 else "even"
 
@@ -53,11 +55,12 @@ def verdict(ratios: Sequence[float]) -> Verdict:
 def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
     """The threshold of a series.
 
+    The device must be ahead at the largest size. Going down from there, the lead continues until the first size at
+    which the device is behind. The threshold is the smallest size in this range at which the device is ahead. Sizes
+    at which neither is ahead, for example because of noise, do not end the range.
+
     Args:
         points: (size, ratios as `verdict` takes them), in any order.
-
-    The device must be ahead at the largest size. From there down its lead lasts until it is behind; the threshold is
-    the smallest size with a lead, so that an undecided point in between, which noise may make, ends nothing.
     """
     ordered = sorted(points)
     verdicts = [verdict(ratios) for _, ratios in ordered]

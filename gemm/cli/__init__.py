@@ -1,8 +1,12 @@
-"""The command line, `python -m gemm` or `gemm`: info, doctor, bench, tune, verify, explain.
+"""The command line, `python -m gemm` or `gemm`: info, bench, tune, verify, explain.
 
-A sub-command is a module here with HELP, EXAMPLES, `add(parser)`, which declares its arguments, and `run(args)`, which
-returns the exit status. Statuses: 0; 1 when a check failed; 2 for a mistake of the user or something that is not here;
-130 when interrupted.
+Each sub-command is a module in this package. It has HELP, EXAMPLES, `add(parser)`, which declares its arguments, and
+`run(args)`, which returns the exit status. Exit statuses:
+
+    0      success
+    1      a check failed
+    2      wrong usage, or something is not available on this machine
+    130    interrupted
 """
 
 from __future__ import annotations
@@ -14,24 +18,26 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gemm.cli import bench, doctor, explain, info, tune, verify
+from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.core.errors import BackendUnavailable
 from gemm.core.version import VERSION
 from gemm.select import background
 
-COMMANDS = {"info": info, "doctor": doctor, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
+COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
+REPLACED = {"doctor": "info --check"}
+"""{a command of earlier versions: what replaces it}."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
+    """An ArgumentParser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message} (see {self.prog} --help)")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar of the command line."""
+    """The complete parser, with all sub-commands."""
     top = Parser(prog="gemm", description="Matrix products on whatever this machine has.")
     top.add_argument("--version", action="version", version=f"gemm {VERSION}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
@@ -46,15 +52,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own); returns the exit status."""
+    """Run the command line `argv`, by default the arguments of the process. Returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × and µ must not end a benchmark
+            stream.reconfigure(errors="replace")  # a terminal that lacks × or µ must not abort a benchmark
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = parser().parse_args(argv)
-        if args.command != "doctor":  # which says more of that
+        if words and words[0] in REPLACED:
+            raise Mistake(f"there is no command {words[0]!r} any more: use gemm {REPLACED[words[0]]}")
+        args = parser().parse_args(words)
+        if not (args.command == "info" and args.check):  # --check itself reports wrong variables, in more detail
             check_environment()
-        with background.waiting():  # who asks here wants the last word
+        with background.waiting():  # a command waits for final results, not for the first usable ones
             status: int = args.run(args)
         sys.stdout.flush()
         return status
@@ -67,6 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gemm: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough; the flush at exit must not fail again
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; the flush at exit must not fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,4 +1,4 @@
-"""Arguments that several sub-commands share, and what they are checked against."""
+"""Arguments that several sub-commands share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DTYPES = ("float32", "float64")
 
 
 class Mistake(ValueError):
-    """The user asked for something that makes no sense; its text is the one line that is printed."""
+    """The user asked for something impossible. The text of the exception is the single line that is printed."""
 
 
 def positive(text: str) -> int:
-    """An argument that is a count or a size."""
+    """Parse an argument that is a count or a size."""
     try:
         value = int(text)
     except ValueError:
@@ -40,7 +40,7 @@ def positive(text: str) -> int:
 
 
 def listed(text: str) -> list[str]:
-    """A comma-separated argument."""
+    """Parse a comma-separated argument."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise argparse.ArgumentTypeError("must name something")
@@ -48,7 +48,7 @@ def listed(text: str) -> list[str]:
 
 
 def shapes(argument: str) -> list[tuple[int, int, int]]:
-    """An argument of the form MxNxK,MxNxK,..."""
+    """Parse an argument of the form MxNxK,MxNxK,..."""
     found: list[tuple[int, int, int]] = []
     for item in listed(argument):
         try:
@@ -60,7 +60,7 @@ def shapes(argument: str) -> list[tuple[int, int, int]]:
 
 
 def writable(text: str) -> Path:
-    """A file to be written at the end; that its folder is there is checked at the beginning."""
+    """Parse the path of a file that the command writes at its end. The folder must already exist."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder")
@@ -70,23 +70,23 @@ def writable(text: str) -> Path:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """-M -N -K --batch --dtype: one product."""
+    """Add -M -N -K --batch --dtype, which describe one product."""
     for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
         parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
-    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products a call (default: 1)")
+    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call (default: 1)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="element type (default: float32)")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """--backends --kernel --device: which kernels on which devices."""
+    """Add --backends --kernel --device, which select kernels and devices."""
     parser.add_argument("--backends", type=listed, metavar="LIST",
-                        help=f"of {', '.join(BACKENDS)}, by commas (default: all that work here)")  # fmt: skip
+                        help=f"comma-separated: {', '.join(BACKENDS)} (default: all that work here)")  # fmt: skip
     parser.add_argument("--kernel", action="append", metavar="NAME", help="a kernel's name; may be given several times")
     parser.add_argument("--device", metavar="KEY", help='only this device, such as "opencl:1" (see: gemm info)')
 
 
 def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
-    """(m, n, k) of -M -N -K, None without any of them."""
+    """(m, n, k) from -M -N -K; None if none of them is given."""
     sizes = (args.M, args.N, args.K)
     if None not in sizes:
         return sizes
@@ -96,7 +96,7 @@ def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
 
 
 def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
-    """The rows called `names`. Raises Mistake, listing the names that exist."""
+    """The kernels called `names`. Raises Mistake, which lists the existing names."""
     try:
         for name in names or ():
             execute.check_names("auto", name)
@@ -106,7 +106,7 @@ def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
 
 
 def check_environment() -> None:
-    """Raise Mistake unless the package's environment variables make sense."""
+    """Raise Mistake if an environment variable of the package has a wrong value."""
     try:
         threads.granted()
         timeout()
@@ -115,17 +115,18 @@ def check_environment() -> None:
 
 
 def look_for_devices() -> None:
-    """Start the probe, unless its facts are known, and say so: it takes a while."""
+    """Start the probe unless its results are known, and print a message first, because the probe takes a while."""
     if probe.facts(run=False) is None:
         print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
         probe.facts(run=True)
 
 
 def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict[str, str]]:
-    """The devices that --backends, --kernel and --device ask for, and {backend: why it is not among them}.
+    """The devices that --backends, --kernel and --device select, and {backend: why it is missing}.
 
     Raises:
-        Mistake: an unknown name, or nothing is left. BackendUnavailable: what was named is not here.
+        Mistake: a name is unknown, or no device is left.
+        BackendUnavailable: a backend or device that the user named is not available here.
     """
     rows = check_kernels(args.kernel)
     if unknown := [name for name in args.backends or () if name not in BACKENDS]:
@@ -139,8 +140,8 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
         if owner not in wanted:
             raise Mistake(f"--device {args.device} does not belong to {', '.join(wanted)}")
         wanted = [owner]
-    if strangers := [row.name for row in rows if row.backend not in wanted]:
-        raise Mistake(f"--kernel {strangers[0]} does not belong to {', '.join(wanted)}")
+    if foreign := [row.name for row in rows if row.backend not in wanted]:
+        raise Mistake(f"--kernel {foreign[0]} does not belong to {', '.join(wanted)}")
     found: list[tuple[Backend, Device]] = []
     missing: dict[str, str] = {}
     for name in wanted:
@@ -160,12 +161,12 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
 
 
 def save_json(path: Path, document: Mapping[str, Any], indent: int | None = 1) -> None:
-    """Write strict JSON: NaN and infinities, which it lacks, would be an error."""
+    """Write strict JSON. NaN and infinities, which JSON lacks, raise an error."""
     save_text(path, json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write `columns` of `rows` as comma-separated values with a header."""
+    """Write `columns` of `rows` as comma-separated values with a header line."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -174,7 +175,7 @@ def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a file that the user named."""
+    """Write `text` to a file that the user named. Raises Mistake."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,23 +1,26 @@
-"""`gemm bench`: products timed on every backend of the machine, CPU against GPU.
+"""`gemm bench`: time products on every backend of the machine, and compare the CPU with GPUs.
 
-With --compare or --compare-to it makes a comparison instead: gemm.compare. Else --json writes a document of this
-form (times in seconds; what does not apply is null):
+With --compare or --compare-to the command runs a comparison instead (gemm.compare). Without these options, --json
+writes a document of the following form. Times are in seconds. A value that does not apply is null.
 
     schema      "gemm-bench/1"
-    date, command, commit, versions, machine, environment    when, where and by what; commit is null outside a checkout
+    date, command, commit, versions, machine, environment    provenance; commit is null outside a checkout
     dtype, reproducible, iterations, warmup, method          method: what each time means, in words
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
-    peaks       {device key: {gflops, basis}}; a device whose peak is not known is absent
+    peaks       {device key: {gflops, basis}}; a device with an unknown peak is absent
     results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_gflops, resident_s,
                   resident_best_s, resident_gflops, percent_of_peak, valid, worst_error, checked, sha256, error,
                   host_samples_s, resident_samples_s}]
-    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: medians over the rounds of how many times as
-                fast as the cpu backend that contestant was
+    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: the time of the cpu backend divided by the
+                time of the contestant, as the median over the rounds
 
-host_s and resident_s are medians; where a backend computes in host memory, resident_* repeat host_*. percent_of_peak is
-of the resident rate. worst_error is in units of the error bound, null if not finite; valid, worst_error, checked and
-sha256 are null without --validate. error says why a contestant gave no times. The CSV file has the columns of `results`
-but the samples.
+- host_s and resident_s are medians. If a backend computes in host memory, resident_* repeat host_*.
+- percent_of_peak refers to the resident rate.
+- worst_error is in units of the error bound; it is null if it is not finite.
+- valid, worst_error, checked and sha256 are null without --validate.
+- error says why a contestant has no times.
+
+The CSV file has the columns of `results` except the samples.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gemm.bench import contest, phrases
-from gemm.bench.contest import Contestant, Shape
+from gemm.bench.contest import Contestant, Entry, Shape
 from gemm.bench.peak import Peak, peak
+from gemm.catalog import Kernel
 from gemm.cli import compare, standings, text
 from gemm.cli.arguments import (
     Mistake,
@@ -46,7 +50,6 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
@@ -63,29 +66,29 @@ EXAMPLES = """examples:
 The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
 """
 METHOD = (
-    "Times are medians over interleaved rounds in one process. cold: the first call for the shape; it compiles or "
-    "loads the kernel if that was not in use yet. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, transfers "
-    "included. resident: the kernel on operands that are on the device already, until it has finished; = where the "
-    "device computes in host memory. Percent of peak: of the resident rate. NumPy: np.matmul(a, b, out=out)."
+    "Times are medians over interleaved rounds in one process. cold: the first call for the shape, which compiles or "
+    "loads the kernel if the kernel was not in use before. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, "
+    "transfers included. resident: the kernel on operands that are already on the device, until the kernel has "
+    "finished; = if the device computes in host memory. Percent of peak refers to the resident rate. NumPy: "
+    "np.matmul(a, b, out=out)."
 )
 ROUNDS, WARMUP = 10, 2
-Entry = tuple[Backend, Device, str | None]
-"""Who is to compete: a device and the kernel that was named for it; None: what dispatch chooses."""
+Row = dict[str, Any]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     add_shape(parser)
     parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,MxNxK,...")
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
-    parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="how a and b are given")
+    parser.add_argument("--trans", choices=("NN", "NT", "TN", "TT"), default="NN", help="layouts of a and b")
     add_selection(parser)
     parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {ROUNDS})")
-    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"calls before (default: {WARMUP})")
+    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"untimed calls first (default: {WARMUP})")
     parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
-    parser.add_argument("--validate", action="store_true", help="check every result by a reference of wider type")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write everything, too")
-    parser.add_argument("--csv", type=writable, metavar="FILE", help="write the results as a table, too")
+    parser.add_argument("--validate", action="store_true", help="check every result against a wider type")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--csv", type=writable, metavar="FILE", help="also write the results as CSV")
     compare.add(parser)
 
 
@@ -94,30 +97,26 @@ def _sizes(argument: str) -> list[tuple[int, int, int]]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time, print, write; returns the status."""
+    """Run the benchmark, print and write the results, and return the exit status."""
     if compare.wanted(args):
-        from gemm.cli.comparing import run as compared  # which draws
+        from gemm.cli.comparing import run as compared  # imported here because it loads the drawing modules
 
         return compared(args)
     args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
-    given = shape(args)
-    sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
-    shapes = [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
-    rows = check_kernels(args.kernel)
-    if wrong := [row for row in rows if row.dtype not in ("*", args.dtype)]:
-        raise Mistake(f"--kernel {wrong[0].name} multiplies {wrong[0].dtype}: add --dtype {wrong[0].dtype}")
+    shapes, rows = _shapes(args), _named(args)
     found, missing = select(args)
-    entries: list[Entry] = []
-    for backend, device in found:
-        named = [row.name for row in rows if row.backend == backend.name]
-        entries += [(backend, device, name) for name in named or (None,)]
+    entries = [
+        Entry(backend, device, name, args.reproducible)
+        for backend, device in found
+        for name in [row.name for row in rows if row.backend == backend.name] or (None,)
+    ]
     peaks = {device.key: known for _, device in found if (known := peak(device, args.dtype))}
     print(f"{args.dtype}, {phrases.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
     _introduce([device for _, device in found], missing)
     if not rows and any(device.kind == "gpu" or backend.name == "opencl" for backend, device in found):
         look_for_devices()
-    results: list[dict[str, Any]] = []
-    ratios: list[dict[str, Any]] = []
+    results: list[Row] = []
+    ratios: list[Row] = []
     for each in shapes:
         try:
             some, more = _contest(args, each, entries, peaks)
@@ -125,11 +124,7 @@ def run(args: argparse.Namespace) -> int:
             raise Mistake(f"there is not enough memory for {each}") from None
         results += some
         ratios += more
-    print()
-    for known in dict.fromkeys(peaks.values()):
-        keys = ", ".join(key for key in peaks if peaks[key] == known)
-        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
-    print(textwrap.fill(METHOD, 110))
+    _conclude(peaks)
     if args.json:
         document = {
             "schema": "gemm-bench/1", **report.head(), "dtype": args.dtype, "reproducible": args.reproducible,
@@ -143,7 +138,23 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(row["valid"] is False or row["error"] for row in results) else 0
 
 
+def _shapes(args: argparse.Namespace) -> list[Shape]:
+    """The products that the arguments ask for, without duplicates; one of 1024³ by default."""
+    given = shape(args)
+    sizes = [*([given] if given else []), *(args.shapes or []), *(args.sizes or [])] or [(1024, 1024, 1024)]
+    return [Shape(m, n, k, args.batch, args.trans) for m, n, k in dict.fromkeys(sizes)]
+
+
+def _named(args: argparse.Namespace) -> list[Kernel]:
+    """The kernels of --kernel. Raises Mistake if a kernel is unknown or has another type than --dtype."""
+    rows = check_kernels(args.kernel)
+    if wrong := [row for row in rows if row.dtype not in ("*", args.dtype)]:
+        raise Mistake(f"--kernel {wrong[0].name} multiplies {wrong[0].dtype}: add --dtype {wrong[0].dtype}")
+    return rows
+
+
 def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
+    """Print the devices that take part, and why others do not."""
     for device in devices:
         origin = ", ".join(part for part in (device.platform, device.driver) if part)
         threads = f", {phrases.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
@@ -152,23 +163,32 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
         print(f"  without {why}")
 
 
+def _conclude(peaks: dict[str, Peak]) -> None:
+    """Print the peaks and the method of the measurement."""
+    print()
+    for known in dict.fromkeys(peaks.values()):
+        keys = ", ".join(key for key in peaks if peaks[key] == known)
+        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
+    print(textwrap.fill(METHOD, 110))
+
+
 def _contest(
     args: argparse.Namespace, each: Shape, entries: list[Entry], peaks: dict[str, Peak]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and ratios of one shape, printed."""
+) -> tuple[list[Row], list[Row]]:
+    """Time one shape and print its table. Returns the results and the ratios."""
     a, b = each.operands(args.dtype)
     entered: list[Contestant] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with text.Progress(len(entries) * (1 + args.iterations)) as progress:
-        for backend, device, name in entries:
-            progress.step(f"{each}: first call on {device.key}", 0)
+        for entry in entries:
+            progress.step(f"{each}: first call on {entry.device.key}", 0)
             try:
-                entered.append(contest.enter(backend, device, name, each, a, b, args.reproducible))
+                entered.append(contest.enter(entry, each, a, b))
             except (BackendUnavailable, KernelFailed) as error:
-                rows.append(standings.row(each, device, name or "–", error=str(error)))
-            progress.step(f"{each}: first call on {device.key}")
+                rows.append(standings.row(each, entry.device, entry.kernel or "–", error=str(error)))
+            progress.step(f"{each}: first call on {entry.device.key}")
         if entered:
-            contest.compete(entered, args.iterations, args.warmup, lambda who: progress.step(f"{each}: {who}"))
+            contest.compete(entered, args.iterations, args.warmup, lambda name: progress.step(f"{each}: {name}"))
         checked = contest.check(entered, each, a, b) if args.validate else None
     rows = [standings.figures(each, one, peaks.get(one.device.key), checked) for one in entered] + rows
     ratios = standings.ratios(each, entered)

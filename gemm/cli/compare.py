@@ -1,4 +1,4 @@
-"""The arguments of `gemm bench --compare` and `--compare-to`; what they do: gemm.cli.comparing."""
+"""The arguments of `gemm bench --compare` and `--compare-to`. gemm.cli.comparing carries out the comparison."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from gemm.bench.families import FAMILIES
 from gemm.bench.field import PEERS
 from gemm.cli.arguments import Mistake, listed, writable
 
-OPTIONS = ("quick", "families", "peers", "html", "plots")
-"""That belong to a comparison."""
-STRANGERS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
-"""Those of a plain benchmark that a comparison does not take."""
+COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
+"""Options that only a comparison takes."""
+BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
+"""Options of a benchmark that a comparison does not take."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     group = parser.add_argument_group(
-        "comparison", "families of products on every backend and beside other libraries, offload thresholds, a report"
+        "comparison", "families of products on every backend and in other libraries, offload thresholds, a report"
     )
     group.add_argument("--compare", action="store_true",
-                       help="sweep families; with --sizes squares of these, unless --families names more")  # fmt: skip
+                       help="sweep families of products; with --sizes, only squares of these sizes, unless --families "
+                       "names others")  # fmt: skip
     group.add_argument("--compare-to", type=Path, metavar="FILE",
-                       help="sweep what is in FILE, written by --json, and show what has become slower")  # fmt: skip
+                       help="repeat the products of FILE, written by --json, and show what became slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
-    group.add_argument("--families", type=listed, metavar="LIST", help=f"of {','.join(FAMILIES)} (default: all)")
+    group.add_argument(
+        "--families", type=listed, metavar="LIST", help=f"comma-separated: {', '.join(FAMILIES)} (default: all)"
+    )
     group.add_argument("--peers", type=listed, metavar="LIST",
-                       help=f"of {','.join(PEERS)}, or none (default: those installed)")  # fmt: skip
+                       help=f"comma-separated: {', '.join(PEERS)}, or none (default: all installed ones)")  # fmt: skip
     group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
     group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
 
 
 def wanted(args: argparse.Namespace) -> bool:
-    """Whether a comparison is asked for. Raises Mistake for options that do not belong together."""
+    """Whether the user asks for a comparison. Raises Mistake for options that exclude each other."""
     asked = args.compare or args.compare_to is not None
-    for name in STRANGERS if asked else OPTIONS:
+    for name in BENCHMARK_OPTIONS if asked else COMPARISON_OPTIONS:
         if getattr(args, name):
             option = f"-{name}" if len(name) == 1 else f"--{name}"
             raise Mistake(f"{option} {'does not go with --compare' if asked else 'belongs to --compare'}")

@@ -1,4 +1,4 @@
-"""What `gemm bench --compare` and `--compare-to` do: compare, print, write. See gemm.compare."""
+"""Carry out `gemm bench --compare` and `--compare-to`: compare, print, write. See gemm.compare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemm.frontend import report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, write; returns the status."""
+    """Compare, print and write the results, and return the exit status."""
     if (args.html or args.plots) and importlib.util.find_spec("matplotlib") is None:
         raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
     families = _known("--families", args.families or list(FAMILIES if not args.sizes else ["squares"]), FAMILIES)
@@ -80,7 +80,7 @@ def _plots(found: Comparison, folder: Path) -> None:
 
 
 def show(found: Comparison) -> None:
-    """Print contestants, tables, curves and thresholds."""
+    """Print the contestants, tables, curves and thresholds."""
     document = found.document
     for name, about in document["contestants"].items():
         print(f"  {name:12} {about}")
@@ -105,7 +105,7 @@ def show(found: Comparison) -> None:
 
 
 def _curves(found: Comparison, family: str) -> list[str]:
-    """The rates of a family that is one series."""
+    """A plot of the rates of a family, if the family is a single series."""
     document = found.document
     head, lines = tables.family(document, family)
     sizes = {row["name"]: row["size"] for row in found.rows if row["family"] == family}
@@ -119,7 +119,7 @@ def _curves(found: Comparison, family: str) -> list[str]:
 
 
 def _regressions(old: Comparison, found: Comparison, options: dict[str, Any]) -> list[regress.Change]:
-    """Print what changed since `old`; what is slower is measured again, and counts if it is slower each time."""
+    """Print what changed since `old`. A slower product is measured again, and counts only if it is slower each time."""
     noise = regress.noise(old.rows, found.rows)
     changes = regress.changes(old.rows, found.rows, noise)
     slower = regress.regressions(changes)

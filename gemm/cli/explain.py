@@ -1,4 +1,4 @@
-"""`gemm explain`: which kernel a product would run on, the candidates' predicted times, and why."""
+"""`gemm explain`: which kernel a product would run on, and the predicted times of all candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemm.catalog import BACKENDS
 from gemm.cli.arguments import Mistake, add_shape, shape
 from gemm.frontend import api
 
-HELP = "show which kernel a product would run on, and why"
+HELP = "show which kernel would compute a product, and why"
 EXAMPLES = """examples:
   gemm explain -M 1024 -N 1024 -K 1024
   gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64
@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     add_shape(parser)
     parser.add_argument("--trans-a", action="store_true", help="a is given transposed, k × m")
     parser.add_argument("--trans-b", action="store_true", help="b is given transposed, n × k")
@@ -30,13 +30,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the description of the plan."""
+    """Print the description of the plan and return the exit status."""
     sizes = shape(args)
     if sizes is None:
         raise Mistake("give the product's sizes: -M 1024 -N 1024 -K 1024")
     m, n, k = sizes
     lead = (args.batch,) if args.batch > 1 else ()
-    # Never written nor read: the system gives such arrays no memory.
+    # The arrays are never written or read, and the system allocates no memory for untouched pages.
     a = np.empty((*lead, *((k, m) if args.trans_a else (m, k))), args.dtype)
     b = np.empty((*lead, *((n, k) if args.trans_b else (k, n))), args.dtype)
     try:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             a, b, trans_a=args.trans_a, trans_b=args.trans_b, reproducible=args.reproducible,
             backend=args.backend, kernel=args.kernel,
         )  # fmt: skip
-    except (ValueError, TypeError) as error:  # of the arguments: api says which
+    except (ValueError, TypeError) as error:  # the message of api.plan names the argument
         raise Mistake(str(error)) from None
     print(api.describe(plan))
     return 0

@@ -1,33 +1,49 @@
-"""`gemm info`: devices, drivers, instruction sets, caches and versions; what is missing and how to get it."""
+"""`gemm info`: the devices, drivers, instruction sets, caches and versions of this machine, and what is missing.
+
+With --check the command looks for faults instead, and prints their remedies: gemm.cli.checks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from gemm.cli.arguments import save_json, writable
+from gemm.cli import checks
+from gemm.cli.arguments import Mistake, save_json, writable
 from gemm.extras import libgemm
 from gemm.frontend import report
 
-HELP = "show devices, kernels, caches and versions, what is missing and how to get it"
+HELP = "show devices, kernels, caches and versions, what is missing and how to get it; --check: find faults"
 EXAMPLES = """examples:
   gemm info            for people, and for reports of problems
   gemm info --json     for programs; --json FILE writes it there
+  gemm info --check    find faults of drivers, permissions, caches, the engine and the environment, with remedies
   cc program.c $(gemm info --cc)     a program in C with the package's libgemm
+
+The exit status of --check is 0 if nothing is wrong, and 1 otherwise.
 """
+MARKS = {"error": "x", "warning": "!", "note": "-"}
+"""{severity of a finding: the mark in front of it}."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     parser.add_argument("--json", nargs="?", type=writable, const=Path("-"), metavar="FILE",
                         help="JSON instead, printed or written to FILE")  # fmt: skip
-    parser.add_argument("--cc", action="store_true", help="what a C compiler takes to find libgemm, and nothing else")
+    parser.add_argument("--check", action="store_true", help="find faults and their remedies; with --json as JSON")
+    parser.add_argument("--cc", action="store_true", help="only print the options that a C compiler needs for libgemm")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print what the arguments ask for, and return the exit status."""
+    if args.cc and args.check:
+        raise Mistake("--cc and --check exclude each other")
+    if args.check:
+        return _check(args.json)
     if args.cc:
         try:
             print(libgemm.compiler_words())
@@ -37,9 +53,33 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json is None:
         for section in report.sections():
-            print(section, flush=True)  # one by one: a driver that ends the process does not take the rest along
-    elif args.json == Path("-"):
-        print(json.dumps(report.facts(), indent=1, ensure_ascii=False))
+            print(section, flush=True)  # print each section at once: a driver that crashes later does not hide it
     else:
-        save_json(args.json, report.facts())
+        _give(args.json, report.facts())
     return 0
+
+
+def _give(to: Path, document: Mapping[str, Any]) -> None:
+    """Print the document as JSON if `to` is "-", else write it to the file `to`."""
+    if to == Path("-"):
+        print(json.dumps(document, indent=1, ensure_ascii=False))
+    else:
+        save_json(to, document)
+
+
+def _check(to: Path | None) -> int:
+    """Run all checks and print their findings, or give them as JSON. Returns 1 if something is wrong, else 0."""
+    examined = checks.examine()
+    if to is not None:
+        _give(to, examined.document())
+        return int(examined.wrong > 0)
+    for check, findings in examined.found.items():
+        print(f"  + {check}" if not findings else f"{check}")
+        for finding in findings:
+            print(f"  {MARKS[finding.severity]} {finding.what}\n      {finding.why}")
+            if finding.remedy:
+                print(f"      remedy: {finding.remedy}")
+            print(f"      {finding.document()['docs']}")
+    told = {0: "Nothing is wrong", 1: "One thing is wrong"}
+    print(told.get(examined.wrong, f"{examined.wrong} things are wrong"))
+    return int(examined.wrong > 0)

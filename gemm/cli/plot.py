@@ -1,4 +1,4 @@
-"""Curves for a terminal, of plain characters."""
+"""Curves in a terminal, drawn with characters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _GAP = 6
 
 
 def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int = HEIGHT) -> list[str]:
-    """Lines that show positive values over sizes, both logarithmic in steps of the sizes.
+    """Lines of text that plot positive values over sizes. The value axis is logarithmic; the sizes are evenly spaced.
 
     Args:
-        points: {name: {size: value}}. unit: of the values.
+        points: {name: {size: value}}.
+        unit: the unit of the values.
     """
     sizes = sorted({size for curve in points.values() for size in curve})
     values = [value for curve in points.values() for value in curve.values()]
@@ -27,7 +28,7 @@ def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int 
         for size, value in curve.items():
             line = grid[height - 1 - round((math.log(value) - low) / step)]
             at = _GAP * sizes.index(size) + _GAP // 2
-            while at < len(line) - 1 and line[at] != " ":  # beside another one of this height
+            while at < len(line) - 1 and line[at] != " ":  # another mark has this place: move one to the right
                 at += 1
             line[at] = mark
     labels = {0: high, height // 2: high - step * (height // 2), height - 1: low}

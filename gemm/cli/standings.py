@@ -1,4 +1,4 @@
-"""What a contest comes to: figures for files, and for people a table and who is how many times as fast."""
+"""The outcome of a contest: the figures for files, a table for the terminal, and the speed ratios in words."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ COLUMNS = (
     "resident_s", "resident_best_s", "resident_gflops", "percent_of_peak", "valid", "worst_error", "checked", "sha256",
     "error",
 )  # fmt: skip
-"""Of a result, but for its samples; what each is: gemm.cli.bench."""
+"""Columns of a result except its samples. gemm.cli.bench defines them."""
 
 
 def row(shape: Shape, device: Device, kernel: str, **known: Any) -> dict[str, Any]:
-    """A result of which only `known` is known."""
+    """A result with the values `known`; all other values are null."""
     return {
         **dict.fromkeys(COLUMNS), **asdict(shape), "backend": device.backend, "device": device.key, "kernel": kernel,
         "host_samples_s": [], "resident_samples_s": [], **known,
@@ -30,7 +30,7 @@ def row(shape: Shape, device: Device, kernel: str, **known: Any) -> dict[str, An
 
 
 def figures(shape: Shape, one: Contestant, peak: Peak | None, checked: str | None) -> dict[str, Any]:
-    """A contestant's result."""
+    """The result of a contestant that ran."""
     resident = one.resident or one.host
     host_s, resident_s = statistics.median(one.host), statistics.median(resident)
     rate = shape.flops / resident_s / 1e9
@@ -45,7 +45,7 @@ def figures(shape: Shape, one: Contestant, peak: Peak | None, checked: str | Non
 
 
 def ratios(shape: Shape, entered: list[Contestant]) -> list[dict[str, Any]]:
-    """How many times as fast as the cpu backend's best kernel each other contestant was: medians over the rounds."""
+    """For each contestant: the time of the cpu backend's fastest kernel divided by its own, median over the rounds."""
     cpu = _cpu(entered)
     if cpu is None:
         return []
@@ -57,7 +57,10 @@ def ratios(shape: Shape, entered: list[Contestant]) -> list[dict[str, Any]]:
 
 
 def _ratio(reference: Contestant, samples: list[float]) -> float:
-    """How many times as fast as `reference` host-to-host: what disturbs a round disturbs both of its samples."""
+    """The host-to-host time of `reference` divided by the sample, as the median over the rounds.
+
+    Ratios within a round cancel disturbances, because a disturbance of a round affects both samples.
+    """
     return statistics.median(its / own for its, own in zip(reference.host, samples, strict=True))
 
 
@@ -67,7 +70,7 @@ def _cpu(entered: list[Contestant]) -> Contestant | None:
 
 
 def show(shape: Shape, rows: list[dict[str, Any]]) -> None:
-    """Print the table of one shape, and below it what went wrong."""
+    """Print the table of one shape, then the failures."""
     validated = any(result["valid"] is not None for result in rows)
     head = ["device", "kernel", "cold", "host-to-host", "GFLOP/s", "resident", "GFLOP/s", "of peak"]
     lines = []
@@ -99,10 +102,10 @@ def show(shape: Shape, rows: list[dict[str, Any]]) -> None:
 
 
 def compare(entered: list[Contestant], ratios: list[dict[str, Any]], *, reproducible: bool) -> None:
-    """Print how the cpu backend stands against the others, and who is the fastest."""
+    """Print how the cpu backend compares with the other contestants, and which contestant is fastest."""
     cpu = _cpu(entered)
     others = [one for one in entered if one is not cpu]
-    for one, ratio in zip(others, ratios, strict=False):  # no ratios without a cpu
+    for one, ratio in zip(others, ratios, strict=False):  # without a cpu backend there are no ratios
         line = f"CPU against {_title(one)}: {_against(ratio['host'], one)}"
         if one.resident:
             line += f" host-to-host; with resident operands, {_against(ratio['resident'], one)}"
@@ -120,7 +123,7 @@ def compare(entered: list[Contestant], ratios: list[dict[str, Any]], *, reproduc
 
 
 def _title(one: Contestant) -> str:
-    """What the CPU is set against: GPU (cuda:0, sgemm_cuda_tile), OpenCL on the CPU (...), NumPy or another kernel."""
+    """What the CPU is compared with: GPU (cuda:0, sgemm_cuda_tile), OpenCL on the CPU (...), NumPy, another kernel."""
     if one.device.backend in ("numpy", "cpu"):
         return _name(one)
     return f"{'GPU' if one.device.kind == 'gpu' else 'OpenCL on the CPU'} ({one.device.key}, {one.kernel})"
@@ -133,7 +136,7 @@ def _name(one: Contestant) -> str:
 
 
 def _against(ratio: float, one: Contestant) -> str:
-    """Who of the two is how many times as fast."""
+    """A phrase that says which of the two is faster, and by which factor."""
     if ratio >= 1:
         return f"{_name(one)} is {phrases.faster(ratio)} the cpu backend"
     return f"the cpu backend is {phrases.faster(1 / ratio)} {_name(one)}"

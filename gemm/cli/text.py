@@ -1,4 +1,4 @@
-"""Tables, progress and lists: by rich on a terminal where it is installed, else plain text of the same content."""
+"""Tables, progress bars and lists: formatted by rich on a terminal if rich is installed, else as plain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = (), title: str = "") -> None:
-    """Print a table. `numbers`: the columns that are aligned to the right, counted from 0."""
+    """Print a table. `numbers`: the numbers of the right-aligned columns, counted from 0."""
     lines = [tuple(row) for row in rows]
     aligned = [column in numbers for column in range(len(head))]
     if sys.stdout.isatty() and _print_rich(head, lines, aligned, title):
@@ -44,7 +44,7 @@ def _print_rich(head: Sequence[str], rows: list[tuple[str, ...]], aligned: list[
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A bar on standard error while it is a terminal, else nothing; so redirected output stays clean."""
+    """A progress bar on standard error. Nothing is drawn if standard error is not a terminal."""
 
     WIDTH = 30
 
@@ -70,7 +70,7 @@ class Progress(AbstractContextManager["Progress"]):
         return self
 
     def step(self, now: str, advance: int = 1) -> None:
-        """`advance` steps are done; `now` says what is being done."""
+        """Advance the bar by `advance` steps. `now` describes the step that follows."""
         self._done += advance
         if self._rich is not None:
             self._rich.update(0, completed=self._done, description=now.replace("[", r"\["))
@@ -90,7 +90,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def bullets(title: str, lines: Iterable[str]) -> None:
-    """Print `title` and a line for each item, or nothing without items."""
+    """Print `title` and one line for each item; print nothing if there are no items."""
     lines = list(lines)
     if lines:
         print("\n".join([title, *(f"  {line}" for line in lines)]))

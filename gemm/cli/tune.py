@@ -1,4 +1,4 @@
-"""`gemm tune`: find the parameters that suit this machine's devices, and carry them from one machine to another."""
+"""`gemm tune`: find the best parameters for this machine's devices, and transfer tuning records between machines."""
 
 from __future__ import annotations
 
@@ -30,48 +30,49 @@ from gemm.select import probe, tuning_db, tuning_records
 from gemm.select.worker import Child
 from gemm.tune import calibrate, search, tuner
 
-HELP = "fit the choice of devices, and their kernels' parameters, to this machine"
+HELP = "adapt the choice of devices and the parameters of their kernels to this machine"
 EXAMPLES = """examples:
-  gemm tune                                     fit what "auto" predicts to this machine, in half a minute
+  gemm tune                                     calibrate the predictions of "auto" on this machine, in half a minute
   gemm tune --quick                             the same in 5 seconds
-  gemm tune --level fast                        kernels' parameters, a second for each class of products
+  gemm tune --level fast                        tune kernel parameters, a second for each class of products
   gemm tune --level full --time-budget 600 --export here.json
   gemm tune --device opencl:0 --kernel sgemm_adreno_image_8x4 --level full
-  gemm tune --import there.json                 records of the same device, from elsewhere; nothing is measured
+  gemm tune --import there.json                 import another machine's records of the same device; measure nothing
 
-Candidates are checked and timed in a child process: one that hangs or crashes is not tried again with this driver. Each
-trial is kept at once, so that a run that was interrupted goes on when it is started again. See docs/tuning.md.
+Candidates are checked and timed in a worker process. A candidate that hangs or crashes is not tried again with this
+driver. Each measurement is stored at once, and an interrupted run continues when you start it again. See
+docs/tuning.md.
 """
 SHAPES = (
     (1, 1024, 1024, 1024), (1, 512, 512, 512), (1, 256, 256, 256), (1, 2048, 2048, 2048), (1, 64, 4096, 4096),
     (1, 4096, 64, 4096), (1, 4096, 4096, 64), (1, 1, 4096, 4096), (64, 128, 128, 128), (1, 4096, 4096, 4096),
 )  # fmt: skip
-"""(batch, m, n, k) of what is tuned unless --shapes says otherwise: the most wanted first."""
+"""(batch, m, n, k) of the classes that are tuned without --shapes, the most important ones first."""
 QUICK, MODEL = 3.7, 28.0
-"""Seconds that fitting the cost model takes at most: with what else the command does, 5 and 30."""
+"""Seconds at most for the calibration of the cost model. The whole commands take 5 and 30 seconds."""
 CPU_WORK = 1 << 31
-"""FLOPs of the largest of them that a CPU's runtime is given."""
+"""FLOPs of the largest of SHAPES that an OpenCL device on the CPU is tuned for."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     add_selection(parser)
     parser.add_argument("--level", choices=("off", "model", "fast", "full"),
-                        help="off: measure nothing; model: how far predictions are off; kernels' parameters: fast, a "
-                        "second for each class of products, or full, the whole search (default: model, full if "
-                        "--kernel or --shapes says of what, off with --import)")  # fmt: skip
+                        help="off: measure nothing; model: calibrate the predicted times; fast: tune kernel "
+                        "parameters, a second for each class of products; full: tune by the whole search (default: "
+                        "full with --kernel or --shapes, off with --import, else model)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="--level model in 5 s, not 30")
     parser.add_argument("--time-budget", type=_seconds, metavar="SECONDS", default=math.inf,
-                        help="stop after about so long (default: when all is tried)")  # fmt: skip
-    parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,...: one for each class to be tuned")
-    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products a call, for --shapes")
+                        help="stop after about this time (default: no limit)")  # fmt: skip
+    parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,...: one shape for each class to tune")
+    parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call, for --shapes")
     parser.add_argument("--trans", type=_layouts, default=["NN"], metavar="LIST",
-                        help="of NN, NT, TN, TT: how a and b are given (default: NN)")  # fmt: skip
+                        help="layouts of a and b, of NN, NT, TN, TT (default: NN)")  # fmt: skip
     parser.add_argument("--dtypes", type=listed, metavar="LIST", help="only kernels of these types")
     parser.add_argument("--import", "--merge", dest="merge", type=Path, action="append", metavar="FILE",
-                        help="merge records that --export wrote, before anything else")  # fmt: skip
+                        help="first import records that --export wrote")  # fmt: skip
     parser.add_argument("--export", type=writable, metavar="FILE",
-                        help="write what is known of these devices in the end, as JSON")  # fmt: skip
+                        help="at the end, write all records of these devices as JSON")  # fmt: skip
 
 
 def _seconds(argument: str) -> float:
@@ -92,7 +93,7 @@ def _layouts(argument: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Import, tune, export; returns the status."""
+    """Import, tune and export, and return the exit status."""
     if disk_cache.cache_dir() is None:
         raise Mistake("records are kept in the cache folder, and none can be used: see gemm info")
     for file in args.merge or ():
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit(devices: list[Device], budget: float) -> None:
-    """Fit the cost model, and say what it takes by now to be off."""
+    """Calibrate the cost model, and print by how much its predictions differ from the measured times."""
     probe.facts(run=True)
     start = time.monotonic()
     found = []
@@ -138,7 +139,10 @@ def _fit(devices: list[Device], budget: float) -> None:
 
 
 def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
-    """What is to be tuned on `device`, named or chosen there: nothing where no kernel has a space."""
+    """The kernels to tune on `device`: those named by the user, or those that dispatch can choose there.
+
+    The list is empty if none of them has tunable parameters.
+    """
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
     rows = [row for row in rows if row.backend == device.backend and not execute.unavailable(row, device)]
@@ -193,7 +197,7 @@ def _size(args: argparse.Namespace, device: Device, shape: tuple[int, int, int, 
 
 
 class _Clock:
-    """How long a run will take: `sizes` are the candidates of the classes that are left, at most."""
+    """Estimate the remaining time of a run. `sizes` are the numbers of candidates of the remaining classes, at most."""
 
     def __init__(self, start: float, until: float, sizes: list[int]) -> None:
         self.start, self.until, self.sizes = start, until, sizes
@@ -201,7 +205,7 @@ class _Clock:
         self._before = 0
 
     def next(self) -> None:
-        """A class is finished."""
+        """Count the current class as finished."""
         self.tried += self.done
         self._before += self.sizes.pop(0)
         self.done = 0

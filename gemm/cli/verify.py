@@ -1,4 +1,4 @@
-"""`gemm verify`: does every kernel compute the right thing on every device of this machine?"""
+"""`gemm verify`: check that every kernel computes correct results on every device of this machine."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ from gemm.select.verify.single import Mismatch
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
   gemm verify                          every kernel that can run here
-  gemm verify --backends cpu --quick   what a kernel must pass before "auto" chooses it
+  gemm verify --backends cpu --quick   the checks that a kernel must pass before "auto" chooses it
   gemm verify --hashes                 the bits of reproducible=True: the same on all devices
-  gemm verify --stress 300             random products that overlap, for five minutes a GPU
+  gemm verify --stress 300             random overlapping products, for five minutes on each GPU
   gemm verify --kernel sgemm_adreno_image_8x4 --json verified.json
 
 The exit status is 1 when a check failed or nothing could be checked.
 """
+Job = tuple[Backend, Device, Kernel]
 
 
 @dataclass
 class Outcome:
-    """One kernel on one device.
+    """The outcome of one kernel on one device.
 
     Attributes:
-        passed, total: cases. ordered: whether its reproducible bits are the contract's; None if not offered.
-        sha256: of the reproducible result, with --hashes. seconds: that it took, compilation included.
-        error: the first failure, or "". left_out: what could not be covered, and why.
+        passed, total: the number of cases.
+        ordered: whether the reproducible bits are those of the contract; None if the kernel does not offer them.
+        sha256: the hash of the reproducible result, with --hashes.
+        seconds: the time of all cases, compilation included.
+        error: the first failure, or "".
+        left_out: {what could not be covered: why}.
     """
 
     kernel: str
@@ -56,31 +60,21 @@ class Outcome:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments."""
     add_selection(parser)
-    parser.add_argument("--quick", action="store_true", help="only the short cases")
-    parser.add_argument("--hashes", action="store_true", help="only the reproducible results: print their hashes")
+    parser.add_argument("--quick", action="store_true", help="run only the short cases")
+    parser.add_argument("--hashes", action="store_true", help="check only the reproducible results, and print hashes")
     parser.add_argument("--stress", type=positive, nargs="?", const=60, metavar="SECONDS",
-                        help="random products in a row and in chains, so long on each device; default 60")  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="of --stress, as an earlier run printed it")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write the outcomes, too")
+                        help="run random products, in series without waiting and in dependent chains, for this time on "
+                        "each device (default: 60)")  # fmt: skip
+    parser.add_argument("--seed", type=int, metavar="N", help="the seed of --stress, as an earlier run printed it")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the outcomes as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, print the table, return the status."""
+    """Run the checks, print the table and return the exit status."""
     devices, missing = select(args)
-    rows = check_kernels(args.kernel) or list(KERNELS)
-    jobs: list[tuple[Backend, Device, Kernel]] = []
-    skipped: list[str] = []
-    for backend, device in devices:
-        for row in rows:
-            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
-                continue
-            why = execute.unavailable(row, device, reproducible=args.hashes)
-            if why:
-                skipped.append(f"{row.name} on {device.key}: {why}")
-            else:
-                jobs.append((backend, device, row))
+    jobs, skipped = _jobs(args, devices)
     skipped += [f"{name}: {why.removeprefix(f'{name}: ')}" for name, why in missing.items()]
     if args.stress:
         return _stress(jobs, args.stress, args.seed)
@@ -110,8 +104,25 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures or differing else 0
 
 
-def _stress(jobs: list[tuple[Backend, Device, Kernel]], seconds: int, seed: int | None) -> int:
-    """Random products on each device; 1 if one of them was wrong, or none was made."""
+def _jobs(args: argparse.Namespace, devices: list[tuple[Backend, Device]]) -> tuple[list[Job], list[str]]:
+    """The kernels to check on each device, and a line for each kernel that cannot run there."""
+    rows = check_kernels(args.kernel) or list(KERNELS)
+    jobs: list[Job] = []
+    skipped: list[str] = []
+    for backend, device in devices:
+        for row in rows:
+            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
+                continue
+            why = execute.unavailable(row, device, reproducible=args.hashes)
+            if why:
+                skipped.append(f"{row.name} on {device.key}: {why}")
+            else:
+                jobs.append((backend, device, row))
+    return jobs, skipped
+
+
+def _stress(jobs: list[Job], seconds: int, seed: int | None) -> int:
+    """Run random products on each device. Returns 1 if a result was wrong or if no product ran."""
     seed = secrets.randbits(32) if seed is None else seed
     print(f"--seed {seed}")
     made, failed = 0, False
@@ -144,7 +155,7 @@ def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcom
             passed += 1
     except (Mismatch, KernelFailed) as failure:
         error = str(failure)
-    # The ordered bits are the last of the checks.
+    # The checks of the ordered bits come last, so they have run only if all checks passed.
     ordered = None if not offers else passed == total
     left_out, took = suite.left_out(row, device, full=not quick), time.perf_counter() - start
     return Outcome(row.name, device.key, row.dtype, passed, total, ordered, None, took, error, left_out)
@@ -173,7 +184,7 @@ def _left_out(outcomes: list[Outcome]) -> list[str]:
 
 
 def _differing(outcomes: list[Outcome]) -> list[str]:
-    """The dtypes whose hashes are not all one."""
+    """The dtypes whose kernels have different hashes."""
     found: dict[str, set[str]] = {}
     for outcome in outcomes:
         if outcome.sha256:

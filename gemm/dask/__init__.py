@@ -1,14 +1,14 @@
-"""Products of dask arrays: `gemm.gemm`, `gemm.matmul` and `gemm.tensordot` come here by themselves if one is among the
-operands.
+"""Products of dask arrays. `gemm.gemm`, `gemm.matmul` and `gemm.tensordot` call this module for dask operands.
 
     import dask.array as da, gemm.dask
 
     c = gemm.dask.matmul(da.from_zarr("a.zarr"), da.from_zarr("b.zarr"))
     c.to_zarr("c.zarr")
 
-Nothing is computed until dask is asked to. Each worker multiplies by the best backend that it has, or by the one that
-its dask configuration names (`gemm.backend`; in its environment DASK_GEMM__BACKEND), with its share of the threads: see
-`gemm.dask.tasks.sharing`. Tasks are called gemm-matmul and gemm-tensordot. docs/scale.md says what it costs.
+The functions only build a graph; dask computes it on request. Each worker multiplies on its best backend, or on the
+backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the environment). The tasks of a
+worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named gemm-matmul and gemm-tensordot.
+docs/scale.md gives the costs.
 """
 
 from __future__ import annotations
@@ -47,29 +47,34 @@ def gemm(
     """activation(alpha · op(a) · op(b) + beta · c + bias) as a dask array. See `gemm.gemm` for the arguments.
 
     Args:
-        a, b, c, bias: dask arrays, or what dask makes some of; of known chunks.
-        reproducible: the bits of `gemm.gemm` on one machine with reproducible=True, whatever the chunks.
-        backend: "auto": each worker's own, see above.
-        contraction: "sum": a task for each block of k, and a tree of sums over these, as in dask's own matmul. Partial
-            sums of float16, bfloat16 and fp8 are float32. "fused": blocks of k are merged, and a task contracts all of
-            it: fewer tasks and no partial sums, but a row of blocks of a and a column of b in the memory of a task.
-            "chain", of real floating-point numbers: a task for each block of k, which goes on from the sums of the one
-            before, on the CPU: the order of one chain, in the memory of three blocks.
-            "auto": fused if the panels are no larger than a block may be and to merge them moves no more elements,
-            k·(m + n), than there are in the partial sums, m·n for each block of k; else sum. With reproducible=True
-            fused if the panels fit so, else chain.
-        chunks: "auto": the operands' own, if along k they agree, none (nor one of the result) is larger than dask's
-            `array.chunk-size` (128 MiB), and a task computes enough to be worth its scheduling; else such as
-            `gemm.dask.chunks` chooses for the threads of the default client of dask.distributed, or of this machine. A
-            task needs some four times that limit. A size, such as "32 MiB": the same with this limit. None: the
-            operands' own in any case (along k those of a).
+        a, b, c, bias: dask arrays, or objects that dask converts to arrays. All chunk sizes must be known.
+        reproducible: give the bits of `gemm.gemm` on one machine with reproducible=True, for all chunks.
+        backend: "auto": each worker chooses its own backend, as the module's docstring says.
+        contraction: how the blocks along k are summed.
+            "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
+            Partial sums of float16, bfloat16 and fp8 are float32.
+            "fused": merge the blocks of k, and contract all of k in one task. This needs fewer tasks and no partial
+            sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
+            "chain": for real floating-point numbers. One task for each block of k continues from the sums of the task
+            before, on the CPU. This keeps the order of a single accumulation chain, and needs the memory of three
+            blocks.
+            "auto": "fused" if the merged panels are no larger than a block may be, and if merging them moves no more
+            elements, k·(m + n), than the partial sums have, m·n for each block of k; otherwise "sum". With
+            reproducible=True: "fused" if the merged panels are no larger than a block may be, otherwise "chain".
+        chunks: the chunks of the operands that are multiplied.
+            "auto": keep the operands' own chunks if these agree along k, if no chunk of an operand or of the result
+            exceeds dask's `array.chunk-size` (128 MiB), and if a task computes enough to pay for its scheduling.
+            Otherwise `gemm.dask.chunks` chooses the chunks, for the threads of the default client of dask.distributed,
+            or for the threads of this machine. A task needs about four times the limit in memory.
+            A size, such as "32 MiB": as "auto", with this limit.
+            None: always keep the operands' own chunks; along k, the chunks of a.
 
     Returns:
-        A dask array. Computed, its elements are within the bounds that `gemm.gemm` states.
+        A dask array. Its computed elements are within the error bounds of `gemm.gemm`.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; the message names it. What only computing can tell, such as a
-        backend that no worker has, is raised then.
+        ValueError, TypeError: an argument is wrong; the message names it. Errors that only the computation can detect,
+            such as a backend that no worker has, are raised by the computation.
     """
     given = {"a": a, "b": b, "c": c, "bias": bias}
     arrays = {name: _array(name, x) for name, x in given.items() if x is not None}
@@ -82,11 +87,11 @@ def gemm(
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
     kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
-    if asked.problem.k == 0:  # or alpha is: a and b are not read
+    if asked.problem.k == 0:  # alpha = 0 also gives k = 0 here: neither case reads a and b
         x, y = _without_depth(x), _without_depth(y)
     contraction = _contraction(contraction, reproducible, kind)
     if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # chains are the CPU's
+        contraction = "fused"  # only the CPU backend continues a chain
     x, y = blocks.cut(x, y, kind, chunks, contraction)
 
     sizes = {label: lengths for o in (y, x) for label, lengths in zip(o.labels, o.array.chunks, strict=True)}
@@ -121,24 +126,24 @@ def gemm(
 
 
 def product(given: Given, options: Options) -> Any:
-    """`gemm.gemm` of operands of which some are dask's."""
+    """`gemm.gemm` for operands that include a dask array."""
     if given.out is not None:
         raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
     return gemm(given.a, given.b, given.c, bias=given.bias, **named(options, given.alpha, given.beta))
 
 
 def matmul(x1: Any, x2: Any, /, **options: Any) -> Any:
-    """The matrix product of x1 and x2 with np.matmul's rules for shapes; options are those of `gemm` but for c's."""
+    """The matrix product of x1 and x2, with the shape rules of np.matmul. `options` are those of `gemm` except c."""
     return gemm(x1, x2, **options)
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, contraction: str = "auto",
               **options: Any) -> Any:  # fmt: skip
-    """np.tensordot(a, b, axes) as a dask array: blocks as they are, along summed axes those of a.
+    """np.tensordot(a, b, axes) as a dask array. The chunks stay as they are; along summed axes, a's chunks are used.
 
     Args:
         a, b, axes, dtype, options: as for `gemm.tensordot`.
-        contraction: as for `gemm`, which "auto" decides alike; with reproducible=True it is "fused".
+        contraction: as for `gemm`, except "chain". With reproducible=True, "auto" is "fused".
 
     Raises:
         ValueError, TypeError, IndexError: an argument is wrong.
@@ -176,7 +181,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
-    """How k is contracted: what is asked for, or "ordered" of "auto" where the order matters."""
+    """The validated `contraction`. "auto" becomes "ordered" or "fused" if reproducible=True fixes the order of sums."""
     if asked not in CONTRACTIONS:
         raise ValueError(f"contraction must be one of {', '.join(CONTRACTIONS)}, not {asked!r}")
     real = kind.kind == "f" or kind.name in NARROW
@@ -190,7 +195,7 @@ def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
 
 
 def _array(name: str, x: Any) -> Any:
-    """`x` as a dask array of known chunks."""
+    """`x` as a dask array with known chunk sizes."""
     array = da.asanyarray(x)
     if any(math.isnan(length) for length in array.shape):
         raise ValueError(f"{name} has chunks of unknown sizes, {array.chunks}; call {name}.compute_chunk_sizes() first")
@@ -198,12 +203,12 @@ def _array(name: str, x: Any) -> Any:
 
 
 def _nothing(x: Any, *shape: int) -> np.ndarray:
-    """An array of NumPy of the dtype of `x`, of one element's memory."""
+    """A NumPy array with the dtype of `x` and this shape, which occupies the memory of a single element."""
     return np.broadcast_to(np.empty((), x.dtype), shape)
 
 
 def _checked(arrays: dict[str, Any], alpha: Scalar, beta: Scalar, options: Options) -> call.Call:
-    """The call as `gemm.gemm` would check it, but of a stack of no products. Raises ValueError, TypeError."""
+    """The call as `gemm.gemm` would check it, with a stack of zero products. Raises ValueError, TypeError."""
     ndim = max(arrays["a"].ndim, arrays["b"].ndim)
     stand_ins = {}
     for name in ("a", "b"):
@@ -230,7 +235,7 @@ def _checked(arrays: dict[str, Any], alpha: Scalar, beta: Scalar, options: Optio
 
 
 def _labelled(array: Any, name: str, trans: Any) -> Operand:
-    """An operand with labels, those of its matrices as they lie."""
+    """An operand with its labels. A transposed operand's labels are in the order in which its axes are stored."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
     flip = trans.upper() != "N" if isinstance(trans, str) else bool(trans)
@@ -239,13 +244,13 @@ def _labelled(array: Any, name: str, trans: Any) -> Operand:
 
 
 def _without_depth(x: Operand) -> Operand:
-    """An operand of the same blocks, but of no elements along k."""
+    """An operand with the same blocks, but with length 0 along k."""
     chunks = tuple((0,) if label == DEPTH else own for label, own in zip(x.labels, x.array.chunks, strict=True))
     return Operand(da.zeros_like(x.array, shape=tuple(map(sum, chunks)), chunks=chunks), x.labels)
 
 
 def _bias(array: Any, along: str) -> Operand:
-    """A bias, whose axis of length 1 has a label of its own."""
+    """A bias as an operand. An axis of length 1 gets a label of its own, because it is broadcast."""
     if array.ndim == 1:
         return Operand(array, (along,))
     return Operand(array, ("every m", COLUMN) if array.shape[0] == 1 else (ROW, "every n"))

@@ -1,4 +1,4 @@
-"""Operands in the chunks in which they will be multiplied: their own, or such as `gemm.dask.chunks` chooses."""
+"""Rechunk the operands of a product: keep the operands' own chunks, or choose chunks by `gemm.dask.chunks`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
 
 
 def cut(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:
-    """The operands in the chunks in which they will be multiplied; see `gemm.dask.gemm`.
+    """The operands, rechunked for the product; see `gemm.dask.gemm`.
 
-    contraction: that one's, or "ordered", which is fused where the panels fit, else a chain.
+    contraction: as for `gemm.dask.gemm`, or "ordered": "fused" if the merged panels fit into a block, else a chain.
     """
     lengths: dict[str, int] = {}
     own: dict[str, tuple[int, ...]] = {}
-    for operand in (y, x):  # where both have it, x's
+    for operand in (y, x):  # a label that both operands have takes the chunks of x
         for label, length, blocks in zip(operand.labels, operand.array.shape, operand.array.chunks, strict=True):
             if length != 1 or label not in lengths:
                 lengths[label], own[label] = length, blocks
@@ -68,13 +68,13 @@ def cut(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: s
 
 
 def _threads() -> tuple[int, str]:
-    """The threads that will compute, and whose engine: the default client's, or this machine's."""
+    """The number of threads that will compute, and the scheduler: that of the default client, or a local one."""
     if distributed := sys.modules.get("distributed"):
         try:
             client = distributed.default_client()
         except ValueError:
             pass
         else:
-            if not client.asynchronous:  # whose answer would have to be awaited
+            if not client.asynchronous:  # an asynchronous client's answer would have to be awaited
                 return max(1, sum(client.nthreads().values())), "distributed"
     return dask.config.get("num_workers", None) or CPU_COUNT, "local"

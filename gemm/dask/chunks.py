@@ -1,7 +1,8 @@
-"""How products are cut into blocks: the rule, in pure functions. docs/scale.md derives it.
+"""The rule that cuts products into blocks, in pure functions. docs/scale.md derives the rule.
 
-A task multiplies blocks of m × k and k × n elements. A block is large enough that the engine's cost of a task is small
-beside its arithmetic, small enough that every thread has several, and never larger than the limit of memory.
+A task multiplies a block of m × k elements by a block of k × n elements. Three conditions size a block. It is large
+enough for the scheduler's cost of a task to be small compared with the task's arithmetic. It is small enough for each
+thread to get several blocks. It never exceeds the memory limit.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 TILE = 384
-"""Sides are multiples of this, where they are longer: no kernel for float32 or float64 has then tiles at an edge of a
-block that are not whole."""
+"""Longer sides are multiples of this, so that no kernel for float32 or float64 has partial tiles at a block's edge."""
 
 TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
-"""What an engine needs for a task, one after another: its scheduler's time. Measured by `benchmarks/scale.py`."""
+"""Scheduler time per task in seconds, measured by `benchmarks/scale.py`. A scheduler handles one task at a time."""
 RATE = 2.4e11
-"""FLOP/s of a thread, float32 with AVX-512: a slower one only makes the engine's share smaller."""
+"""FLOP/s of one thread for float32 with AVX-512. On a slower thread the scheduler's share of the time is smaller."""
 SHARE = 0.1
-"""The part of the time that the engine may need."""
+"""The largest share of the total time that the scheduler may need."""
 BLOCKS = 4
-"""Blocks of the result for each thread, so that none waits long for the last."""
+"""Blocks of the result for each thread, so that threads do not wait long for the last block."""
 
 
 class Cut(NamedTuple):
-    """Lengths of blocks along m, k, n, and how many products of a stack are in one."""
+    """Lengths of a block along m, k and n, and the number of a stack's products in one block."""
 
     m: int
     k: int
@@ -33,16 +33,21 @@ class Cut(NamedTuple):
     batch: int
 
     def most_cells(self) -> int:
-        """Elements of the largest of the three blocks of a product."""
+        """The number of elements of the largest of a product's three blocks."""
         return max(self.m * self.k, self.k * self.n, self.m * self.n) * self.batch
 
 
 def least_side(work: int, threads: int, engine: str) -> int:
-    """The side s of cubic blocks below which tasks cost `engine` too much, of `work` = m·n·k·batch multiply-adds.
+    """The smallest side s of cubic blocks whose tasks are worth the cost of scheduling.
 
-    work/s³ tasks take TASK_SECONDS = t each, the arithmetic 2·work / (threads · RATE): the former is SHARE of the
-    latter at s³ = threads · t · RATE / (2·SHARE). A product that had then fewer tasks than threads is cut into as many
-    as there are threads, as long as a task computes for longer than it takes to schedule: s³ ≥ t · RATE / 2.
+    The scheduler needs t = TASK_SECONDS for each of work/s³ tasks. The arithmetic takes 2·work / (threads · RATE)
+    seconds. The scheduler's time is SHARE of the arithmetic's time at s³ = threads · t · RATE / (2·SHARE).
+
+    If this s gives fewer tasks than threads, the product is cut into one task per thread instead. Each task must still
+    compute for longer than its scheduling takes: s³ ≥ t · RATE / 2.
+
+    Args:
+        work: m·n·k·batch, the number of multiply-adds.
     """
     alone = TASK_SECONDS[engine] * RATE / 2
     return round(math.exp(math.log(max(alone, min(threads * alone / SHARE, work / threads))) / 3))
@@ -52,8 +57,10 @@ def choose(m: int, k: int, n: int, batch: int, *, cells: int, threads: int, leas
     """The blocks for `batch` products of m × k by k × n.
 
     Args:
-        cells: elements that a block may have. threads: that share the work. least: `least_side`.
-        fused: k stays whole.
+        cells: the largest number of elements of a block.
+        threads: the number of threads that share the work.
+        least: the result of `least_side`.
+        fused: keep k whole.
     """
     if not m * k * n * batch:
         return Cut(max(m, 1), max(k, 1), max(n, 1), max(batch, 1))
@@ -65,7 +72,7 @@ def choose(m: int, k: int, n: int, batch: int, *, cells: int, threads: int, leas
     if fused:
         sides[1] = k
         sides[0], sides[2] = (max(pieces(length, min(side, _whole(max(1, cells // k))))) for length in (m, n))
-    for axis in (1, 0, 2):  # where others are short, this one may be longer: the work of a task is what counts
+    for axis in (1, 0, 2):  # lengthen this side if the other sides are short: the work of a task counts, not its shape
         others = [sides[other] for other in range(3) if other != axis]
         longer = min(_whole(side**3 // math.prod(others)), _whole(max(1, cells // max(others))))
         if sides[axis] < min(longer, lengths[axis]):
@@ -75,22 +82,27 @@ def choose(m: int, k: int, n: int, batch: int, *, cells: int, threads: int, leas
 
 
 def suits(mean: Cut, largest: Cut, *, whole: Cut, cells: int, least: int) -> bool:
-    """Whether products that lie in blocks of these lengths may stay so: none is too large, and in the mean a task does
-    half of the work of the least one, or all there is."""
+    """Whether the operands can keep their blocks, which have these lengths.
+
+    No block may be too large. On average a task must do half the work of the smallest worthwhile task, or all the work.
+    """
     return largest.most_cells() <= cells and (mean == whole or 2 * math.prod(mean) >= least**3)
 
 
 def fuses(m: int, k: int, n: int, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
-    """Whether k is better whole: the panels are no larger than a block may be, and to merge them moves no more
-    elements, k·(m + n), than there are in the partial sums, m·n for each block of k. `ordered`: the latter does not
-    matter, since parts cannot be computed side by side."""
+    """Whether contracting all of k in one task is better than summing blocks of k.
+
+    Both conditions must hold. The merged panels are no larger than a block may be. Merging moves no more elements,
+    k·(m + n), than the partial sums have, m·n for each block of k. With `ordered` the second condition is dropped,
+    because the parts of an ordered sum cannot be computed in parallel anyway.
+    """
     parts = -(-k // max(1, blocks.k))
     panel = max(blocks.m, blocks.n) * k * blocks.batch
     return parts <= 1 or (panel <= cells and (ordered or k * (m + n) <= parts * m * n))
 
 
 def stacks(shape: Sequence[int], items: int) -> tuple[int, ...]:
-    """Lengths of chunks along the axes of a stack, about `items` products in all, innermost axes first."""
+    """Chunk lengths along the axes of a stack, for about `items` products per chunk, filled from the innermost axis."""
     lengths = []
     for length in reversed(shape):
         lengths.append(max(1, min(length, items)))
@@ -99,7 +111,7 @@ def stacks(shape: Sequence[int], items: int) -> tuple[int, ...]:
 
 
 def pieces(length: int, side: int) -> tuple[int, ...]:
-    """`length` in chunks that are no longer than `side` and as equal as whole tiles allow; one if there is nothing."""
+    """`length` cut into chunks of at most `side`, as equal as whole tiles allow. A length of 0 gives one chunk."""
     unit = TILE if side >= 4 * TILE else 1
     count = max(1, -(-length // side))
     units, more = divmod(-(-length // unit), count)
@@ -109,5 +121,5 @@ def pieces(length: int, side: int) -> tuple[int, ...]:
 
 
 def _whole(side: int) -> int:
-    """`side` down to a multiple of TILE, if it has one."""
+    """`side` rounded down to a multiple of TILE, or `side` itself if it is shorter than TILE."""
     return side // TILE * TILE or side

@@ -1,4 +1,4 @@
-"""The graphs of products: blockwise over labels of axes, then a sum over the blocks of those that are contracted."""
+"""The graphs of products: blockwise over labelled axes, then a sum over the blocks along the contracted axes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ ROW, DEPTH, COLUMN = "m", "k", "n"
 
 
 def stacked(axes: int) -> tuple[str, ...]:
-    """Labels of the axes of stacks, counted from the inside."""
+    """Labels of the axes of a stack, numbered from the innermost axis."""
     return tuple(f"stack{axis}" for axis in range(axes, 0, -1))
 
 
 class Operand(NamedTuple):
-    """A dask array with a label for each axis. Along a label operands have the same length, or one of 1."""
+    """A dask array with a label for each axis. Axes with the same label have the same length, or length 1."""
 
     array: Any
     labels: tuple[str, ...]
 
     def blocks(self, label: str) -> int:
-        """How many blocks there are along `label`; 1 without it."""
+        """The number of blocks along `label`; 1 if no axis has this label."""
         return int(self.array.numblocks[self.labels.index(label)]) if label in self.labels else 1
 
     def key(self, at: dict[str, int]) -> tuple[Any, ...]:
-        """The key of the block at these numbers along labels."""
+        """The key of the block at the position `at`, {label: block number}."""
         counts = zip(self.labels, self.array.numblocks, strict=True)
         return (self.array.name, *(at[label] if count > 1 else 0 for label, count in counts))
 
     def chunked(self, chunks: dict[str, Any]) -> Operand:
-        """With these chunks along labels, where it has them and does not repeat one element."""
+        """The operand rechunked along its labels in `chunks`. Axes that broadcast one element are not rechunked."""
         wanted = {
             axis: chunks[label]
             for axis, label in enumerate(self.labels)
@@ -54,7 +54,7 @@ def contract(
     task: Callable[..., Any], operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...],
     dtype: np.dtype[Any], name: str, **options: Any,
 ) -> Any:  # fmt: skip
-    """The dask array, with the labels `kept`, of `task` for all blocks, summed over those along the labels `summed`."""
+    """A dask array with the labels `kept`: `task` for all blocks, then a sum over the blocks along `summed`."""
     cut = tuple(label for label in summed if any(operand.blocks(label) > 1 for operand in operands))
     count = math.prod(max(operand.blocks(label) for operand in operands) for label in (*kept, *cut))
     labels = (*kept, *(summed if cut else ()))
@@ -75,8 +75,10 @@ def contract(
 def chain(
     x: Operand, y: Operand, kept: tuple[str, ...], summed: str, dtype: np.dtype[Any], name: str, options: dict[str, Any]
 ) -> Any:
-    """The dask array of x · y with the labels `kept`: a task for each block along `summed`, which goes on from the sums
-    of the one before."""
+    """The dask array x · y with the labels `kept`, as an ordered accumulation along `summed`.
+
+    Each block along `summed` has one task, which continues from the sums of the task before it.
+    """
     sizes, arrays = da.core.unify_chunks(*x, *y)
     x, y = (Operand(array, own.labels) for array, own in zip(arrays, (x, y), strict=True))
     token = tokenize(x.array.name, y.array.name, kept, options)
@@ -102,7 +104,7 @@ def chain(
 def elementwise(
     task: Callable[..., Any], operands: Sequence[Operand], dtype: np.dtype[Any], name: str, **options: Any
 ) -> Any:
-    """The dask array of `task` for all blocks, with the labels of the first operand."""
+    """A dask array of `task` applied to all blocks, with the labels of the first operand."""
     labels = operands[0].labels
     meta = meta_from_array(operands[0].array._meta, len(labels), dtype)
     return da.blockwise(

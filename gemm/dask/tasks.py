@@ -1,4 +1,4 @@
-"""What runs on workers: products of blocks, their sums, and what follows these. A worker chooses its own backend."""
+"""The tasks that run on workers: products of blocks, their sums, and the epilogue. A worker chooses its backend."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from gemm.numpy_api.contractions import tensordot
 _TARGETS = {row.target for row in KERNELS if row.backend == "cpu"}
 _lock = threads.lock()
 _used: dict[object, int] = {}
-"""{address of a worker of this process, or None: threads that its products have now}."""
+"""{address of a worker in this process, or None: threads that its products use at present}."""
 
 
 def product(a: Any, b: Any, *more: Any, named: Sequence[str], summed: int, tasks: int, options: dict[str, Any]) -> Any:
-    """gemm.gemm of blocks, with an axis of length 1 for each of `summed` labels whose blocks are still to be summed.
+    """gemm.gemm of blocks. The result has an axis of length 1 for each of the `summed` labels that dask still sums.
 
-    more, named: c and bias, as far as there are. tasks: how many such tasks the product has.
+    Args:
+        more, named: the blocks and the names of c and bias, if given.
+        tasks: the number of tasks like this one in the whole product.
     """
     others = dict(zip(named, map(_block, more), strict=True))
     with sharing(tasks):
@@ -37,7 +39,7 @@ def product(a: Any, b: Any, *more: Any, named: Sequence[str], summed: int, tasks
 
 
 def going_on(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """The next block of k of ordered products whose sums are `sums` so far, on the CPU; see `gemm.dask.ordered_sum`."""
+    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `gemm.dask.ordered_sum`."""
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
@@ -49,22 +51,22 @@ def going_on(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) 
 
 
 def tensors(a: Any, b: Any, *, axes: Any, summed: int, tasks: int, options: dict[str, Any]) -> Any:
-    """The same of gemm.tensordot."""
+    """gemm.tensordot of blocks; the arguments are as for `product`."""
     with sharing(tasks):
         result = tensordot(_block(a), _block(b), axes, **_settled(options))
     return result.reshape(result.shape + (1,) * summed) if summed else result
 
 
 def part(x: Any, axis: Any, keepdims: bool) -> Any:
-    """A term of `total`, as it is."""
+    """A term of `total`, unchanged: dask.array.reduction asks for a function of each block."""
     return x
 
 
 def total(blocks: Any, axis: Any, keepdims: bool) -> Any:
-    """The sum of blocks, in their order."""
+    """The sum of `blocks`, added in order."""
     first, *others = _flat(blocks)
     result = first
-    with np.errstate(all="ignore"):  # NaN and Inf are results, not events
+    with np.errstate(all="ignore"):  # NaN and Inf are results, not errors
         for count, term in enumerate(others):
             if count:
                 result += term
@@ -77,8 +79,12 @@ def finish(
     x: Any, *more: Any, named: Sequence[str], alpha: Any, beta: Any, activation: str | None, kind: np.dtype[Any],
     dropped: tuple[bool, bool], ordered: bool,
 ) -> Any:  # fmt: skip
-    """activation(alpha·x + beta·c + bias) as `kind`, in the type of the sums x. dropped: the result has no rows, no
-    columns. ordered: as the chain ends."""
+    """activation(alpha·x + beta·c + bias) as `kind`, computed in the type of the sums x.
+
+    Args:
+        dropped: whether the result lacks the axis of rows, and whether it lacks the axis of columns.
+        ordered: round as the end of an ordered accumulation does.
+    """
     others = dict(zip(named, map(_block, more), strict=True))
     with np.errstate(all="ignore"):
         if ordered:
@@ -101,16 +107,19 @@ def finish(
 
 @contextmanager
 def sharing(tasks: int) -> Iterator[int]:
-    """Let the products of this thread use their share of the threads, which is yielded: the tasks of a product that may
-    run at once, out of `tasks`, use no more than there are, nor what others use by then. Every task has one, at least:
-    so those beside a product of few tasks, which was given more, may exceed that by one each.
+    """Limit the products of this thread to their share of the threads. Yields the number of threads of the share.
 
-    A worker of dask.distributed has as many as its nthreads; dask's local schedulers share gemm.get_num_threads() among
-    num_workers of dask's configuration, or as many as dask counts CPUs. The synchronous one runs a task at a time.
+    The tasks of a product that can run at the same time, at most `tasks`, share the threads that no other product of
+    the worker uses. Every task gets at least one thread. A product of few tasks takes more threads per task, so a later
+    task can exceed the limit by one thread.
+
+    A worker of dask.distributed has `nthreads` threads. dask's local schedulers share gemm.get_num_threads() among
+    num_workers of dask's configuration, or among as many workers as dask counts CPUs. The synchronous scheduler runs
+    one task at a time.
     """
     try:
         limit = engine.get_num_threads()
-    except BackendUnavailable:  # what computes then has no threads of ours
+    except BackendUnavailable:  # there is no engine: the backend that computes uses no threads of this package
         yield 1
         return
     owner, at_once = _where()
@@ -128,9 +137,9 @@ def sharing(tasks: int) -> Iterator[int]:
 
 
 def _where() -> tuple[object, int]:
-    """The worker that this thread computes for, None for a local scheduler's, and how many tasks that runs at once."""
+    """The worker of this thread, or None for a local scheduler, and the number of tasks that it runs at once."""
     if distributed := sys.modules.get("distributed"):
-        with suppress(ValueError):  # this thread is no worker's
+        with suppress(ValueError):  # raised if this thread does not belong to a worker
             worker = distributed.get_worker()
             return worker.address, worker.state.nthreads
     multiprocessing = sys.modules.get("multiprocessing")
@@ -141,13 +150,13 @@ def _where() -> tuple[object, int]:
 
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` with this worker's own backend, if it has one and none is asked for."""
+    """`options` with the worker's own backend, if the worker has one and the caller names none."""
     backend = options.get("backend", "auto")
     return {**options, "backend": dask.config.get("gemm.backend", "auto") if backend == "auto" else backend}
 
 
 def _block(x: Any) -> Any:
-    """The block of an operand: dask gives a list, of one here, for each label that the result has not."""
+    """The block of an operand. dask wraps it in a list of one item for each label that the result lacks."""
     while isinstance(x, list):
         (x,) = x
     return x

@@ -1,4 +1,4 @@
-"""Which kernel, on which device: candidates → measured or predicted time → the least."""
+"""Choose the plan of a product and run it: candidate kernels, their measured or predicted times, the fastest one."""
 
 from gemm.core.plan import Candidate, Plan
 from gemm.execute.delivery import choose, deliver, forget, launcher, run

@@ -1,4 +1,4 @@
-"""Plan → launch → result: by the best of all that can compute a product, by the next best where that fails."""
+"""Plan, launch, result: run a product by the best candidate, and by the next best candidate if that one fails."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def choose(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
     without: frozenset[tuple[str, str]] = frozenset(),
 ) -> Plan:  # fmt: skip
-    """The plan for `problem`, on several devices if `backend` is one of SPLIT and nothing has failed in this call.
+    """The plan for `problem`.
 
-    For the arguments, and what it raises, see gemm.select.choice.choose.
+    The plan is a Split over several devices if `backend` is one of SPLIT and `without` is empty. After a failure in
+    the same call `without` is not empty, and a single device computes the product. gemm.select.choice.choose documents
+    the arguments and the exceptions.
     """
     if backend in SPLIT and not without:
-        from gemm.execute import split  # few products need it
+        from gemm.execute import split  # imported here because few products need it
 
         return split.choose(problem, backend, kernel, held_by, verification.generation)
     return choice.choose(problem, backend, kernel, held_by, without)
@@ -34,9 +36,12 @@ def choose(
 
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`, compiled or loaded once; it converts operands of types that the kernel lacks."""
+    """The native launch of `plan`, compiled or loaded once.
+
+    If the kernel does not take the operands' types, the launch converts the operands first.
+    """
     if isinstance(plan, Split):
-        from gemm.execute.split_launch import SplitLaunch  # few products need it
+        from gemm.execute.split_launch import SplitLaunch  # imported here because few products need it
 
         return SplitLaunch(plan, run)
     problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
@@ -49,7 +54,7 @@ def launcher(plan: Plan) -> Launch:
 
 
 def forget() -> None:
-    """Drop cached choices and launches, as if the process had just started; demotions stay."""
+    """Drop all cached choices and launches, as in a new process. Demoted kernels stay demoted."""
     launcher.cache_clear()
     tuning_db.forget()
     calibration.forget()
@@ -60,11 +65,18 @@ def deliver(
     problem: Problem, backend: str, kernel: str | None, held_by: Device | None, attempt: Callable[[Plan], None],
     plan: Plan | None = None,
 ) -> Plan | None:  # fmt: skip
-    """Try `attempt` with `plan`, if given, and the best candidates until one does not fail; what fails is demoted.
+    """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
-    Out of memory demotes nothing: only this call goes elsewhere. Returns the plan that delivered if the next product
-    like this one will be given to it, too. When no candidate is left it raises MemoryError, if one lacked memory, or
-    BackendUnavailable, with what each has failed of; and RuntimeError when an operand is no longer what it was.
+    A kernel that fails is demoted. Running out of memory demotes nothing: only this call uses another candidate.
+
+    Returns:
+        The plan that succeeded, or None if a candidate ran out of memory. None means that the next product like this
+        one must not use the plan without choosing again.
+
+    Raises:
+        MemoryError: no candidate is left, and at least one ran out of memory.
+        BackendUnavailable: no candidate is left; the message has the cause of each failure.
+        RuntimeError: a failed kernel has overwritten an operand.
     """
     without: frozenset[tuple[str, str]] = frozenset()
     failures: list[KernelFailed] = []
@@ -99,11 +111,15 @@ def run(
     a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float, bias: Operand | None = None,
     first: tuple[Plan, Launch] | None = None,
 ) -> Plan | None:  # fmt: skip
-    """Compute the product, with the plan `first` if given, else with the best candidate; see `deliver`.
+    """Compute the product with the plan `first` if given, else with the best candidate; see `deliver`.
 
-    Returns None, too, while it is in doubt whether that is the best one (gemm.select.calibration), or it stands in for
-    one that is not known yet. Inputs (and an
-    `out` that is c, but for the RuntimeError that says so) are untouched by a product that fails.
+    A product that fails leaves the inputs unchanged. The exception is an `out` that is c: it may be partly written,
+    and then a RuntimeError says so.
+
+    Returns:
+        The plan that succeeded, if the next product like this one may use the plan again. None as in `deliver`, while
+        calibration has not settled which plan is fastest (gemm.select.calibration), and for a plan that only bridges
+        the time until the best plan is known.
     """
 
     operands = (a, b, c, out, alpha, beta, *((bias,) if problem.fused else ()))

@@ -1,8 +1,9 @@
-"""One product over several devices: which part of the result each computes. gemm.execute.split_launch computes it.
+"""Split one product over several devices: which part of the result each device computes.
 
-backend="hybrid" names the CPU and the fastest other device, backend="cuda:all" all GPUs. Of operands on the host each
-device gets a rectangle of the result, or some matrices of a stack, so large that all are predicted to end together. k
-is never cut: each element has the bits of one device. Operands on a device are multiplied there.
+backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
+host memory, each device gets a rectangle of the result, or some matrices of a stack. The parts are sized for all
+devices to finish at the same predicted time. k is never split, so one device computes each element, with that device's
+bits. If the operands are on a device, that device computes the whole product. gemm.execute.split_launch runs a split.
 """
 
 from __future__ import annotations
@@ -24,26 +25,28 @@ from gemm.select import choice, probe
 
 CPU = "cpu"
 GAIN = 0.95
-"""A split that is predicted to take more than this share of one device's time is not made."""
+"""A split must take at most this fraction of one device's predicted time; otherwise one device computes the product."""
 START = 2e-4
-"""Seconds that it takes to start another thread and a second launch, on two cores of an AMD EPYC."""
+"""Seconds to start another thread and a second launch, measured on two cores of an AMD EPYC."""
 ROUNDS = 3
-"""Predictions of the parts' times, each of which corrects the rates that the next shares are in proportion to."""
+"""Rounds of prediction. Each round predicts the parts' times, which correct the rates that size the next parts."""
 GRAIN, FINEST = 64, 16
-"""Cuts are at multiples of GRAIN, or of a smaller power of two where an axis has less than FINEST times as many."""
+"""Parts start at multiples of GRAIN. On an axis shorter than GRAIN·FINEST, a smaller power of two replaces GRAIN."""
 
 Bounds = tuple[int, ...]
-"""0 and the ends of parts of an axis; two that are equal are of a part without items."""
+"""Boundaries of the parts of an axis, starting with 0. Two equal neighbours enclose an empty part."""
 
 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device | None, generation: int) -> Plan:
-    """A Split, or the plan of one device, whose reason says why. Raises what gemm.execute.choose does.
+    """A Split, or the plan of one device, whose `reason` says why it is not split.
+
+    Raises the exceptions of gemm.execute.choose.
 
     Args:
-        generation: `trust.generation`, with which earlier choices end.
+        generation: `verification.generation`. A new generation invalidates the cached choices.
     """
-    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)  # which refuses wrong names
+    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)  # also rejects unknown names
     groups = [] if backend == HYBRID and held_by is not None else _groups(backend)
     if held_by is not None:
         return best
@@ -58,7 +61,7 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
 
 
 def _devices(backend: str) -> tuple[Device, ...]:
-    """All that `backend`, one of ALL, names. Raises BackendUnavailable where there are not two."""
+    """All devices of `backend`, one of ALL. Raises BackendUnavailable if there are fewer than two devices."""
     found = registry.backend(ALL[backend]).devices()
     if len(found) < 2:
         cause = f"there is one {found[0].kind.upper()} only, {found[0].name}"
@@ -67,35 +70,35 @@ def _devices(backend: str) -> tuple[Device, ...]:
 
 
 def _groups(backend: str) -> list[list[str]]:
-    """Names of devices or backends: the fastest of each group takes part. Raises BackendUnavailable."""
+    """Groups of names of devices or backends: the fastest of each group takes part. Raises BackendUnavailable."""
     if backend in ALL:
         return [[device.key] for device in _devices(backend)]
     facts = probe.facts(run=True)
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
         remedy = 'Install a driver for one, or pass backend="auto"'
-        raise BackendUnavailable(HYBRID, f"there is no device beside the CPU ({causes})", remedy)
+        raise BackendUnavailable(HYBRID, f"there is no device besides the CPU ({causes})", remedy)
     return [[name for name in BACKENDS if name not in HOST_BACKENDS], [CPU]]
 
 
 def name_of(plan: Plan) -> str:
-    """The name by which `choice` finds a plan on the same device."""
+    """The name by which `choice` finds a plan on the same device again."""
     return CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
 
 
 def _shares_cores(device: Device) -> bool:
-    """Whether a device of another backend than the CPU's computes on the CPU's own cores."""
+    """Whether a device of a backend other than "cpu" computes on the CPU's own cores."""
     return device.kind == "cpu"
 
 
 def _plan(problem: Problem, name: str, kernel: str | None) -> Plan | None:
-    with suppress(BackendUnavailable, TypeError, ValueError):  # the last: the type is not offered reproducibly
+    with suppress(BackendUnavailable, TypeError, ValueError):  # ValueError: this type has no reproducible kernel
         return choice.choose(problem, name, kernel)
     return None
 
 
 def _undivided(problem: Problem, whole: Sequence[Plan]) -> str:
-    """Why one device computes all of the product, or ""."""
+    """Why one device computes the whole product, or "" if the product may be split."""
     if len(whole) < 2:
         return "no other device has a kernel for it"
     if any(place and not place.isdigit() for place in problem.places):
@@ -105,7 +108,11 @@ def _undivided(problem: Problem, whole: Sequence[Plan]) -> str:
 
 
 def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[Plan]) -> Iterator[Split]:
-    """Splits by rates, bytes of the result a second: first by those for all of it, then by those for the parts."""
+    """Splits in proportion to the devices' rates, in bytes of the result per second.
+
+    The first split uses the rates predicted for the whole product. Each further split uses the rates predicted for the
+    parts of the split before.
+    """
     rates = [plan.problem.sizes[3] / plan.seconds for plan in whole]
     for _ in range(ROUNDS):
         sides, cuts, told = list[Plan](), list[Part](), list[str]()
@@ -131,8 +138,8 @@ def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[
 def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
     """The part of each device, in proportion to its rate.
 
-    A device is sent its rows of a and its columns of b. Of all grids the one that sends least is taken; rows only, if
-    that sends as little.
+    A device receives its rows of a and its columns of b. Among all grids of parts, the grid that transfers the fewest
+    bytes is taken. A grid of rows only wins a tie.
     """
     if problem.batch > problem.m:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
@@ -147,12 +154,12 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
 
 
 def _grids(count: int) -> Iterator[tuple[int, int]]:
-    """Every p × q of `count` parts, those of the most rows first."""
+    """Every p × q grid of `count` parts, starting with the most rows."""
     yield from ((p, count // p) for p in range(count, 0, -1) if count % p == 0)
 
 
 def bounds(total: int, weights: Sequence[float], grain: int = 1) -> Bounds:
-    """`total` items in as many parts as there are weights, in proportion to them, cut at multiples of `grain`."""
+    """Boundaries that divide `total` items in proportion to `weights`, at multiples of `grain`."""
     scale, ends = total / sum(weights), [0]
     for at in range(1, len(weights)):
         ends.append(max(ends[-1], min(total, round(sum(weights[:at]) * scale / grain) * grain)))
@@ -164,7 +171,10 @@ def _grain(total: int) -> int:
 
 
 def _seconds(sides: Sequence[Plan]) -> float:
-    """Predicted time until the last side ends. The host's threads, which all devices share, copy their operands."""
+    """Predicted time until the last device finishes, at least the time of all copies.
+
+    The host's threads copy the operands of all devices one after another, so the copies of different devices add up.
+    """
     away = [side for side in sides if name_of(side) != CPU]
     copying = registry.backend(away[0].device.backend).copying if away else 0.0
     copied = sum(sum(side.problem.moved) for side in away) / copying if copying else 0.0

@@ -1,4 +1,4 @@
-"""The launch of a Split: all parts at once, each a product that is delivered as any other is."""
+"""The launch of a Split: run all parts at the same time, each by the same path as an ordinary product."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from gemm.core.problem import Problem
 from gemm.execute.split import CPU, name_of
 
 DRIVING = 4
-"""Most CPUs that the CPU's part leaves to the threads that drive a device and copy for it. Without a CPU of their own
-the device waits for its operands."""
+"""CPUs at most that the CPU's part leaves free for the threads that drive a device and copy its operands. Without a
+free CPU for these threads, the device would wait for its operands."""
 REPAIRABLE = BackendUnavailable, MemoryError
-"""Failures of a part that another device may compute."""
+"""If a part fails with one of these errors, another device may compute the part."""
 
 
 class SplitLaunch:
     """The launch of a Split: see gemm.core.backend.Launch.
 
-    A part whose device fails is computed by another one. It raises what `gemm` does, no KernelFailed: MemoryError or
-    BackendUnavailable where nothing is left, RuntimeError where an out that is c was written by then.
+    If a device fails, another device computes its part.
+
+    Raises:
+        The exceptions of `gemm`, but never KernelFailed: MemoryError or BackendUnavailable when no device is left, and
+        RuntimeError if an out that is c has been partly written by then.
     """
 
     def __init__(self, plan: Split, run: Callable[..., object]) -> None:
-        """`run` is gemm.execute.run, which computes the parts."""
+        """`run` is gemm.execute.run, which computes each part."""
         self._plan, self._run = plan, run
 
     def __call__(
@@ -52,11 +55,11 @@ class SplitLaunch:
                 sides.append(_side(side, self._run, plan.named, x, y, z, goal, alpha, beta, own))
         try:
             at_once(sides)
-        except REPAIRABLE as error:  # no side's own
+        except REPAIRABLE as error:  # raised by at_once itself; a part's own error is in its Side
             _refuse_spoilt(error, spoils and any(side.done for side in sides))
             raise
         well = [side.name for side in sides if side.failure is None]
-        written = bool(well)  # a side that has failed has left its part as it was
+        written = bool(well)  # a part that failed has left its region of out unchanged
         for each in sides:
             if each.failure is not None:
                 _make_up(each, [*well, ALL.get(plan.backend, "auto")], spoils=spoils and written)
@@ -64,7 +67,7 @@ class SplitLaunch:
 
 
 def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
-    """A part of Split's as one of an out of that shape, whose longest axis of a stack is cut for the batch."""
+    """The index ranges of a part in an out of this `shape`. A part of the batch cuts the longest axis of the stack."""
     found: Cut = {}
     for axis, start, stop in given:
         at, total = len(shape) - 2 + (axis == "n"), getattr(problem, axis)
@@ -75,27 +78,29 @@ def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
 
 
 class Side:
-    """One device's part of a product, which belongs to the first thread that claims it.
+    """One device's part of a product. The first thread that claims the part computes it.
 
     Attributes:
-        name: the device's key, or "cpu". native: the CPU's own kernels compute it. failure: what was raised.
-        done: it was computed, or has failed.
-        run: run(backend) computes the part by the best kernel of `backend`. It raises what gemm.execute.run does.
+        name: the device's key, or "cpu".
+        native: whether kernels of the cpu backend compute the part.
+        failure: the exception that computing the part raised, or None.
+        done: the part has been computed or has failed.
+        run: run(backend) computes the part by the best kernel of `backend`, and raises what gemm.execute.run raises.
     """
 
     def __init__(self, name: str, run: Callable[[str], object], *, native: bool = False) -> None:
         self.name, self.run, self.native = name, run, native
         self.failure: BaseException | None = None
         self.done = False
-        # A queue: Ctrl-C in the midst of waiting for an Event can leave its lock held for good.
+        # A queue, because Ctrl-C while a thread waits for an Event can leave the Event's lock held forever.
         self._claims, self._told = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
-        """Whether the part belongs to `by`. One step, which nothing can interrupt."""
+        """Whether the part belongs to `by`, which claims it if it is free. One atomic step that nothing interrupts."""
         return self._claims.setdefault("by", by) == by
 
     def work(self, by: str) -> None:
-        """Compute the part, unless it belongs to another thread. What is raised is kept."""
+        """Compute the part, unless another thread has claimed it. An exception is stored in `failure`."""
         if self._claimed(by):
             try:
                 self.run(self.name)
@@ -105,14 +110,17 @@ class Side:
             self._told.put(None)
 
     def settle(self) -> None:
-        """Wait for the thread that the part belongs to. If that is none or this one, no other computes it later."""
+        """Wait until the thread that claimed the part has finished it.
+
+        If no thread has claimed the part, this thread claims it without computing it, so that no thread starts later.
+        """
         if not self._claimed("here"):
             while not self.done:
                 self._told.get()
 
 
 def _side(plan: Plan, run: Callable[..., object], kernel: str | None, *given: Any) -> Side:
-    """A part, whose operands are given as `run` takes them."""
+    """The Side of one part; `given` are the part's operands, in the order that `run` takes them."""
     a, b, _, out, *_ = given
     places = tuple(map(operands.place, given[:4]))
     layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
@@ -122,17 +130,18 @@ def _side(plan: Plan, run: Callable[..., object], kernel: str | None, *given: An
 
 
 def at_once(sides: Sequence[Side]) -> None:
-    """Compute the parts of all sides: the last one, the CPU's if it has one, in this thread, the others in new threads.
+    """Compute the parts of all sides at the same time, in several threads.
 
-    Then this thread takes the parts that no other has begun. When this returns or raises, nobody writes to out any
-    more, whatever is raised meanwhile: Ctrl-C as well, and again.
+    This thread computes the last side's part, which is the CPU's part if there is one. New threads compute the other
+    parts. Afterwards this thread computes the parts that no thread has started. When this function returns or raises,
+    even after repeated Ctrl-C, no thread writes to out any more.
     """
     *others, own = waiting = list(sides)
     interrupt: BaseException | None = None
     try:
         for each in others:
-            with suppress(RuntimeError, MemoryError):  # the system has no more threads
-                start_new_thread(each.work, ("there",))  # which waits for nothing that Ctrl-C could break
+            with suppress(RuntimeError, MemoryError):  # the system cannot start more threads
+                start_new_thread(each.work, ("there",))  # unlike Thread.start, it never waits, so Ctrl-C is harmless
         leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
         with engine.leaving(leaves) if leaves else nullcontext():
             own.work("here")
@@ -152,15 +161,15 @@ def at_once(sides: Sequence[Side]) -> None:
 
 
 def _error(sides: Sequence[Side]) -> BaseException | None:
-    """What a side has raised that no other device makes up for."""
+    """The first exception of a side that no other device can repair, or None."""
     failures = (side.failure for side in sides)
     return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
 
 
 def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
-    """Compute the part of a side that has failed by the first of `others` that can.
+    """Compute the part of a failed side on the first backend in `others` that succeeds.
 
-    `spoils`: other sides have written to an out that is c.
+    `spoils`: other sides have already written to an out that is c.
     """
     error = side.failure
     for name in others:

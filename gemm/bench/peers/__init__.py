@@ -1,4 +1,4 @@
-"""Products of other libraries behind one interface, in host memory and on devices, for comparisons."""
+"""Matrix products of other libraries behind one interface, in host memory and on devices, for comparisons."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .resident import ClBlastOn, CuPyOn, DevicePeer, TorchOn
 PEERS: dict[str, Callable[[], Peer]] = {
     "numpy": NumPy, "openblas": NumPyBlas, "torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel
 }  # fmt: skip
-"""In the order of loading: NumPy first, so that the BLAS then loaded is its own; PyTorch before MKL, which must
-know of it: see there."""
+"""The peers in the order in which they are loaded. NumPy comes first, so the only BLAS loaded by then is NumPy's own.
+PyTorch comes before MKL, because `mkl` chooses its threading layer for PyTorch."""
 DEVICE_PEERS: dict[str, tuple[str, Callable[[Device], DevicePeer]]] = {
     "clblast": ("opencl", ClBlastOn), "cupy": ("cuda", CuPyOn), "torch-cuda": ("cuda", TorchOn)
 }  # fmt: skip
-"""{name: (the backend on whose devices it runs, how to load it)}."""
+"""{name: (backend whose devices the peer runs on, function that loads the peer)}."""
 
 
 def load(names: Iterable[str], libraries: Mapping[str, str]) -> tuple[list[Peer], dict[str, str]]:
-    """The peers called `names` and the BLAS at each path of `libraries`; {name: why} of those that are absent."""
+    """Load the peers in `names`, and the BLAS at each path of `libraries`. Returns also {name: why it is missing}."""
     makers = {name: make for name, make in PEERS.items() if name in set(names) - libraries.keys()}
     found: list[Peer] = []
     absent: dict[str, str] = {}
@@ -41,9 +41,12 @@ def load(names: Iterable[str], libraries: Mapping[str, str]) -> tuple[list[Peer]
 
 
 def load_on(names: Iterable[str], devices: Iterable[Device]) -> tuple[list[DevicePeer], dict[str, str]]:
-    """The device peers called `names` on those of `devices` that are theirs, and {name: why} of those that are absent.
+    """Load the device peers in `names` for those of `devices` that they support, and say why others are missing.
 
-    A peer is not missed where it has no device.
+    Returns:
+        The loaded peers, and {name: why it is missing}.
+
+    A peer that supports none of the devices is not reported as missing.
     """
     found: list[DevicePeer] = []
     absent: dict[str, str] = {}
@@ -54,7 +57,7 @@ def load_on(names: Iterable[str], devices: Iterable[Device]) -> tuple[list[Devic
                 continue
             try:
                 found.append(make(device))
-            except Exception as error:  # a broken installation of a peer, of whatever kind, is a peer that is not there
+            except Exception as error:  # a broken installation, of any kind, counts as a missing peer
                 absent[name] = str(error)
     return found, absent
 

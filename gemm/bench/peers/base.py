@@ -1,4 +1,4 @@
-"""What a contestant is: a library that multiplies NumPy arrays with a given number of threads."""
+"""The interface of a peer: a library that multiplies NumPy arrays with a given number of threads."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Any
 import numpy as np
 
 Loop = Callable[[int], None]
-"""Multiplies so many times."""
+"""loop(n) multiplies n times."""
 
 
 class Absent(Exception):
-    """A peer that cannot take part; the text says why."""
+    """The peer is not available. The text says why."""
 
 
 class Unable(Exception):
-    """A peer that has no call for these operands."""
+    """The peer has no function for these operands."""
 
 
 class Peer(ABC):
-    """A library under test. Its constructor loads it and raises Absent where that fails.
+    """A library to compare with. Its constructor loads the library and raises Absent if that fails.
 
     Attributes:
-        name: as in tables and JSON. about: library, version, file, as far as it tells.
-        compiled: called from a compiled loop; else from a loop in Python.
-        batches: whether it has a call for stacks of products; a loop of ours would be no peer.
-        most_threads: None without a limit.
-        awake: has multiplied before; what it loads at its first call would count as the product's time.
+        name: as in tables and JSON.
+        about: library, version and file, as far as the library provides them.
+        compiled: whether the timed loop is compiled code instead of Python.
+        batches: whether the library has a function for stacks of products. A loop over its matrix product does not
+            count.
+        most_threads: the largest number of threads; None without a limit.
+        awake: whether the peer has multiplied before. Libraries load code in the first call, which must not be timed.
     """
 
     name: str
@@ -40,20 +42,24 @@ class Peer(ABC):
 
     @abstractmethod
     def set_threads(self, count: int) -> None:
-        """Multiply with `count` threads from now on."""
+        """Use `count` threads from now on."""
 
     @abstractmethod
     def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        """out = a @ b with all that can be done beforehand done; the arrays must outlive the loop.
+        """A loop that computes out = a @ b, with all preparation done. The arrays must outlive the loop.
 
-        a, b, out: (m, k), (k, n), (m, n); or (batch, m, k), (batch, k, n) or (k, n) for all, (batch, m, n). Adjacent
-        columns. Raises Unable where there is no such call; TypeError, ValueError or RuntimeError, here or by the first
-        call, mean the same.
+        Args:
+            a, b, out: (m, k), (k, n) and (m, n); or (batch, m, k), (batch, k, n) and (batch, m, n), where b may be one
+                (k, n) for all products. The columns of a row are contiguous.
+
+        Raises:
+            Unable: there is no such function. TypeError, ValueError or RuntimeError, here or from the first call of
+                the loop, mean the same.
         """
 
 
 def looped(call: Callable[[], Any]) -> Loop:
-    """A loop in Python."""
+    """A loop over `call`, in Python."""
 
     def loop(times: int) -> None:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Peers that are shared libraries with the C interface of BLAS, called from the compiled loops of native.c."""
+"""Peers that are shared libraries with the C interface of BLAS. The compiled loops of native.c call them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .native import address, native
 
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
-"""Of a, b and out: MKL's gemm_s8u8s32, which by rows takes the unsigned first."""
+"""The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
 _THREAD_SETTERS: tuple[tuple[str, Any], ...] = (
     ("MKL_Set_Num_Threads", c_int), ("bli_thread_set_num_threads", c_int64), ("openblas_set_num_threads", c_int),
     ("flexiblas_set_num_threads", c_int), ("armpl_set_num_threads", c_int), ("nvpl_blas_set_num_threads", c_int),
@@ -28,7 +28,7 @@ _VERSIONS = ("bli_info_get_version_str", "openblas_get_config")
 
 
 class Cblas(Peer):
-    """Any library with cblas_sgemm, cblas_dgemm and so on, as far as it has them; most count in 32 bits."""
+    """A library with cblas_sgemm, cblas_dgemm and so on, as far as it has them. Most libraries use 32-bit integers."""
 
     compiled = True
 
@@ -36,7 +36,7 @@ class Cblas(Peer):
         self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
         native()
         try:
-            self._library = ctypes.CDLL(path)  # RTLD_LOCAL, ctypes' default: several libraries define the same symbols
+            self._library = ctypes.CDLL(path)  # ctypes' default RTLD_LOCAL, because libraries define the same symbols
         except OSError as error:
             raise Absent(f"{path}: {error}") from error
         if not self._function("sgemm"):
@@ -45,7 +45,7 @@ class Cblas(Peer):
         setters = ((getattr(self._library, setter, None), kind) for setter, kind in _THREAD_SETTERS)
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
-            self.most_threads = 1  # which the environment must have seen to; "cores" in the results shows it
+            self.most_threads = 1  # the user must set one thread in the environment; "cores" in the results shows it
         self.about = f"{self._version()} ({Path(path).name})".strip()
 
     def _function(self, name: str) -> int | None:
@@ -78,7 +78,7 @@ class Cblas(Peer):
             raise Unable("no such function")
         loop = f"cblas_{letter}{self._bits}" if letter else "cblas_u8s8"
         (m, k), n = a.shape[-2:], b.shape[-1]
-        # A row of one element may have any stride; BLAS wants the leading dimension to be one of a matrix.
+        # A matrix of one row may have any row stride, but BLAS demands a leading dimension of at least the row length.
         leading = [max(x.strides[-2] // x.itemsize, x.shape[-1]) for x in (a, b, out)]
         steps = [x.strides[0] // x.itemsize if x.ndim == 3 else 0 for x in (a, b, out)]
         compiled = native()
@@ -88,34 +88,34 @@ class Cblas(Peer):
 
 
 def mkl() -> Cblas:
-    """MKL by its single dynamic library, from the mkl package of PyPI or the system.
+    """MKL from its single dynamic library, in the mkl package of PyPI or in the system.
 
-    $MKL_THREADING_LAYER is INTEL by default, but GNU beside PyTorch, whose libgomp answers Intel's calls too: MKL on
-    both gives WRONG results from two threads on. (It evades that itself, overriding the variable in silence.) So MKL
-    on its own OpenMP is timed without PyTorch.
+    The default of $MKL_THREADING_LAYER is INTEL, but GNU if PyTorch is loaded. PyTorch loads libgomp, which also
+    exports the functions of Intel's OpenMP. MKL then runs on both runtimes and gives WRONG results with two or more
+    threads. (MKL avoids this by silently overriding the variable.) To time MKL on its own OpenMP, run without PyTorch.
     """
-    beside = "torch" in sys.modules
-    layer = "GNU" if beside else "INTEL"
+    with_torch = "torch" in sys.modules
+    layer = "GNU" if with_torch else "INTEL"
     asked = os.environ.get("MKL_THREADING_LAYER", layer)
     if asked not in _MKL_LAYERS:
         raise Absent(f"MKL_THREADING_LAYER must be one of {', '.join(_MKL_LAYERS)}, not {asked!r}")
-    layer = layer if beside and asked == "INTEL" else asked
+    layer = layer if with_torch and asked == "INTEL" else asked
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     for runtime in _in_folders(folders, "libiomp5.so", "libiomp5md.dll") if layer == "INTEL" else ():
-        ctypes.CDLL(runtime)  # beside MKL, where the loader does not look by itself
+        ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
     found = [*_in_folders(folders, "libmkl_rt.so*", "mkl_rt*.dll"), find_library("mkl_rt")]
     path = _first(found, "pip install mkl")
     try:
-        ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # before any other call, or too late
+        ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # must be the first call of MKL
     except (OSError, AttributeError) as error:
         raise Absent(f"{path}: {error}") from error
     peer = Cblas("mkl", path)
-    peer.about += f", threading layer {layer}{' for PyTorch; alone, INTEL' if beside and layer == 'GNU' else ''}"
+    peer.about += f", threading layer {layer}{' for PyTorch; alone, INTEL' if with_torch and layer == 'GNU' else ''}"
     return peer
 
 
 def blis() -> Cblas:
-    """BLIS as the system's package installs it (Debian: libblis4-pthread)."""
+    """BLIS from the system's package (Debian: libblis4-pthread)."""
     places = [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
     found = [*_in_folders([p / sub for p in places for sub in ("blis-pthread", "blis-openmp", "")], "libblis.so.4"),
              find_library("blis")]  # fmt: skip

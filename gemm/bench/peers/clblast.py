@@ -1,4 +1,4 @@
-"""CLBlast through its C interface, with the parameters of its database or those that its own tuners found."""
+"""CLBlast through its C interface, with the parameters of its database or those found by CLBlast's own tuners."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ class CLBlast:
     """CLBlast's GEMM on one queue.
 
     Args:
-        library: path or name of libclblast. device, queue: pyopencl's. tuned: a folder with the clblast_*.json that
-            clblast_tuner_* wrote, whose best parameters then replace the database's, or None.
+        library: path or name of libclblast.
+        device, queue: the pyopencl objects.
+        tuned: a folder of clblast_*.json files from clblast_tuner_*, whose best parameters replace those of the
+            database; or None.
 
     Raises:
-        Absent: there is no such library.
+        Absent: the library is missing.
     """
 
     def __init__(self, library: str, device: Any, queue: Any, tuned: Path | None = None) -> None:
@@ -32,11 +34,11 @@ class CLBlast:
             raise Absent(f"{library}: {error}") from None
         self._queue = ctypes.c_void_p(queue.int_ptr)
         self.parameters: dict[str, dict[str, int]] = {}
-        self._library.CLBlastClearCache()  # programs that other parameters made
+        self._library.CLBlastClearCache()  # drop programs that were compiled with other parameters
         best: dict[str, dict[str, Any]] = {}
         for file in sorted(tuned.glob("clblast_*.json")) if tuned else ():
             tuning = json.loads(file.read_text())
-            # "xgemm_11" is one of the searches for Xgemm, "xgemm_direct_2" one for XgemmDirect.
+            # The tuner files "xgemm_11" and "xgemm_direct_2" belong to the kernel families Xgemm and XgemmDirect.
             family = re.sub(r"_\d+$", "", tuning["kernel_family"]).title().replace("_", "")
             if family not in best or float(tuning["best_time"]) < float(best[family]["best_time"]):
                 best[family] = tuning
@@ -44,7 +46,7 @@ class CLBlast:
             self._override(device, family, tuning)
 
     def _override(self, device: Any, family: str, tuning: dict[str, Any]) -> None:
-        """Use a tuner's best parameters ("KWG=32 MDIMC=8 ..." in its file)."""
+        """Use the best parameters of a tuner file, such as "KWG=32 MDIMC=8 ..."."""
         pairs = re.findall(r"(\w+)=(\d+)", tuning["best_parameters"])
         values = {name: int(value) for name, value in pairs if name != "PRECISION"}
         names = (ctypes.c_char_p * len(values))(*(name.encode() for name in values))
@@ -58,7 +60,7 @@ class CLBlast:
         self.parameters[family] = values
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:
-        """Enqueue out = a · b, row-major pyopencl Arrays. Raises RuntimeError with CLBlast's status."""
+        """Enqueue out = a · b for row-major pyopencl Arrays. Raises RuntimeError with CLBlast's status."""
         letter, scalar, _ = _TYPES[a.dtype.name]
         (m, k), n = a.shape, b.shape[1]
         size, pointer = ctypes.c_size_t, ctypes.c_void_p

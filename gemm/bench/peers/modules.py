@@ -1,4 +1,4 @@
-"""Peers that are Python modules: NumPy, PyTorch, and the blis package of PyPI; and NumPy's BLAS without NumPy."""
+"""Peers that are Python modules: NumPy, PyTorch, PyPI's blis package; and NumPy's BLAS, called without NumPy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .cblas import Cblas
 
 
 def module(name: str) -> Any:
-    """The module called `name`. Raises Absent."""
+    """Import the module `name`. Raises Absent."""
     try:
         return import_module(name)
-    except Exception as error:  # a broken installation of a peer, of whatever kind, is a peer that is not there
+    except Exception as error:  # a broken installation, of any kind, counts as a missing peer
         raise Absent(f"import {name}: {error}") from error
 
 
 @cache
 def _numpy_blas() -> list[Any]:
-    """threadpoolctl's controllers of NumPy's BLAS; called before another peer loads a BLAS of its own."""
+    """threadpoolctl's controllers of NumPy's BLAS. Must be called before another peer loads a BLAS."""
     found = module("threadpoolctl").ThreadpoolController().lib_controllers
     blas = [library for library in found if library.user_api == "blas" and library.internal_api != "gemm"]
     if not blas:
@@ -33,7 +33,7 @@ def _numpy_blas() -> list[Any]:
 
 
 class NumPy(Peer):
-    """np.matmul(out=), on the BLAS that NumPy was built with."""
+    """np.matmul with out=, on the BLAS that NumPy was built with."""
 
     name = "numpy"
     batches = True
@@ -53,7 +53,7 @@ class NumPy(Peer):
 
 
 class NumPyPlain(NumPy):
-    """np.matmul without out=, as most users write it."""
+    """np.matmul without out=, the most common call."""
 
     name = "numpy, new"
 
@@ -63,7 +63,7 @@ class NumPyPlain(NumPy):
 
 
 class NumPyBlas(Cblas):
-    """The OpenBLAS in NumPy's wheels, by its own symbols; no other prefix or suffix is known here."""
+    """The OpenBLAS in NumPy's wheels, by its symbols there. Only this prefix and suffix of symbols are supported."""
 
     def __init__(self) -> None:
         (library, *_) = _numpy_blas()
@@ -77,8 +77,10 @@ class NumPyBlas(Cblas):
 
 
 class PyTorch(Peer):
-    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd; for a right-hand
-    side of all products torch.matmul, which makes one product of them; for int8 torch._int_mm."""
+    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd.
+
+    If one b belongs to all products, torch.matmul computes them as a single product. int8 uses torch._int_mm.
+    """
 
     name = "torch"
     batches = True
@@ -102,13 +104,13 @@ class PyTorch(Peer):
         return looped(partial(multiply, x, y, out=z))
 
     def _tensor(self, array: np.ndarray) -> Any:
-        if array.dtype.name == "bfloat16":  # which NumPy knows from ml_dtypes, and PyTorch does not
+        if array.dtype.name == "bfloat16":  # ml_dtypes adds this type to NumPy; torch.from_numpy does not accept it
             return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
 
 class BlisWheel(Peer):
-    """blis.py.gemm of PyPI's blis, which runs on one thread."""
+    """blis.py.gemm of PyPI's blis package, which uses one thread."""
 
     name = "blis-wheel"
     most_threads = 1

@@ -1,4 +1,4 @@
-"""native.c, compiled when it is needed: the loops that call C libraries, and the machine's roofs."""
+"""Compile native.c on demand: the loops that call C libraries, and the measurement of the machine's peaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
 
 @cache
 def native() -> Any:
-    """The module with `ffi` and `lib`. Raises Absent where it cannot be compiled."""
+    """The compiled module, with `ffi` and `lib`. Raises Absent if it cannot be compiled."""
     source = Path(__file__).with_name("native.c").read_text(encoding="utf-8")
     try:
         from cffi import FFI
@@ -30,12 +30,12 @@ def native() -> Any:
         builder.set_source(_NAME, source, extra_compile_args=_FLAGS)
         with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             return _load(builder.compile(tmpdir=folder))
-    except Exception as error:  # setuptools', the compiler's and the loader's errors have no common class
+    except Exception as error:  # the errors of setuptools, the compiler and the loader have no common class
         raise Absent(f"native.c does not compile here: {type(error).__name__}: {error}") from error
 
 
 def _declarations(source: str) -> str:
-    """What is public in native.c: its struct, the loops made by LOOP, and functions that are not static."""
+    """Declarations of native.c's public items: its struct, the loops made by LOOP, and its non-static functions."""
     struct = re.search(r"typedef struct \{.*?\} product;", source, re.S)
     loops = re.findall(r"^(?:LOOP\(|void (?=cblas_\w+\())(\w+)", source, re.M)
     functions = re.findall(r"^(?:int|int64_t) \w+\([^{]*\)(?= \{)", source, re.M)
@@ -53,5 +53,5 @@ def _load(path: str) -> ModuleType:
 
 
 def address(array: np.ndarray) -> Any:
-    """The array's first element as a void pointer of cffi."""
+    """The address of the array's first element as a void pointer of cffi."""
     return native().ffi.cast("void *", array.ctypes.data)

@@ -1,4 +1,4 @@
-"""Peers that multiply on a device of ours: CLBlast, and cuBLAS through CuPy and PyTorch."""
+"""Peers that multiply on a device: CLBlast, and cuBLAS through CuPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from .modules import module
 
 
 class DevicePeer(ABC):
-    """A library on a device. Its constructor loads it, and raises something where that fails.
+    """A library on a device. Its constructor loads the library and raises an exception if that fails.
 
     Attributes:
-        name: as in tables and JSON. about: library and version. device: where it multiplies.
+        name: as in tables and JSON.
+        about: library and version.
+        device: the device that multiplies.
     """
 
     name: str
@@ -31,15 +33,15 @@ class DevicePeer(ABC):
 
     @abstractmethod
     def multiply(self, a: Any, b: Any, out: Any) -> None:
-        """Enqueue out = a · b of arrays that were sent. Raises Unable where there is no such call."""
+        """Enqueue out = a · b for arrays that `send` returned. Raises Unable if there is no such function."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait for what was enqueued."""
+        """Wait until all enqueued work has finished."""
 
     @abstractmethod
     def fetch(self, array: Any, out: np.ndarray) -> None:
-        """Copy `array` into `out`, after what was enqueued."""
+        """Copy `array` into `out` after all enqueued work."""
 
 
 class ClBlastOn(DevicePeer):

@@ -1,7 +1,7 @@
-"""What is wrong with an installation and how to put it right: `gemm doctor`.
+"""Find faults of an installation, and their remedies: `gemm info --check`.
 
-A check is a function in a module here that yields findings; CHECKS is the list of them. Drivers are loaded in child
-processes only.
+A check is a generator function in a module of this package that yields findings; CHECKS lists the checks. Drivers are
+loaded in worker processes only, because loading a driver can crash or hang the process.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ CHECKS: Mapping[str, Check] = {
     "devices": drivers.devices,
     "verification": drivers.verification,
 }
-"""What is examined, in this order."""
+"""The checks, in the order in which they run."""
 
 
 class Report(NamedTuple):
-    """What came of the checks: {check: its findings}."""
+    """The result of an examination: {check: its findings}."""
 
     found: dict[str, list[Finding]]
 
     @property
     def wrong(self) -> int:
-        """How many findings call for something to be done; notes do not."""
+        """The number of findings that require action; notes do not count."""
         return sum(finding.severity != "note" for findings in self.found.values() for finding in findings)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as a JSON document."""
         found = {check: [finding.document() for finding in findings] for check, findings in self.found.items()}
         return {"wrong": self.wrong, "checks": found}
 
 
 def examine(checks: Mapping[str, Check] | None = None) -> Report:
-    """Carry out `checks`, CHECKS by default. Takes seconds: drivers are loaded in children."""
+    """Run `checks`, by default CHECKS. This takes seconds, because drivers are loaded in worker processes."""
     return Report({name: list(check()) for name, check in (CHECKS if checks is None else checks).items()})

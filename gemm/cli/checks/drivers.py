@@ -1,4 +1,4 @@
-"""Drivers of devices: whether they may be opened, load, and find something."""
+"""Checks of device drivers: may this user open the device, does the driver load, does it find a device."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gemm.cli.checks.finding import Finding
 from gemm.select import probe
 
 GPUS = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/kgsl-3d0", "/dev/mali0")
-"""Files of GPUs on Linux, which a driver opens."""
+"""Device files of GPUs on Linux, which drivers open."""
 VENDORS = "/etc/OpenCL/vendors"
 PHONE = "/vendor/lib64"
-"""Where a phone's own OpenCL library lies."""
+"""The folder of a phone's own OpenCL library."""
 WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
-"""Words of causes that call for something to be done whatever devices there are."""
+"""Words in the cause of a failure that require action even on a machine without a GPU."""
 
 
 def permissions() -> Iterator[Finding]:
-    """GPUs whose files this user may not open."""
+    """Find GPU device files that this user may not open."""
     for file in (file for pattern in GPUS for file in sorted(glob.glob(pattern))):
         if not os.access(file, os.R_OK | os.W_OK):
             group = _group(file)
@@ -34,7 +34,7 @@ def permissions() -> Iterator[Finding]:
 
 
 def _group(file: str) -> str:
-    import grp  # not on Windows, where there are no such files
+    import grp  # imported here because Windows lacks this module; it has no such device files either
 
     try:
         return grp.getgrgid(os.stat(file).st_gid).gr_name
@@ -43,14 +43,14 @@ def _group(file: str) -> str:
 
 
 def android() -> Iterator[Finding]:
-    """Termux without the folders on the library path that the phone's driver needs."""
+    """Find missing folders in Termux's library path, without which the phone's driver does not load."""
     prefix = os.environ.get("PREFIX", "")
     if "com.termux" not in prefix:
         return
     path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     wanted = [folder for folder in (PHONE, f"{prefix}/lib") if folder not in path]
     if not Path(PHONE, "libOpenCL.so").exists():
-        yield Finding("note", f"there is no {PHONE}/libOpenCL.so", "this phone has no OpenCL that apps may use", "",
+        yield Finding("note", f"there is no {PHONE}/libOpenCL.so", "this phone has no OpenCL library for apps", "",
                       "android")  # fmt: skip
     elif wanted:
         yield Finding("error", f"LD_LIBRARY_PATH lacks {' and '.join(wanted)}", "its OpenCL driver is not found",
@@ -58,14 +58,14 @@ def android() -> Iterator[Finding]:
 
 
 def installed() -> Iterator[Finding]:
-    """Files that tell OpenCL's loader of drivers: unreadable, empty, or of libraries that do not load."""
+    """Find broken registrations of OpenCL drivers: unreadable or empty files, and libraries that do not load."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
     if os.environ.get("OCL_ICD_VENDORS") and not place.exists():
-        yield Finding("error", f"OCL_ICD_VENDORS names {place}, which is not there", "OpenCL finds no driver",
+        yield Finding("error", f"OCL_ICD_VENDORS names {place}, which does not exist", "OpenCL finds no driver",
                       "Correct or unset it", "drivers")  # fmt: skip
         return
     for file in [place] if place.is_file() else sorted(place.glob("*.icd")):
-        library = str(file)  # the variable may name a library itself
+        library = str(file)  # OCL_ICD_VENDORS may also name a library directly
         if file.suffix == ".icd":
             try:
                 library = file.read_text(encoding="utf-8", errors="replace").strip()
@@ -77,11 +77,15 @@ def installed() -> Iterator[Finding]:
             yield Finding("error", f"{file} is empty", "it should name a driver's library", f"rm {file}", "drivers")
         elif cause := loading.load(library):
             yield Finding("error", f"{file}: {library} does not load", cause,
-                          f"Install that driver anew, or remove it: rm {file}", "drivers")  # fmt: skip
+                          f"Reinstall that driver, or remove it: rm {file}", "drivers")  # fmt: skip
 
 
 def devices() -> Iterator[Finding]:
-    """What a child finds that looks for devices; that there is none is wrong only where there is a GPU for it."""
+    """Find backends for which the probe's worker process has no device.
+
+    A missing device is an error only if the machine has a GPU for the backend, if the driver crashed the worker
+    process, or if the cause contains one of the words WRONG.
+    """
     files = [file for pattern in GPUS for file in sorted(glob.glob(pattern))]
     for line in probe.look().lines:
         if line["step"] != "unavailable":
@@ -89,9 +93,9 @@ def devices() -> Iterator[Finding]:
         backend, cause, deadly = line["backend"], str(line.get("why", line["cause"])), bool(line.get("deadly"))
         unused = [file for file in files if backend != "cuda" or "nvidia" in file]
         wrong = deadly or unused or any(words in cause for words in WRONG)
-        why = "nothing here seems to need it"
+        why = "this machine seems to need no such driver"
         if wrong:
-            why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not there"
+            why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not available"
         remedy = (
             "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time" if deadly else line.get("remedy", "")
         )
@@ -100,7 +104,7 @@ def devices() -> Iterator[Finding]:
 
 
 def verification() -> Iterator[Finding]:
-    """Kernels that the probe, or a first choice, found to be wrong on a device."""
+    """Find kernels that failed verification on a device, in the probe or when they were first chosen."""
     for facts in (probe.facts(run=False), probe.recall(probe.entry("verified"))):
         failed: dict[str, list[str]] = {}
         for (kernel, device), record in facts.kernels.items() if facts else ():

@@ -1,4 +1,4 @@
-"""Environment variables and the versions of what the package depends on."""
+"""Checks of environment variables and of the versions of the package's dependencies."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables of the build and the tests, which are no mistakes either."""
+"""Variables of the build and of the tests. They are valid, too."""
 
 
 def variables() -> Iterator[Finding]:
-    """Names that nothing reads, and values that make no sense."""
+    """Find GEMM_ variables that the package does not read, and invalid values of variables that it reads."""
     known, meant = (*VARIABLES, *OTHERS), {name.removeprefix("GEMM_"): name for name in VARIABLES}
     for name in sorted(name for name in os.environ if name.startswith("GEMM_") and name not in known):
         like = difflib.get_close_matches(name.removeprefix("GEMM_"), meant, 1)
-        remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; those that are read: {', '.join(VARIABLES)}"
-        yield Finding("error", f"{name} is set, which nothing reads", "what it should do does not happen", remedy,
+        remedy = f"Set {meant[like[0]]} instead" if like else f"Unset it; these are read: {', '.join(VARIABLES)}"
+        yield Finding("error", f"{name} is set, but nothing reads it", "it has no effect", remedy,
                       "variables")  # fmt: skip
     for read in (threads.granted, worker.timeout, calibration.adapts):
         try:
@@ -39,30 +39,31 @@ def variables() -> Iterator[Finding]:
     for name in ("GEMM_LIBCUDA", "GEMM_LIBNVRTC"):
         path = os.environ.get(name, "")
         if os.sep in path and not Path(path).is_file():
-            yield Finding("error", f"{name} names {path}, which is no file", "the cuda backend is not there",
+            yield Finding("error", f"{name} names {path}, which is not a file", "the cuda backend is not available",
                           "Correct or unset it", "variables")  # fmt: skip
     if os.environ.get("GEMM_CPU_ISA"):
         try:
             CpuBackend().devices()
         except (BackendUnavailable, ValueError) as error:
-            if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:  # the rest: other checks'
-                yield Finding("error", error.cause, "the cpu backend is not there", error.remedy, "variables")
+            # Other causes are reported by other checks.
+            if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:
+                yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "variables")
 
 
 def versions() -> Iterator[Finding]:
-    """Dependencies that are missing or too old, and metadata of another build."""
+    """Find dependencies that are missing or too old, and installed metadata that belongs to another version."""
     try:
         here, requirements = metadata.version("gemm"), metadata.requires("gemm") or []
     except metadata.PackageNotFoundError:
-        yield Finding("warning", "the package is not installed", "it runs from a folder; its dependencies are unknown",
-                      "pip install it", "versions")  # fmt: skip
+        yield Finding("warning", "the package is not installed", "its dependencies are unknown",
+                      "Install it with pip", "versions")  # fmt: skip
         return
     if here != VERSION:
-        yield Finding("warning", f"gemm {VERSION} runs, {here} is installed", "one of them is there by accident",
-                      "Install it anew: pip install .", "versions")  # fmt: skip
+        yield Finding("warning", f"gemm {VERSION} runs, but {here} is installed", "two versions are mixed",
+                      "Reinstall it: pip install .", "versions")  # fmt: skip
     for line in requirements:
         found = re.match(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*$", line)
-        if not found:  # of an extra, or of another system
+        if not found:  # a requirement of an extra, or of another system
             continue
         name, least = found[1], found[2] or "0"
         try:
@@ -78,7 +79,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, without zeros at its end."""
+    """The release numbers of a version, without trailing zeros."""
     numbers = [int(number) for number in re.findall(r"\d+", re.split(r"[a-z+-]", version, maxsplit=1)[0])]
     while numbers and not numbers[-1]:
         numbers.pop()

@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from gemm.core.errors import link
 
 
 class Finding(NamedTuple):
-    """One thing that a check says.
+    """One finding of a check.
 
     Attributes:
-        severity: "error": something does not work; "warning": it works less well, or not safely; "note": nothing is
-            wrong, but it may not be known.
-        what: what is so, in a line. why: what that means. remedy: what to do, or "".
-        about: a key of gemm.core.errors.PAGES: where the documentation says more.
+        severity: "error": something does not work. "warning": something works less well, or unsafely. "note": nothing
+            is wrong, but the user may not know this.
+        what: the finding, in one line.
+        why: its consequence.
+        remedy: what to do, or "".
+        about: a key of gemm.core.errors.PAGES, which selects the page of the documentation.
     """
 
     severity: Literal["error", "warning", "note"]
@@ -24,6 +26,6 @@ class Finding(NamedTuple):
     about: str
 
     def document(self) -> dict[str, Any]:
-        """For JSON; `docs` instead of `about`."""
+        """The finding as a JSON object, with the address `docs` instead of the key `about`."""
         return {"severity": self.severity, "what": self.what, "why": self.why, "remedy": self.remedy,
                 "docs": link(self.about)}  # fmt: skip

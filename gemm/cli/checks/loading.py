@@ -1,4 +1,7 @@
-"""The child that loads libraries, `python -m gemm.cli.checks.loading`: one that aborts or hangs takes only it along."""
+"""Load a library in a worker process, so that a crash or a hang affects only the worker.
+
+The worker is `python -m gemm.cli.checks.loading`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from gemm.select.worker import Child, Line, serve, timeout
 
 
 def answer(request: Line) -> Iterator[Line]:
-    """Whether the library that the request names can be loaded."""
+    """Try to load the library that the request names."""
     try:
         ctypes.CDLL(request["library"])
         yield {"step": "loaded", "cause": ""}
@@ -18,10 +21,10 @@ def answer(request: Line) -> Iterator[Line]:
 
 
 def load(library: str) -> str:
-    """Why `library` cannot be loaded, as a child found it; "" if it can."""
-    with Child(__name__) as child:
-        lines = list(child.ask({"library": library}, timeout()))
-    line = lines[-1]  # the last one says how it ended
+    """Try to load `library` in a worker process. Returns the cause of the failure, or "" if the library loads."""
+    with Child(__name__) as process:
+        lines = list(process.ask({"library": library}, timeout()))
+    line = lines[-1]  # the last line has the outcome
     return f"its process {line['cause']}" if line["step"] == "died" else str(line["cause"])
 
 
