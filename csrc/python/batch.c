@@ -84,8 +84,8 @@ int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const 
 }
 
 static int make_room(pending *all) {
-    if (!all->entries) all->entries = (entry *)gemm_room(MOST * sizeof(entry));
-    if (!all->places) all->places = (gemm_place *)gemm_room(MOST * sizeof(gemm_place));
+    if (!all->entries) all->entries = (entry *)PyMem_Malloc(MOST * sizeof(entry));
+    if (!all->places) all->places = (gemm_place *)PyMem_Malloc(MOST * sizeof(gemm_place));
     if (all->entries && all->places) return 1;
     PyErr_NoMemory();
     return 0;
@@ -304,8 +304,8 @@ static void let_go(pending *all) {
         Py_DECREF(all->kinds[i].by);
         for (int scale = 0; scale < SCALES; scale++) Py_DECREF(all->kinds[i].given[scale]);
     }
-    gemm_leave_room(all->entries);
-    gemm_leave_room(all->places);
+    PyMem_Free(all->entries);
+    PyMem_Free(all->places);
 }
 
 /* Computes what is pending; 0 with an error set where it fails. */
@@ -316,12 +316,12 @@ static int run(batch *self, const others *by) {
     memset(&self->now, 0, sizeof self->now);
     const size_t count = (size_t)all->count;
     const int mixed = all->kind_count > 1;
-    const scratch in = {(written *)gemm_room(2 * count * sizeof(written)),
-                        mixed ? (gemm_place *)gemm_room(count * sizeof(gemm_place)) : NULL};
+    const scratch in = {(written *)PyMem_Malloc(2 * count * sizeof(written)),
+                        mixed ? (gemm_place *)PyMem_Malloc(count * sizeof(gemm_place)) : NULL};
     const int good = in.outs && (in.places || !mixed) && compute(self, all, 0, all->count, by, &in);
     if (!good && !PyErr_Occurred()) PyErr_NoMemory();
-    gemm_leave_room(in.outs);
-    gemm_leave_room(in.places);
+    PyMem_Free(in.outs);
+    PyMem_Free(in.places);
     let_go(all);
     PyMem_Free(all);
     return good;

@@ -72,10 +72,6 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 /* gemm_column_item, which brings what will be read soon of those up to number `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
-/* Memory for a short time, which is mostly at hand; NULL: there is none. `gemm_leave_room` takes it back, or NULL. */
-void *gemm_room(size_t bytes);
-void gemm_leave_room(void *memory);
-
 /* Makes pending, in a Batch that has nothing pending, the products from `start` on that are of one kind, and puts their
  * results in the list; 0 where the first few are not, or where all would be more than `most_work`. -1: an error is set.
  * Columns must stay as they are. */

@@ -35,39 +35,6 @@ static void read_some(void *context, int64_t job, int slot) {
     }
 }
 
-/* Rooms that are free, and kept: fresh memory of this size comes a page at a time, each of which costs a fault. */
-enum { ROOMS = 4, LARGEST = 1 << 20 };
-typedef struct {
-    size_t bytes, aligned;
-} room;
-static room *rooms[ROOMS];
-
-void *gemm_room(size_t bytes) {
-    for (int i = 0; i < ROOMS; i++) {
-        room *found = rooms[i];
-        if (!found || found->bytes < bytes) continue;
-        rooms[i] = NULL;
-        return found + 1;
-    }
-    room *fresh = (room *)PyMem_Malloc(sizeof(room) + bytes);
-    if (!fresh) return NULL;
-    fresh->bytes = bytes;
-    return fresh + 1;
-}
-
-void gemm_leave_room(void *memory) {
-    if (!memory) return;
-    room *left = (room *)memory - 1;
-    for (int i = 0; i < ROOMS && left->bytes <= LARGEST; i++) {
-        room *there = rooms[i];
-        if (there && there->bytes >= left->bytes) continue;
-        rooms[i] = left;
-        left = there;
-        if (!left) return;
-    }
-    PyMem_Free(left);
-}
-
 static void fetch(const void *what) {
 #ifdef __GNUC__
     __builtin_prefetch(what);
@@ -138,14 +105,14 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     if (!first) return -1;
     count = count - start < MOST_ALIKE ? count - start : MOST_ALIKE;
     if (what->bytes * (double)count > MOST_BYTES) count = 1 + (Py_ssize_t)(MOST_BYTES / what->bytes);
-    now->places = (gemm_place *)gemm_room((size_t)count * sizeof(gemm_place));
+    now->places = (gemm_place *)PyMem_Malloc((size_t)count * sizeof(gemm_place));
     if (!now->places) PyErr_NoMemory();
     Py_ssize_t read = now->places ? read_columns(what, start, count, columns, now->places, self->share) : -1;
     const int make = given[OUT] == Py_None;
     if (read >= 0 && make && !make_results(what, first, start, read, now->places, results)) read = -1;
     Py_DECREF(first);
     if (read < 0) {
-        gemm_leave_room(now->places);
+        PyMem_Free(now->places);
         now->places = NULL;
         return -1;
     }
