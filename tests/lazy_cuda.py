@@ -11,6 +11,7 @@ from collections import deque
 import numpy as np
 
 from gemm.core.errors import KernelFailed
+from gemm.core.operands import Work
 
 
 class LazyCuda:
@@ -191,12 +192,13 @@ class LazyGpu:
         self.launched = []
         self.computed = 0
 
-    def enqueue(self, a, b, c, out, alpha, beta, stream, *, bias=None):
+    def enqueue(self, work, stream):
         """out = alpha·a·b + beta·c + bias on `stream`."""
+        a, b, c, out, alpha, beta, bias = work
         self.driver._called("cuLaunchKernel")
         self.launched.append((*out.shape, a.shape[-1]))
 
-        def work():
+        def compute():
             x, y, z, w, added = (None if view is None else _array(view) for view in (a, b, c, out, bias))
             total = alpha * (x @ y) if z is None else alpha * (x @ y) + beta * z
             if added is not None:
@@ -204,7 +206,7 @@ class LazyGpu:
             w[...] = total
             self.computed += 1
 
-        self.driver.enqueue(stream, work)
+        self.driver.enqueue(stream, compute)
 
 
 def _array(view):

@@ -14,7 +14,7 @@ from gemm.backends.cuda import pinned, staging, transfer
 from gemm.backends.cuda.host_blocks import block, pieces
 from gemm.backends.cuda.panels import Shape, panels, rectangles, seconds, steps
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import parts
+from gemm.core.operands import Work, parts
 
 
 @pytest.fixture(autouse=True)
@@ -92,8 +92,8 @@ class Case:
         self.cuts_k = self.bias is None and chance.random() < 0.7
 
     def run(self, gpu):
-        given = self.a, self.b, self.c, self.out, 2, self.beta
-        staging.stage(gpu, gpu.enqueue, *given, cuts_k=self.cuts_k, bias=self.bias)
+        work = Work(self.a, self.b, self.c, self.out, 2, self.beta, self.bias)
+        staging.stage(gpu, gpu.enqueue, work, cuts_k=self.cuts_k)
 
     def delivered(self, gpu):
         """It is right, operands are as they were, and nothing is left on the device or its streams."""
@@ -253,7 +253,7 @@ def test_what_repeats_is_sent_once(machine):
     row, matrix = np.ones(64, np.float32), np.ones((40, 64), np.float32)
     a, b = np.ones((20, 16, 40), np.float32), np.broadcast_to(matrix, (20, 40, 64))
     out = np.empty((20, 16, 64), np.float32)
-    staging.stage(gpu, gpu.enqueue, a, b, np.broadcast_to(row, out.shape), out, 1, 1, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, Work(a, b, np.broadcast_to(row, out.shape), out, 1, 1), cuts_k=True)
     assert (out == 41).all()
     assert gpu.driver.sent == a.nbytes + matrix.nbytes + row.nbytes
     assert gpu.driver.fetched == out.nbytes
@@ -264,7 +264,7 @@ def test_small_operands_travel_together(machine):
     a, b, out = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32), np.empty((4, 6), np.float32)
     gpu.driver.faults = {"cuMemcpyHtoDAsync": 0, "cuMemcpyDtoHAsync": 0, "cuLaunchKernel": 0}
     gpu.driver.calls = dict.fromkeys(gpu.driver.faults, 0)
-    staging.stage(gpu, gpu.enqueue, a, b, None, out, 1, 0, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, Work(a, b, None, out, 1, 0), cuts_k=True)
     assert set(gpu.driver.calls.values()) == {1}
     assert (out == 5).all()
 
@@ -272,7 +272,7 @@ def test_small_operands_travel_together(machine):
 def test_no_terms(machine):
     gpu = machine()
     a, b, c, out = np.ones((3, 0)), np.ones((0, 4)), np.ones((3, 4)), np.empty((3, 4))
-    staging.stage(gpu, gpu.enqueue, a, b, c, out, -1.0, 2.0, cuts_k=True)
+    staging.stage(gpu, gpu.enqueue, Work(a, b, c, out, -1.0, 2.0), cuts_k=True)
     assert (out == 2).all()
 
 
@@ -350,7 +350,8 @@ def test_cuts_across_memory_leave_long_lines(machine, monkeypatch):
     for turned in (False, True):
         a, b, out = np.ones((40, 40), np.float32), np.ones((40, 40), np.float32), np.empty((40, 40), np.float32)
         gpu = machine()
-        staging.stage(gpu, gpu.enqueue, a.T if turned else a, b.T if turned else b, None, out, 1, 0, cuts_k=False)
+        work = Work(a.T if turned else a, b.T if turned else b, None, out, 1, 0)
+        staging.stage(gpu, gpu.enqueue, work, cuts_k=False)
         assert (out == 40).all()
         assert (seen[-1].rows, seen[-1].columns) == ((16, 1) if turned else (1, 16))
         for cuts in cuda_panels._candidates(seen[-1]):

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -198,3 +198,20 @@ def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, An
     left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
     right = part(b, {axis: r for axis, r in cut.items() if axis != rows})
     return left, right, None if c is None else part(c, cut), part(out, cut)
+
+
+class Work(NamedTuple):
+    """What a launch computes, out = alpha·a·b + beta·c + bias: see gemm.core.backend.Launch."""
+
+    a: Any
+    b: Any
+    c: Any
+    out: Any
+    alpha: Any
+    beta: Any
+    bias: Any = None
+
+    def part(self, cut: Cut) -> Work:
+        """The part `cut` of out."""
+        bias = None if self.bias is None else part(broadcast(self.bias, self.out.shape), cut)
+        return Work(*parts(*self[:4], cut), self.alpha, self.beta, bias)

@@ -7,10 +7,10 @@ def apart(enqueue):
     Those of no terms and those with a bias are left to the launches that they always have.
     """
 
-    def tabled(self, a, b, c, out, alpha, beta, stream, bias=None):
-        self._apart = a.shape[-1] > 0 and bias is None
+    def tabled(self, work, stream):
+        self._apart = work.a.shape[-1] > 0 and work.bias is None
         try:
-            enqueue(self, a, b, c, out, alpha, beta, stream, bias)
+            enqueue(self, work, stream)
         finally:
             self._apart = False  # launchers are kept
 

@@ -20,6 +20,7 @@ from gemm.backends.cuda.prepack import Planes
 from gemm.backends.cuda.replay import Replay, signature
 from gemm.catalog import Kernel
 from gemm.core.errors import KernelFailed
+from gemm.core.operands import Work
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 
 _SCALES = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
@@ -50,9 +51,10 @@ class Launcher:
     def __call__(
         self, a: Operand, b: Operand, c: Any, out: Operand, alpha: Any, beta: Any, bias: Any = None
     ) -> None:  # fmt: skip
+        work = Work(a, b, c, out, alpha, beta, bias)
         if isinstance(out, np.ndarray):
             with self.gpu:
-                staging.stage(self.gpu, self.enqueue, a, b, c, out, alpha, beta, bias=bias, cuts_k=self._cuts_k)
+                staging.stage(self.gpu, self.enqueue, work, cuts_k=self._cuts_k)
             return
         views: list[DeviceView] = [cast(DeviceView, x) for x in (a, b, c, bias, out) if x is not None]
         for view in views:
@@ -65,26 +67,24 @@ class Launcher:
         with self.gpu:
             for other in others:
                 follow(stream, other)
-        self.enqueue(views[0], views[1], c, out, alpha, beta, stream, bias)
+        self.enqueue(work, stream)
         with self.gpu:
             for other in others:  # what comes next on an operand's stream may overwrite it
                 follow(other, stream)
 
-    def enqueue(
-        self, a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, alpha: Any, beta: Any, stream: int,
-        bias: DeviceView | None = None,
-    ) -> None:  # fmt: skip
+    def enqueue(self, work: Work, stream: int) -> None:
         """Launch for just these views of this GPU's memory, on just this stream.
 
         They may have other shapes, strides and alignments than the Problem; c may be out; b may be what was prepared
         for the kernel. Nothing is waited for. Raises KernelFailed.
         """
-        layout = layout_of(a, b, c, out, bias, ordered=self.ordered, activation=self._activation)
+        a, b, c, out, alpha, beta, bias = work
+        layout, scale = layout_of(work, ordered=self.ordered, activation=self._activation), self.scale(alpha, beta)
         if self._apart:
-            self._enqueue_apart(layout, (a, b, c, out), self.scale(alpha, beta), stream)
+            self._enqueue_apart(layout, (a, b, c, out), scale, stream)
             return
         x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
-        launches, scale = self._launches(layout), self.scale(alpha, beta)
+        launches = self._launches(layout)
         try:
             launches.run(stream, x, y, z, goal, w, scale)
         except KernelFailed as error:
@@ -140,8 +140,7 @@ class Launcher:
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
             return dict.fromkeys(given, "copied")
-        views = [cast(DeviceView, x) for x in (a, b)]
-        layout = layout_of(views[0], views[1], cast("DeviceView | None", c), out, ordered=self.ordered)
+        layout = layout_of(Work(a, b, c, out, 1, int(c is not None)), ordered=self.ordered)
         packed = recipe(self.kernel, self._chip, layout).copied
         return {name: "packed on the device" if name in packed else "used in place" for name in given}
 
@@ -151,11 +150,9 @@ class Launcher:
         return None if given is None else Replay.of(given, self.scale, self._scale, (a, b, c, out, bias))
 
 
-def layout_of(
-    a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, bias: DeviceView | None = None, *,
-    ordered: bool = False, activation: int = 0,
-) -> Layout:  # fmt: skip
-    """What a recipe depends on of these operands."""
+def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layout:
+    """What a recipe depends on of these operands, which are DeviceViews."""
+    a, b, c, out, _, _, bias = work
     views = (a, b, out if c is None else c, out)
     aligned = tuple(math.gcd(16, x.data + x.offset) for x in views)
     steps = None

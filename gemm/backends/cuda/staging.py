@@ -7,9 +7,10 @@ it is computed. What does not fit into the device's memory is halved, and the ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
-from itertools import accumulate
-from typing import Any, Protocol
+from itertools import accumulate, cycle
+from typing import Any
 
 import numpy as np
 
@@ -19,33 +20,24 @@ from gemm.backends.cuda.panels import LINE, Shape, Step, steps
 from gemm.backends.cuda.pinned import Lane, copy, lanes
 from gemm.backends.cuda.transfer import Travel
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import Cut, Range, part, parts
-from gemm.core.problem import Device, DeviceView, Operand
+from gemm.core.operands import Cut, Range, Work, part
+from gemm.core.problem import Device, DeviceView
 
 TOGETHER = 4 << 20
 """Bytes of operands, all in all, up to which they travel together: panels hide half of the copies at best, some 0.05 ms
 at 40 GB/s, and cost as much for threads and driver."""
 _LEAST = 32 << 20  # bytes of a product that is not worth halving: whatever has the memory is larger
 _GRAIN = 256  # halves begin at multiples of it
+_SENT = "a", "b", "c", "bias", "out"  # in the order of their places on the device
 
 
-class Enqueue(Protocol):
-    """Launches out = alpha·a·b + beta·c + bias on `stream`, without waiting.
-
-    c may be out itself, and is None if beta = 0; bias, if any, has out's shape and strides of 0 but for one axis.
-    """
-
-    def __call__(
-        self, a: DeviceView, b: DeviceView, c: DeviceView | None, out: DeviceView, alpha: Any, beta: Any, stream: int,
-        *, bias: DeviceView | None = None,
-    ) -> None: ...  # fmt: skip
+Enqueue = Callable[[Work, int], None]
+"""enqueue(work, stream) launches `work` without waiting. c may be out itself; bias has out's shape, and repeats along all
+of its axes but one."""
 
 
-def stage(
-    gpu: Any, enqueue: Enqueue, a: Operand, b: Operand, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
-    *, cuts_k: bool, bias: np.ndarray | None = None,
-) -> None:  # fmt: skip
-    """out = alpha·a·b + beta·c + bias for operands as Launch has them; a and b may lie on the device already.
+def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
+    """Compute `work`, whose operands are as Launch has them; a and b may lie on the device already.
 
     Args:
         gpu: its context is current. enqueue: gets whole operands or parts of them, of any strides.
@@ -55,58 +47,65 @@ def stage(
     Raises:
         KernelFailed: out is undefined, and `spoilt` if it is c too and was written already. Inputs are untouched.
     """
-    in_place = c is not None and np.may_share_memory(c, out)
+    out = work.out
+    in_place = work.c is not None and np.may_share_memory(work.c, out)
     try:
         with lanes(gpu).one() as lane:
-            given = {"a": a, "b": b, "c": c, "out": out}
-            if bias is not None:
-                given["bias"] = np.broadcast_to(bias, out.shape)
-            _Product(gpu, lane, enqueue, given, alpha, beta, in_place).run()
+            _Product(gpu, lane, enqueue, work.part({}), in_place).run()
         return
     except KernelFailed as error:
         lanes(gpu).trim()
-        axis = _halved(a, b, out, cuts_k) if error.memory and not error.spoilt else None
+        axis = _halved(work, cuts_k) if error.memory and not error.spoilt else None
         if axis is None:
             raise
-    last, length = out.ndim - 1, a.shape[-1] if axis == out.ndim else out.shape[axis]
+    if axis == out.ndim:
+        _stage_along_k(gpu, enqueue, work, in_place)
+        return
+    for of in _halves(out.shape[axis]):
+        try:
+            stage(gpu, enqueue, work.part({axis: of}), cuts_k=cuts_k)
+        except KernelFailed as error:
+            error.spoilt |= in_place and of[0] > 0
+            raise
+
+
+def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> None:
+    """The products of both halves of k, the second added to the first."""
+    out, last = work.out, work.out.ndim - 1
+    total = np.empty(out.shape, out.dtype) if in_place else out
+    try:
+        for of in _halves(work.a.shape[-1]):
+            x, y = part(work.a, {last: of}), part(work.b, {last - 1: of})
+            stage(gpu, enqueue, work._replace(a=x, b=y, out=total), cuts_k=True)
+            work = work._replace(c=total, beta=1)
+    except KernelFailed as error:
+        error.spoilt = False  # what is, are sums of our own
+        raise
+    if total is not out:
+        np.copyto(out, total)
+
+
+def _halves(length: int) -> tuple[Range, Range]:
     grain = _GRAIN if length > 2 * _GRAIN else 1
     middle = -(-length // (2 * grain)) * grain
-    halves = (0, middle), (middle, length)
-    if axis == out.ndim:  # k
-        total = np.empty(out.shape, out.dtype) if in_place else out
-        try:
-            for of in halves:
-                x, y = part(a, {last: of}), part(b, {last - 1: of})
-                stage(gpu, enqueue, x, y, c, total, alpha, beta, cuts_k=True)
-                c, beta = total, 1
-        except KernelFailed as error:
-            error.spoilt = False  # what is, are sums of our own
-            raise
-        if total is not out:
-            np.copyto(out, total)
-        return
-    for of in halves:
-        added = None if bias is None else part(np.broadcast_to(bias, out.shape), {axis: of})
-        try:
-            stage(gpu, enqueue, *parts(a, b, c, out, {axis: of}), alpha, beta, cuts_k=cuts_k, bias=added)
-        except KernelFailed as error:
-            error.spoilt |= in_place and of is not halves[0]
-            raise
+    return (0, middle), (middle, length)
 
 
-def _halved(a: Operand, b: Operand, out: np.ndarray, cuts_k: bool) -> int | None:
+def _halved(work: Work, cuts_k: bool) -> int | None:
     """The axis of out to halve, out.ndim for k; None for a product so small that others must have the memory."""
+    a, b, out = work.a, work.b, work.out
+    axes = int(out.ndim)
     if sum(block(x).nbytes for x in (a, b, out) if isinstance(x, np.ndarray) and x.size) < _LEAST:
         return None
-    if out.ndim > 2 and max(out.shape[:-2]) > 1:
+    if axes > 2 and max(out.shape[:-2]) > 1:
         return int(np.argmax(out.shape[:-2]))
     (m, n), k = out.shape[-2:], a.shape[-1]
     if not _bound(b) and not _bound(a):
         if cuts_k and k > max(m, n):
-            return out.ndim
+            return axes
         if n > m:
-            return out.ndim - 1
-    return out.ndim - 2 if m > 1 and not _bound(a) else None
+            return axes - 1
+    return axes - 2 if m > 1 and not _bound(a) else None
 
 
 def _bound(x: Any) -> bool:
@@ -117,20 +116,17 @@ def _bound(x: Any) -> bool:
 class _Product:
     """One product on a lane of its own."""
 
-    def __init__(
-        self, gpu: Any, lane: Lane, enqueue: Enqueue, given: dict[str, Any], alpha: Any, beta: Any, in_place: bool
-    ) -> None:
-        self._gpu, self._lane, self._enqueue, self._scalars = gpu, lane, enqueue, (alpha, beta)
-        self._given, self._in_place = given, in_place
-        c = given["c"]
-        self._host = {name: x for name, x in self._given.items() if isinstance(x, np.ndarray) and x.size}
+    def __init__(self, gpu: Any, lane: Lane, enqueue: Enqueue, work: Work, in_place: bool) -> None:
+        self._gpu, self._lane, self._enqueue, self._work, self._in_place = gpu, lane, enqueue, work, in_place
+        given = ((name, getattr(work, name)) for name in _SENT)
+        self._host = {name: x for name, x in given if isinstance(x, np.ndarray) and x.size}
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
-        beside = {name: self._blocks[name].nbytes for name in ("a", "b", "c", "bias", "out") if name in self._blocks}
-        if c is not None and all(c.strides[axis] for axis in self._blocks["out"].axes):
+        apart = {name: of.nbytes for name, of in self._blocks.items()}
+        if "c" in apart and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
             self._blocks["c"] = self._blocks["out"]  # where out will be; else c repeats, and is sent once
-            del beside["c"]
-        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in beside.values()), initial=0)
-        self._at: dict[str, int] = dict(zip(beside, starts, strict=True))
+            del apart["c"]
+        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in apart.values()), initial=0)
+        self._at: dict[str, int] = dict(zip(apart, starts, strict=True))
 
     def run(self) -> None:
         """See `stage`."""
@@ -143,26 +139,21 @@ class _Product:
         """Where an operand's block begins."""
         return self._at.get(name, self._at["out"])
 
-    def _views(self, base: int) -> dict[str, Any]:
+    def _views(self, base: int) -> Work:
         """The operands as they lie in memory at `base`."""
         device = Device("cuda", f"cuda:{self._gpu.ordinal}", "", handle=self._gpu)
-        views = dict(self._given)
-        for name, x in self._given.items():
+        views = {}
+        for name in _SENT:
+            x = getattr(self._work, name)
             if isinstance(x, np.ndarray):
                 strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # of no elements: k = 0
                 address = base + self._place(name) if x.size else 0
                 views[name] = DeviceView(None, address, 0, x.shape, strides, x.dtype, device)
-        return views
-
-    def _launch(self, views: dict[str, Any], cut: Cut, stream: int) -> None:
-        """Enqueue the part `cut` of the product."""
-        more = {"bias": part(views["bias"], cut)} if "bias" in views else {}
-        operands = parts(views["a"], views["b"], views["c"], views["out"], cut)
-        self._enqueue(*operands, *self._scalars, stream, **more)
+        return self._work._replace(**views)
 
     def _await(self, stream: int) -> None:
         """Let `stream` wait for operands that lie on the device."""
-        for x in self._given.values():
+        for x in self._work:
             if isinstance(x, DeviceView):
                 self._lane.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
 
@@ -181,7 +172,7 @@ class _Product:
             self._await(stream)
             if sent:
                 cuda().cuMemcpyHtoDAsync(base, address, sent, stream)
-            self._launch(self._views(base), {}, stream)
+            self._enqueue(self._views(base), stream)
             cuda().cuMemcpyDtoHAsync(address + last, base + last, self._blocks["out"].nbytes, stream)
         finally:
             self._gpu.free(base, stream)
@@ -192,6 +183,25 @@ class _Product:
 
     def _panel_by_panel(self) -> None:
         lane, travel = self._lane, Travel(self._lane)
+        base = self._gpu.allocate(self._bytes, lane.up)
+        try:
+            self._await(lane.up)
+            self._send_and_compute(travel, base)
+            travel.catch_up()
+            if self._in_place:  # what is written is lost for another try: first all must have been computed
+                for stream in lane.runs:
+                    cuda().cuStreamSynchronize(stream)
+            travel.advance(wait=True)
+        except KernelFailed as error:
+            error.spoilt |= self._in_place and travel.wrote
+            raise
+        finally:
+            lane.settle()
+            self._gpu.free(base, lane.up)
+
+    def _send_and_compute(self, travel: Travel, base: int) -> None:
+        """Have `travel` send each panel, and compute what can be then; results are fetched as they come."""
+        lane, views = self._lane, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 
         def send(name: str, cut: Cut) -> None:
@@ -206,36 +216,20 @@ class _Product:
 
         def compute(job: Cut, stream: int) -> None:
             lane.follow(stream, lane.up)
-            self._launch(views, job, stream)
+            self._enqueue(views.part(job), stream)
             travel.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
 
-        base = self._gpu.allocate(self._bytes, lane.up)
-        try:
-            views = self._views(base)
-            self._await(lane.up)
-            jobs = 0
-            for step in self._steps():
-                send("a", step.a)
-                send("b", step.b)
-                for job in step.jobs:
-                    send("c", job)
-                    send("bias", job)
-                    travel.then(partial(compute, job, lane.runs[jobs % len(lane.runs)]))
-                    jobs += 1
-            travel.catch_up()
-            if self._in_place:  # what is written is lost for another try: first all must have been computed
-                for stream in lane.runs:
-                    cuda().cuStreamSynchronize(stream)
-            travel.advance(wait=True)
-        except KernelFailed as error:
-            error.spoilt |= self._in_place and travel.wrote
-            raise
-        finally:
-            lane.settle()
-            self._gpu.free(base, lane.up)
+        runs = cycle(lane.runs)
+        for step in self._steps():
+            send("a", step.a)
+            send("b", step.b)
+            for job in step.jobs:
+                send("c", job)
+                send("bias", job)
+                travel.then(partial(compute, job, next(runs)))
 
     def _steps(self) -> list[Step]:
-        out, a = self._given["out"], self._given["a"]
+        out, a = self._work.out, self._work.a
         size = {name: x.dtype.itemsize for name, x in self._host.items()}
         rate, units = _speed(self._gpu, a.dtype.kind, a.dtype.itemsize)
         m, n = out.shape[-2:]
@@ -245,7 +239,7 @@ class _Product:
         }
         shape = Shape(
             m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host, rate, units,
-            _bound(self._given["b"]), lines["a"], lines["b"],
+            _bound(self._work.b), lines["a"], lines["b"],
         )  # fmt: skip
         return steps(shape, out.shape[:-2])
 
