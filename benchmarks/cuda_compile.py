@@ -20,20 +20,22 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import sys
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gemm.backends.cuda.compiler import Compiler, compilers, resources
-from gemm.backends.cuda.launch_plan import forms
-from gemm.backends.cuda.operand_layout import PACK, PLANES, SPLIT
+from gemm.backends.cuda.compiler import Compiler, compilers
+from gemm.backends.cuda.launch_plan import types
+from gemm.backends.cuda.operand_layout import PACK, PLANES, SIZES, SPLIT, vector_of
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
@@ -53,6 +55,47 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
     least = max((int(need[3:]) for need in needed), default=0)
     better = min((int(feature[3:]) for feature in kernel.excluded_features if feature.startswith("sm_")), default=10**3)
     return [f"sm_{capability}" for capability in known if least <= capability < better]
+
+
+def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
+    """Every form in which a recipe may want `kernel` compiled."""
+    p = kernel.params
+    pairs = [types(kernel)[:2]]
+    if pairs[0][0] != pairs[0][1]:
+        pairs.append(pairs[0][::-1])
+    if p.get("planes") or p.get("widen"):
+        pairs = [(PLANES[p.get("planes", 2)],) * 2]
+    choices: dict[str, tuple[object, ...]] = {}
+    for name in "AB":
+        wide = vector_of(kernel, name.lower())
+        if wide or p.get(f"{name.lower()}_lies", 3) == 3:
+            lies = p.get(f"{name.lower()}_lies", 3)
+            choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
+        if wide:
+            choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
+    if p.get("ordered_form"):
+        choices["ORDERED"] = (0, 1)
+    if p.get("pointers"):
+        choices["POINTERS"] = (0, 1)
+    if kernel.fuses:
+        choices["EPILOGUE"] = (0, 1)
+    for (a, b), values in product(pairs, product(*choices.values())):
+        yield {"A_TYPE": a, "B_TYPE": b, "OUT_TYPE": types(kernel)[2], **dict(zip(choices, values, strict=True))}
+
+
+def resources(report: str) -> dict[str, int]:
+    """Registers a thread, bytes of shared memory a block and bytes spilled, from the log of a compilation to a cubin.
+
+    Raises ValueError when the log has no such line: "no spills" must never be a misreading.
+    """
+    used = re.search(r"Used (\d+) registers", report)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+    if not used or not spills:
+        raise ValueError(f"no ptxas report in the log:\n{report}")
+    shared = re.search(r"(\d+) bytes smem", report)
+    return {
+        "registers": int(used[1]), "shared": int(shared[1]) if shared else 0, "spills": sum(map(int, spills)),
+    }  # fmt: skip
 
 
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:

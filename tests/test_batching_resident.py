@@ -92,9 +92,9 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counts: list[int] = []
     launch = pointer_table.launch
 
-    def counted(gpu: Any, launches: Any, slot: Any, count: int, *more: Any, **options: Any) -> None:
-        launch(gpu, launches, slot, count, *more, **options)
-        counts.append(count)
+    def counted(gpu: Any, launches: Any, slot: Any, table: pointer_table.Table, *more: Any) -> None:
+        launch(gpu, launches, slot, table, *more)
+        counts.append(table.many)
 
     monkeypatch.setattr(pointer_table, "launch", counted)
     plan_cache.replays.clear()

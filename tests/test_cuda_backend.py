@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import cuda_compile
 import cuda_machine
 import numpy as np
 import pytest
@@ -52,19 +53,19 @@ def nvrtc(request):
 @pytest.mark.parametrize("row", SOURCES, ids=lambda row: row.name)
 def test_compiles_without_spills(nvrtc, row):
     """A row of each source; benchmarks/cuda_compile.py compiles all, for all architectures."""
-    form = next(launch_plan.forms(row))
+    form = next(cuda_compile.forms(row))
     image, log = nvrtc.compile(row, nvrtc.architecture(row, 90), form)
     assert image.startswith(b"\x7fELF")
     if not log.strip():
         pytest.skip("this NVRTC logs no resources; benchmarks/cuda_compile.py insists on them")
-    assert compiler.resources(log)["spills"] == 0
+    assert cuda_compile.resources(log)["spills"] == 0
 
 
 @pytest.mark.parametrize("name", ["sgemm_cuda_tile", "dgemm_cuda_tile"])
 def test_arithmetic_is_ordered(nvrtc, name):
     """Every floating-point operation of the PTX rounds once, to nearest, and keeps denormals."""
     row = BY_NAME[name]
-    ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(launch_plan.forms(row)))
+    ptx, _ = nvrtc.compile(row, f"compute_{nvrtc.supported[-1]}", next(cuda_compile.forms(row)))
     kind = {"float32": "f32", "float64": "f64"}[row.dtype]
     other = {"f32": "f64", "f64": "f32"}[kind]
     verbs = ("fma", "mul", "add", "sub", "mad", "cvt", "div")
@@ -80,9 +81,9 @@ def test_compile_error_shows_the_log(nvrtc, monkeypatch):
 
 def test_unreadable_report_is_an_error():
     with pytest.raises(ValueError, match="no ptxas report"):
-        compiler.resources("ptxas info    : all is well")
+        cuda_compile.resources("ptxas info    : all is well")
     log = "8 bytes stack frame, 12 bytes spill stores, 4 bytes spill loads\nUsed 32 registers, 8448 bytes smem"
-    assert compiler.resources(log) == {"registers": 32, "shared": 8448, "spills": 16}
+    assert cuda_compile.resources(log) == {"registers": 32, "shared": 8448, "spills": 16}
 
 
 class Nvrtc(compiler.Compiler):

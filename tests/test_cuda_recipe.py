@@ -14,7 +14,9 @@ import pytest
 
 pytest.importorskip("ml_dtypes")
 
-from gemm.backends.cuda.launch_plan import GRID, SIZES, Chip, Layout, forms, plain, recipe, types
+from cuda_compile import forms
+
+from gemm.backends.cuda.launch_plan import GRID, SIZES, Chip, Layout, plain, recipe, types
 from gemm.backends.cuda.operand_layout import OUT, A, Map
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.catalog.cuda import inbox

@@ -119,7 +119,7 @@ class CpuLaunch:
                 return
             if result == self._lib.GEMM_NO_MEMORY:
                 raise KernelFailed(f"{self._kernel.name}: no memory for packing {self._problem}", memory=True)
-        _through_copies(self, a, b, c, out, alpha, beta)
+        _through_copies(self, a, b, c, out=out, scalars=(alpha, beta))
 
     def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
         """The address of the gemm_plan for operands like these, and what owns it; for gemm.frontend.plan_cache."""
@@ -176,9 +176,9 @@ class CpuLaunch:
         return step[1] == 0 and all(step[i] == m * rows[i] for i in (0, 2, 3))
 
 
-def _through_copies(launch: Launch, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
     """The launch for operands that are not aligned to their elements, such as fields of packed records."""
-    a, b, c = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in (a, b, c))
+    copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
     result = np.array(out, order="C")  # for sums that go on
-    launch(a, b, c, result, alpha, beta)
+    launch(*copies, result, *scalars)
     out[...] = result

@@ -63,8 +63,8 @@ def overlap(x: Operand, y: Operand) -> bool:
         if not x.size or not y.size:
             return False
         (space, x_start), (other, y_start) = _place(x), _place(y)
-        x_low, x_high = _extent(x)
-        y_low, y_high = _extent(y)
+        x_low, x_high = extent(x)
+        y_low, y_high = extent(y)
         return bool(space == other) and x_start + x_low < y_start + y_high and y_start + y_low < x_start + x_high
     return isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and np.may_share_memory(x, y)
 
@@ -78,7 +78,7 @@ def _place(x: DeviceView) -> tuple[Any, int]:
     return (x.data, x.offset) if start is None else (None, start + x.offset)
 
 
-def _extent(view: DeviceView) -> tuple[int, int]:
+def extent(view: DeviceView) -> tuple[int, int]:
     """Bytes from the first element to the start of the lowest element and to the end of the highest element."""
     if view.size == 0:
         return 0, 0

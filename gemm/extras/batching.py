@@ -230,15 +230,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     """
     if unknown := options.keys() - {*DEFAULTS, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(DEFAULTS)}")
-    columns = [_column(x) for x in (a, b, c, out)]
-    lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
-    if not lengths:
-        raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
-    if out is not None and "out" not in lengths:
-        raise TypeError("out must be an iterable of arrays, one a product, not one array")
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"as many operands must be given of each, but {lengths}")
-    count, number = next(iter(lengths.values())), 0
+    columns, number = [_column(x) for x in (a, b, c, out)], 0
+    count = _length(columns)
     alpha, beta, *values = (options.get(name, default) for name, default in DEFAULTS.items())
     key: Any = Options(*values, *map(type, values[:2])) if "bias" not in options else []
     scales = alpha, beta
@@ -268,6 +261,18 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
 def _column(given: Any) -> Any:
     """A list or tuple of operands, or an operand of all products."""
     return given if given is None or hasattr(given, "shape") or type(given) in _COLUMNS else tuple(given)
+
+
+def _length(columns: Sequence[Any]) -> int:
+    """How many products the columns a, b, c and out have. Raises TypeError, ValueError."""
+    lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
+    if not lengths:
+        raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
+    if columns[-1] is not None and "out" not in lengths:
+        raise TypeError("out must be an iterable of arrays, one a product, not one array")
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"as many operands must be given of each, but {lengths}")
+    return next(iter(lengths.values()))
 
 
 def _memo(key: object) -> Any:

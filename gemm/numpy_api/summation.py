@@ -46,19 +46,16 @@ def einsum(
     check(options)
     plan_cache.settle()
     subscripts, given = _spelled(arguments)
-    arrays = [_host(array, f"operand {i}") for i, array in enumerate(given)]
+    arrays = {f"operand {i}": _host(array, f"operand {i}") for i, array in enumerate(given)}
     target = None if out is None else interop.wrap_output(out)
     if isinstance(target, DeviceView):
         raise TypeError(f"out lies on {target.device.key}; einsum writes to host memory")
-    kind = kind_of({f"operand {i}": array for i, array in enumerate(arrays)}, dtype)
-    reading = _reading(subscripts, tuple(array.shape for array in arrays), _hashable(optimize))
+    kind = kind_of(arrays, dtype)
+    reading = _reading(subscripts, tuple(array.shape for array in arrays.values()), _hashable(optimize))
     if target is not None:
-        if target.shape != reading.shape:
-            raise ValueError(f"out has shape {target.shape}; the result's is {reading.shape}")
-        if not np.can_cast(kind, target.dtype, "safe"):
-            raise TypeError(f"out has dtype {target.dtype}, which cannot hold the result's {kind} safely")
+        _check_out(target, reading.shape, kind)
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
-    terms = [view.of(array) for view, array in zip(reading.views, arrays, strict=True)]
+    terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
     for step in reading.path:
         chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
         terms.append(_contracted(chosen, terms, reading.output, work, options))
@@ -67,6 +64,13 @@ def einsum(
         return interop.like(result, foreign(*given))
     np.copyto(target, result)
     return out
+
+
+def _check_out(out: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; the result's is {shape}")
+    if not np.can_cast(kind, out.dtype, "safe"):
+        raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind} safely")
 
 
 def _contracted(

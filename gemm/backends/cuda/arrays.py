@@ -16,7 +16,7 @@ from gemm.backends.cuda import dlpack
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.transfer import fetch, send
 from gemm.core.errors import KernelFailed, delivering
-from gemm.core.operands import extra
+from gemm.core.operands import extent, extra
 from gemm.core.problem import EXTRA, Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
@@ -186,12 +186,10 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 
 def to_host(source: DeviceView) -> np.ndarray:
     """A copy of `source` on the host, after all work that was enqueued on its device before."""
-    low = high = 0  # bytes around the first element that the view spans
-    for length, stride in zip(source.shape, source.strides, strict=True):
-        low, high = low + min(0, (length - 1) * stride), high + max(0, (length - 1) * stride)
     if not source.size:
         return np.empty(source.shape, source.dtype)
-    span = np.empty(high - low + source.dtype.itemsize, np.uint8)
+    low, high = extent(source)
+    span = np.empty(high - low, np.uint8)
     address = source.data + source.offset + low
     with source.device.handle as gpu:
         cuda().cuCtxSynchronize()

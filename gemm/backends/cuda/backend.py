@@ -13,8 +13,7 @@ import numpy as np
 from gemm.backends.cuda import arrays, panels
 from gemm.backends.cuda.api import cuda
 from gemm.backends.cuda.driver import find_devices
-from gemm.backends.cuda.launch import Launcher
-from gemm.backends.cuda.prepack import keep
+from gemm.backends.cuda.launch import Launcher, keep
 from gemm.backends.cuda.staging import TOGETHER
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Launch

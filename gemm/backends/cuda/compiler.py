@@ -184,21 +184,6 @@ def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def resources(report: str) -> dict[str, int]:
-    """Registers a thread, bytes of shared memory a block and bytes spilled, from the log of a compilation to a cubin.
-
-    Raises ValueError when the log has no such line: "no spills" must never be a misreading.
-    """
-    used = re.search(r"Used (\d+) registers", report)
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
-    if not used or not spills:
-        raise ValueError(f"no ptxas report in the log:\n{report}")
-    shared = re.search(r"(\d+) bytes smem", report)
-    return {
-        "registers": int(used[1]), "shared": int(shared[1]) if shared else 0, "spills": sum(map(int, spills)),
-    }  # fmt: skip
-
-
 def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
     """The name in the disk cache: all that the image depends on. Images do not depend on the driver."""
     texts = [disk_cache.read(kernel), *disk_cache.headers(kernel.source).values()]

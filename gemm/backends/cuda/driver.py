@@ -8,14 +8,12 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm.backends.cuda.api import LEGACY_STREAM, NO_DEVICE, THREAD_STREAM, cuda
+from gemm.backends.cuda.api import NO_DEVICE, THREAD_STREAM, cuda
 from gemm.backends.cuda.compiler import Compiler, Form, compiler, compilers, image
 from gemm.catalog import Kernel
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
-from gemm.core.threads import lock
-
-__all__ = ["LEGACY_STREAM", "THREAD_STREAM", "Function", "Gpu", "find_devices"]
+from gemm.core.threads import lock, once
 
 _INSTALL = 'pip install "gemm[cuda]"'
 _DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
@@ -77,7 +75,7 @@ class Gpu:
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.id = cuda().cuDeviceGet(ordinal)
-        self._context = self._pool = 0
+        self._pool = 0
         self._lock = lock()
         self._functions: dict[Any, Function] = {}
         self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
@@ -94,14 +92,10 @@ class Gpu:
         except KernelFailed:  # an attribute that is newer than the driver
             return 0
 
-    @property
+    @once
     def context(self) -> int:
         """The primary context; made on first use, for it costs time and memory on the card."""
-        if not self._context:
-            with self._lock:
-                if not self._context:
-                    self._context = int(cuda().cuDevicePrimaryCtxRetain(self.id))
-        return self._context
+        return int(cuda().cuDevicePrimaryCtxRetain(self.id))
 
     def __enter__(self) -> Gpu:
         if _forked:

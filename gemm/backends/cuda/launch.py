@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import struct
 import threading
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 
-from gemm.backends.cuda import pointer_table, staging
+from gemm.backends.cuda import operand_layout, pointer_table, staging
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.array_metadata import Columns
+from gemm.backends.cuda.arrays import DeviceArray
 from gemm.backends.cuda.driver import Gpu
 from gemm.backends.cuda.launch_graph import Launches
-from gemm.backends.cuda.launch_plan import Chip, Layout, recipe
-from gemm.backends.cuda.prepack import Planes
+from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
 from gemm.backends.cuda.replay import Replay, signature
 from gemm.catalog import Kernel
+from gemm.core.backend import Kept
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import Work
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
@@ -26,6 +28,13 @@ from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 _SCALES = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
 _KINDS = 256
 """How many layouts of products a launcher keeps ready."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planes(Kept):
+    """A prepared matrix that was split; `planes` of them. Such a one can be used whole only."""
+
+    planes: int
 
 
 class Launcher:
@@ -102,7 +111,7 @@ class Launcher:
             for first in range(0, count, pointer_table.MOST):
                 some = min(pointer_table.MOST, count - first)
                 bits = pointer_table.spread(slot, views, first, some)
-                pointer_table.launch(gpu, self._launches, slot, some, one, bits, scale, stream, in_place=False)
+                pointer_table.launch(gpu, self._launches, slot, pointer_table.Table(some, one, bits), scale, stream)
                 if first + some < count:
                     cuda().cuEventSynchronize(slot.event)
 
@@ -122,8 +131,8 @@ class Launcher:
                 ready = replay.places(columns, start, count, slot.address, pointer_table.room(slot))
                 if ready is None:
                     return 0, None
-                pointer_table.launch(gpu, self._launches, slot, ready.many, replay.layout, ready.bits,
-                                  self.scale(alpha, beta), stream, in_place=ready.in_place)  # fmt: skip
+                table = pointer_table.Table(ready.many, replay.layout, ready.bits, ready.in_place)
+                pointer_table.launch(gpu, self._launches, slot, table, self.scale(alpha, beta), stream)
         return ready.many, ready.made
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
@@ -165,3 +174,35 @@ def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layo
         out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,
         kept=isinstance(b.owner, Planes) and a.shape[-1] > 0,
     )  # fmt: skip
+
+
+def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
+    """The (k, n) matrix `b` of that device as `row` reads it: itself where it lies so already. Raises KernelFailed."""
+    k, n = b.shape
+    size = b.dtype.itemsize
+    along, across = b.strides[0] // size, b.strides[1] // size
+    aligned = math.gcd(16, b.data + b.offset)
+    x = operand_layout.Operand("b", operand_layout.A, 0, types(row)[1], n, k, 1, along, across, 0, aligned)
+    planes = row.params.get("planes", 0)
+    if row.params.get("widen"):
+        raise TypeError(f"{row.name} takes no prepared b")
+    if not planes and operand_layout.lying(row, x) is not None:
+        return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
+    if planes:
+        y, nbytes = operand_layout.planes_of(row, x, operand_layout.BIAS, 0)
+        step = operand_layout.split(x, y)
+    else:
+        y, step, nbytes = operand_layout.copied(row, x, 0)
+        step = step._replace(pointers=(step.pointers[0], (8, operand_layout.BIAS, 0)))
+    memory = DeviceArray((nbytes,), "uint8", device)
+    launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
+    stream = LEGACY_STREAM if b.queue is None else b.queue
+    launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
+    with device.handle:
+        cuda().cuStreamSynchronize(stream)  # products on any stream may follow
+    memory._lent = True  # and be at work when it is given up
+    owner = Planes(memory, planes) if planes else Kept(memory)
+    strides = (y.along * size, y.across * size)
+    if planes:  # which strides cannot tell of; these only say along which axis the planes are contiguous
+        strides = (max(n, 2) * size, size) if y.turned else (size, max(k, 2) * size)
+    return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -53,7 +52,7 @@ class Layout(NamedTuple):
         aligned: powers of two that their addresses are multiples of, 16 at most.
         reads_c: beta is not 0. ordered: the ORDERED chain was asked for.
         bias: its strides in elements along m and n; None: there is none. activation: as gemm.cuh counts them.
-        kept: b lies in the planes that the kernel reads, as `cuda_keep` made them.
+        kept: b lies in the planes that the kernel reads, as `cuda_launch.keep` made them.
         apart: a, b, c and out are where a table has the addresses of the first product's operands, whose alignment
             `aligned` is; their strides along the one batch axis are those from one such address to the next.
     """
@@ -126,32 +125,6 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     raise KernelFailed(f"{kernel.name} cannot compute products of {layout.shape}")
 
 
-def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
-    """Every form in which a recipe may want `kernel` compiled."""
-    p = kernel.params
-    pairs = [types(kernel)[:2]]
-    if pairs[0][0] != pairs[0][1]:
-        pairs.append(pairs[0][::-1])
-    if p.get("planes") or p.get("widen"):
-        pairs = [(operand_layout.PLANES[p.get("planes", 2)],) * 2]
-    choices: dict[str, tuple[object, ...]] = {}
-    for name in "AB":
-        wide = operand_layout.vector_of(kernel, name.lower())
-        if wide or p.get(f"{name.lower()}_lies", 3) == 3:
-            lies = p.get(f"{name.lower()}_lies", 3)
-            choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
-        if wide:
-            choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
-    if p.get("ordered_form"):
-        choices["ORDERED"] = (0, 1)
-    if p.get("pointers"):
-        choices["POINTERS"] = (0, 1)
-    if kernel.fuses:
-        choices["EPILOGUE"] = (0, 1)
-    for (a, b), values in product(pairs, product(*choices.values())):
-        yield {"A_TYPE": a, "B_TYPE": b, "OUT_TYPE": types(kernel)[2], **dict(zip(choices, values, strict=True))}
-
-
 class _Unfit(Exception):
     """A row cannot compute a product."""
 
@@ -204,27 +177,16 @@ class _Maker:
         row, p, layout = self.row, self.row.params, self.layout
         m, n = layout.shape[-2:][:: -1 if self.swap else 1]
         a, b, c, out = views
-        room = 0
-        operands = []
-        for which, view, extent, (along, across) in (
-            ("a", a, m, (a.col, a.row)), ("b", b, n, (b.row, b.col)),
-        ):  # fmt: skip
-            x = Operand(which, view.slot, view.at, view.type, extent, layout.k, batch, along, across, view.step,
-                        view.aligned)  # fmt: skip
-            x, room = self.brought(x, room)
-            operands.append(x)
-        x, y = operands
-        tall = p["BM"] * p.get("MULTICAST", 1)
+        x, room = self.brought(
+            Operand("a", a.slot, a.at, a.type, m, layout.k, batch, a.col, a.row, a.step, a.aligned), 0
+        )
+        y, room = self.brought(
+            Operand("b", b.slot, b.at, b.type, n, layout.k, batch, b.row, b.col, b.step, b.aligned), room
+        )
         tiles, stacked = launch_arithmetic.groups(row, m, n, 1), -(-batch // p.get("STACK", 1))
         count = 1 if layout.ordered else launch_arithmetic.parts(row, tiles * stacked, layout.k, self.chip.units)
         cluster, across = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
-        pointers = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
-        if layout.reads_c:
-            pointers.append((16, C, c.at))
-        if layout.bias is not None:
-            pointers.append((32, BIAS, 0))
-        if x.planes:
-            pointers += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
+        pointers = self.pointers(x, y, c, out)
         if self.chip.capability >= 90:
             cluster *= count
         elif count > 1:
@@ -249,7 +211,7 @@ class _Maker:
         parameters = _GEMM.pack(
             0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
             c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
-            count, layout.activation, self.raster(m, n, tall), int(out_map is not None), b"", b"",
+            count, layout.activation, self.raster(m, n), int(out_map is not None), b"", b"",
         )  # fmt: skip
         if p.get("OUT_BOXES"):
             maps += (out_map or maps[0],)
@@ -257,6 +219,17 @@ class _Maker:
         self.steps.append(
             Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
         )
+
+    def pointers(self, x: Operand, y: Operand, c: View, out: View) -> list[tuple[int, int, int]]:
+        """Those of a launch's parameters that point into the operands."""
+        found = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
+        if self.layout.reads_c:
+            found.append((16, C, c.at))
+        if self.layout.bias is not None:
+            found.append((32, BIAS, 0))
+        if x.planes:
+            found += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
+        return found
 
     def joined(self, pointers: list[tuple[int, int, int]], room: int, arrivals: int, nbytes: int) -> int:
         """Where room is left after so many `arrivals` and bytes of sums, to which `pointers` then point."""
@@ -300,8 +273,8 @@ class _Maker:
             found["EPILOGUE"] = 1
         return tuple(found.items())
 
-    def raster(self, m: int, n: int, tall: int) -> int:
+    def raster(self, m: int, n: int) -> int:
         """Columns of tiles that are walked together, so that what runs at once is about a square of out."""
-        wide = self.row.params["BN"]
-        band = max(1, round(math.sqrt(self.chip.units * self.row.params["BM"] / wide)))
-        return band if band * wide < n and tall < m else 0
+        p, wide = self.row.params, self.row.params["BN"]
+        band = max(1, round(math.sqrt(self.chip.units * p["BM"] / wide)))
+        return band if band * wide < n and p["BM"] * p.get("MULTICAST", 1) < m else 0

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,16 +72,27 @@ def rounded(count: int) -> int:
     return -(-count // step) * step
 
 
-def launch(
-    gpu: Any, launches: Callable[[Layout], Launches], slot: Slot, count: int, layout: Layout, bits: Sequence[int],
-    scale: bytes, stream: int, *, in_place: bool,
-) -> None:  # fmt: skip
-    """Enqueue the first `count` products whose places are in `slot`; what is behind them there is overwritten.
+class Table(NamedTuple):
+    """The first `many` products whose places are in a slot.
 
-    Args:
-        launches: of a layout. layout: of each of the products, but for alignment. bits: that their addresses have.
-        in_place: c is out. Raises KernelFailed; then nothing was computed.
+    Attributes:
+        layout: of each of the products, except for alignment. bits: that their addresses have. in_place: c is out.
     """
+
+    many: int
+    layout: Layout
+    bits: Sequence[int]
+    in_place: bool = False
+
+
+def launch(
+    gpu: Any, launches: Callable[[Layout], Launches], slot: Slot, table: Table, scale: bytes, stream: int
+) -> None:
+    """Enqueue the products of a table by `launches(layout)`; what is behind their places in `slot` is overwritten.
+
+    Raises KernelFailed; then nothing was computed.
+    """
+    count, layout, bits, in_place = table
     size = rounded(count)
     slot.holding((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # no products
     aligned = [math.gcd(16, x) for x in bits]
@@ -91,18 +102,18 @@ def launch(
         shape=(size, *layout.shape), strides=tuple((_PLACE, *x) for x in layout.strides), aligned=tuple(aligned),
         apart=True,
     ))  # fmt: skip
-    table = gpu.allocate(size * _PLACE, stream)
+    at = gpu.allocate(size * _PLACE, stream)
     try:
-        cuda().cuMemcpyHtoDAsync(table, slot.address, size * _PLACE, stream)
+        cuda().cuMemcpyHtoDAsync(at, slot.address, size * _PLACE, stream)
         cuda().cuEventRecord(slot.event, stream)
-        c = 0 if not layout.reads_c else table + (_OUT if in_place else _C)
-        ready.run(stream, table, table + 8, c, table + _OUT, 0, scale)
+        c = 0 if not layout.reads_c else at + (_OUT if in_place else _C)
+        ready.run(stream, at, at + 8, c, at + _OUT, 0, scale)
     except KernelFailed:
         with suppress(KernelFailed):  # the slot is to be free, whatever its event says
             cuda().cuStreamSynchronize(stream)
         raise
     finally:
-        gpu.free(table, stream)
+        gpu.free(at, stream)
 
 
 def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: int) -> list[int]:

@@ -32,8 +32,8 @@ _SENT = "a", "b", "c", "bias", "out"  # in the order of their places on the devi
 
 
 Enqueue = Callable[[Work, int], None]
-"""enqueue(work, stream) launches `work` without waiting. c may be out itself; bias has out's shape, and repeats along all
-of its axes but one."""
+"""enqueue(work, stream) launches `work` without waiting. c may be out itself; bias has out's shape, and repeats along
+all of its axes except one."""
 
 
 def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:

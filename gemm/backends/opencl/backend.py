@@ -17,6 +17,7 @@ from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend, Drivers, Launch
+from gemm.core.operands import extent
 from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
@@ -120,9 +121,8 @@ class OpenCLBackend(Backend):
 
         result: np.ndarray = np.empty(view.shape, view.dtype)
         if view.size:
-            spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
-            low, high = (sum(span for span in spans if (span > 0) is up) for up in (False, True))
-            raw = np.empty(high - low + view.dtype.itemsize, np.uint8)
+            low, high = extent(view)
+            raw = np.empty(high - low, np.uint8)
             with view.device.handle.reported("reading from the device"):
                 data = (
                     view.data if isinstance(view.data, cl.Buffer) else view.data.as_buffer(view.device.handle.context)

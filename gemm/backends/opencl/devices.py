@@ -19,6 +19,11 @@ from gemm.core.problem import Device
 
 log = logging.getLogger("gemm")
 
+_EXTENSIONS = {
+    "cl_khr_fp64", "cl_khr_fp16", "cl_khr_subgroups", "cl_khr_integer_dot_product", "cl_intel_subgroups",
+    "cl_intel_required_subgroup_size",
+}  # fmt: skip
+"""Those that are features, without the prefix."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
     'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
@@ -125,16 +130,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     """`cl_device` as dispatch, legality rules and `info` see it. `handle.context` is not touched without images."""
     extensions = set(cl_device.extensions.split())
     features = {"unified"} if cl_device.host_unified_memory else set()
-    for feature, extension in {
-        "fp64": "cl_khr_fp64",
-        "fp16": "cl_khr_fp16",
-        "subgroups": "cl_khr_subgroups",
-        "integer_dot_product": "cl_khr_integer_dot_product",
-        "intel_subgroups": "cl_intel_subgroups",
-        "intel_required_subgroup_size": "cl_intel_required_subgroup_size",
-    }.items():
-        if extension in extensions:
-            features.add(feature)
+    features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
         features.add(f"native_float{width}")  # the vectors that tuned rows for CPUs go by
     features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}

@@ -192,14 +192,8 @@ class Launcher:
         k = a.shape[-1]
         goal = part(out, index, batch, rows, cols)
         pieces = range(0, k, most) if k else range(1)
-        if isinstance(goal, DeviceView):
-            target = traffic.load("out", goal, STRIDED)
-        else:
-            target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
-        addend = target  # never read
-        if len(stacks) > 3:
-            # Raw sums go to out, which c may be: then the pieces need a copy of c.
-            addend = traffic.load("c", part(stacks[3], index, batch, rows, cols), STRIDED, copy=len(pieces) > 1)
+        c = part(stacks[3], index, batch, rows, cols) if len(stacks) > 3 else None
+        ends = self._ends(traffic, goal, c, copy=len(pieces) > 1)
         width, height = cols.stop - cols.start, rows.stop - rows.start
         extent, group = self._extent(width, height)
         scale = self.scale(*scalars)
@@ -220,18 +214,27 @@ class Launcher:
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
             stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
             size = np.array((height, width, steps, stage), np.int32)
-            first = (*left.args, *right.args, *addend.args, *target.args, size)
+            first = (*left.args, *right.args, *ends, size)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
             traffic.run(Command(self._program(variant), *where, (*first, scale, *raw), scale=len(first)))
             traffic.wrote |= isinstance(goal, DeviceView)
         if parts > 1:
-            first = (*raw, np.int32(parts), *addend.args, *target.args, size)
+            first = (*raw, np.int32(parts), *ends, size)
             lanes = min(128, self.limit)
             where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
-            adder = disk_cache.read("kernels/opencl/pack/sum_parts.cl")
-            traffic.run(Command((adder, self.options, "sum_parts"), *where, (*first, scale), scale=len(first)))
+            adder = disk_cache.read("kernels/opencl/pack/sum_parts.cl"), self.options, "sum_parts"
+            traffic.run(Command(adder, *where, (*first, scale), scale=len(first)))
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
+
+    def _ends(self, traffic: Traffic, goal: Operand, c: Operand | None, *, copy: bool) -> tuple[Any, ...]:
+        """What a kernel gets as c and out. Raw sums go to out, which c may be: pieces need a `copy` of it."""
+        if isinstance(goal, DeviceView):
+            target = traffic.load("out", goal, STRIDED)
+        else:
+            target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
+        addend = target if c is None else traffic.load("c", c, STRIDED, copy=copy)  # without c, it is not read
+        return *addend.args, *target.args
 
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.context import Handle, keep, unmapped
-from gemm.backends.opencl.in_place import Loan, fits
-from gemm.backends.opencl.layout import Layout
+from gemm.backends.opencl.layout import Layout, Loan, fits
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import LINE, PAGE, WRAPPED_FROM, aligned

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.context import Handle, Memory, unmapped
-from gemm.backends.opencl.in_place import in_place
-from gemm.backends.opencl.layout import Layout
+from gemm.backends.opencl.layout import Layout, in_place
 from gemm.core import backend, disk_cache
 from gemm.core.problem import DeviceView, Operand
 
