@@ -1,4 +1,4 @@
-/* gemm_run: orients the product, cuts it into jobs and shares them among threads. */
+/* gemm_run and gemm_run_many: orient the product, cut it, or many, into jobs and share them among threads. */
 #include "driver.h"
 #include "environment.h"
 #include "pool.h"
@@ -11,8 +11,11 @@ typedef struct jobs {
     const gemm_plan *plan;
     gemm_part whole;           /* the first product of the batch, oriented */
     gemm_strides a, b, c, out; /* `batch` of them: per batch axis */
+    const gemm_place *at;      /* of products that each lie by themselves; NULL: there is one */
+    int64_t stack;             /* matrices that one is */
+    int transposed;            /* see orient */
     gemm_cut cut;
-    int64_t batch, batch_per_job;
+    int64_t batch, batch_per_job;          /* of all products */
     int64_t rows, columns, grid_m, grid_n; /* jobs of rows x columns, grid_m x grid_n of them a product */
     char *workspace;
     int64_t workspace_bytes; /* of one slot */
@@ -129,17 +132,24 @@ static void choose_grid(jobs *all, int threads) {
 }
 
 static void cut_for(jobs *all, int threads) {
+    enum { JOBS = 8 }; /* a thread, of products that lie by themselves: who starts late leaves work to the others */
+    const gemm_plan *plan = all->plan;
+    gemm_part whole = all->whole;
     all->batch_per_job = 1;
-    all->rows = all->whole.m, all->columns = all->whole.n;
+    all->rows = whole.m, all->columns = whole.n;
     all->grid_m = all->grid_n = 1;
     if (threads == 1)
         all->batch_per_job = all->batch;
+    else if (all->at)
+        all->batch_per_job = ceil_div(all->batch / all->stack, (int64_t)JOBS * threads) * all->stack;
     else if (all->batch >= 4 * threads)
         all->batch_per_job = ceil_div(all->batch, 4 * threads);
     else
         choose_grid(all, threads);
-    const int64_t m = min64(all->rows, all->whole.m), n = min64(all->columns, all->whole.n);
-    gemm_cut_for(&all->cut, all->plan, &all->whole, m, n);
+    all->workspace_bytes = 0;
+    if (all->at && plan->direct) return;
+    if (all->at) whole.b = (const void *)(uintptr_t)1; /* each begins anywhere */
+    gemm_cut_for(&all->cut, plan, &whole, min64(all->rows, whole.m), min64(all->columns, whole.n));
     all->workspace_bytes = all->cut.bytes;
 }
 
@@ -202,6 +212,84 @@ static int unaligned(const gemm_plan *plan, const void *a, const void *b, const 
     return misaligned(c, kernel, kernel->c_size) || misaligned(out, kernel, kernel->c_size);
 }
 
+/* A job of products that each lie by themselves. */
+static void run_some(void *context, int64_t index, int slot) {
+    enum { AHEAD = 2 }; /* products: one is over before its operands would come */
+    const jobs *all = (const jobs *)context;
+    const gemm_plan *plan = all->plan;
+    const gemm_kernel *kernel = plan->kernel;
+    const int64_t each = all->batch_per_job / all->stack, start = index * each;
+    const int64_t stop = min64(start + each, all->batch / all->stack);
+    char *workspace = all->workspace + slot * all->workspace_bytes;
+    const int direct = plan->direct != NULL;
+    gemm_block block;
+    if (direct) block = *plan->direct, block.alpha = all->whole.alpha, block.beta = all->whole.beta;
+    const gemm_environment saved = gemm_enter();
+    for (int64_t i = start; i < stop; i++) {
+        const gemm_place *at = &all->at[i];
+        if (i + AHEAD < stop) {
+            fetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
+            fetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
+            fetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
+        }
+        if (direct) {
+            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
+            kernel->compute(&block);
+            continue;
+        }
+        gemm_part whole = all->whole, part;
+        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
+        whole.c = at->c, whole.out = at->out;
+        part = whole;
+        for (int64_t item = 0; item < all->stack; item++) {
+            if (all->stack > 1) move_to(&part, all, &whole, item);
+            gemm_compute(&part, &all->cut, workspace);
+        }
+    }
+    gemm_leave(saved);
+}
+
+/* The jobs of a plan, the first of whose products lies there. Set field by field: clearing it first would take longer
+ * than a small product. */
+static void begin(jobs *all, const gemm_plan *plan, const gemm_place *first, const gemm_scalar *alpha,
+                  const gemm_scalar *beta) {
+    all->plan = plan, all->at = NULL, all->stack = 1;
+    all->whole.a = first->a, all->whole.b = first->b, all->whole.c = first->c, all->whole.out = first->out;
+    all->whole.alpha = alpha, all->whole.beta = beta, all->whole.goes_on = plan->goes_on;
+    all->whole.prepared = plan->prepared ? first->b : NULL;
+    all->whole.prepared_n = plan->prepared ? round_up(plan->n, plan->kernel->nr) : 0;
+    all->transposed = orient(all, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) all->stack *= plan->batch_shape[axis];
+    all->batch = all->stack;
+}
+
+static int run_jobs(jobs *all) {
+    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(all), all->plan->threads);
+    int threads = team.threads, result = GEMM_OK;
+
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
+    cut_for(all, threads);
+    if (all->workspace_bytes && (threads > 1 || all->workspace_bytes > STACK_BYTES)) {
+        /* all at once and first: a call that fails for memory has written nothing */
+        memory = (char *)malloc((size_t)(all->workspace_bytes * threads + GEMM_ALIGNMENT));
+        if (!memory && threads > 1) {
+            threads = 1;
+            cut_for(all, threads);
+            memory = (char *)malloc((size_t)(all->workspace_bytes + GEMM_ALIGNMENT));
+        }
+    }
+    if (memory) {
+        all->workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+        const int64_t count = ceil_div(all->batch, all->batch_per_job) * all->grid_m * all->grid_n;
+        gemm_parallel(team, all->at ? run_some : run_job, all, count, threads);
+    } else {
+        result = GEMM_NO_MEMORY;
+    }
+    gemm_dismiss(team);
+    if (memory != stack) free(memory);
+    return result;
+}
+
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta) {
     if (unaligned(plan, a, b, c, out)) return GEMM_UNALIGNED;
@@ -209,121 +297,18 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
     }
-    jobs all; /* set field by field: clearing it first would take longer than a small product */
-    all.plan = plan, all.batch = 1;
-    all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
-    all.whole.alpha = alpha, all.whole.beta = beta, all.whole.goes_on = plan->goes_on;
-    all.whole.prepared = plan->prepared ? b : NULL;
-    all.whole.prepared_n = plan->prepared ? round_up(plan->n, plan->kernel->nr) : 0;
-    orient(&all, plan);
-    for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
-
-    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(&all), plan->threads);
-    int threads = team.threads, result = GEMM_OK;
-
-    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
-    cut_for(&all, threads);
-    if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
-        /* all at once and first: a call that fails for memory has written nothing */
-        memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
-        if (!memory && threads > 1) {
-            threads = 1;
-            cut_for(&all, threads);
-            memory = (char *)malloc((size_t)(all.workspace_bytes + GEMM_ALIGNMENT));
-        }
-    }
-    if (memory) {
-        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
-        gemm_parallel(team, run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n, threads);
-    } else {
-        result = GEMM_NO_MEMORY;
-    }
-    gemm_dismiss(team);
-    if (memory != stack) free(memory);
-    return result;
-}
-
-/* Many products of one plan: jobs of `run` products each. */
-typedef struct many {
-    const jobs *one; /* the first product, oriented and cut for one thread; NULL where the plan has its call ready */
-    const gemm_plan *plan;
-    const gemm_place *at;
-    const gemm_scalar *alpha, *beta;
-    int64_t count, run;
-    int transposed;
-    char *workspace;
-} many;
-
-static void run_some(void *context, int64_t index, int slot) {
-    enum { AHEAD = 2 }; /* products: one is over before its operands would come */
-    const many *all = (const many *)context;
-    const gemm_kernel *kernel = all->plan->kernel;
-    const int64_t start = index * all->run, stop = min64(start + all->run, all->count);
-    const gemm_part *first = all->one ? &all->one->whole : NULL;
-    char *workspace = all->one ? all->workspace + slot * all->one->workspace_bytes : NULL;
-    gemm_block block;
-    if (!first) block = *all->plan->direct, block.alpha = all->alpha, block.beta = all->beta;
-    const gemm_environment saved = gemm_enter();
-    for (int64_t i = start; i < stop; i++) {
-        const gemm_place *at = &all->at[i];
-        if (i + AHEAD < stop) {
-            const gemm_plan *plan = all->plan;
-            fetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
-            fetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
-            fetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
-        }
-        if (!first) {
-            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
-            kernel->compute(&block);
-            continue;
-        }
-        gemm_part whole = *first, part;
-        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
-        whole.c = at->c, whole.out = at->out;
-        part = whole;
-        for (int64_t item = 0; item < all->one->batch; item++) {
-            if (all->one->batch > 1) move_to(&part, all->one, &whole, item);
-            gemm_compute(&part, &all->one->cut, workspace);
-        }
-    }
-    gemm_leave(saved);
+    jobs all;
+    begin(&all, plan, &(gemm_place){a, b, c, out}, alpha, beta);
+    return run_jobs(&all);
 }
 
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta) {
-    enum { JOBS = 8 }; /* a thread: who starts late leaves work to the others */
     for (int64_t i = 0; i < count; i++)
         if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
     if (count < 1) return GEMM_OK;
-    jobs one = {.plan = plan, .batch = 1};
-    one.whole.a = at->a, one.whole.b = at->b, one.whole.c = at->c, one.whole.out = at->out;
-    one.whole.alpha = alpha, one.whole.beta = beta, one.whole.goes_on = plan->goes_on;
-    many all = {.plan = plan, .at = at, .alpha = alpha, .beta = beta, .count = count};
-    all.transposed = orient(&one, plan);
-    for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];
-    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
-    if (!plan->direct) {
-        one.whole.b = (const void *)(uintptr_t)1; /* each begins anywhere */
-        cut_for(&one, 1);
-        all.one = &one;
-    }
-    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(&one) * (double)count, plan->threads);
-    int threads = team.threads, result = GEMM_OK;
-    if (all.one && (threads > 1 || one.workspace_bytes > STACK_BYTES)) {
-        memory = (char *)malloc((size_t)(one.workspace_bytes * threads + GEMM_ALIGNMENT));
-        if (!memory && threads > 1) {
-            threads = 1;
-            memory = (char *)malloc((size_t)(one.workspace_bytes + GEMM_ALIGNMENT));
-        }
-    }
-    if (memory) {
-        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
-        all.run = threads > 1 ? ceil_div(count, (int64_t)JOBS * threads) : count;
-        gemm_parallel(team, run_some, &all, ceil_div(count, all.run), threads);
-    } else {
-        result = GEMM_NO_MEMORY;
-    }
-    gemm_dismiss(team);
-    if (memory != stack) free(memory);
-    return result;
+    jobs all;
+    begin(&all, plan, at, alpha, beta);
+    all.at = at, all.batch *= count;
+    return run_jobs(&all);
 }
