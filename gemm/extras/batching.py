@@ -123,6 +123,22 @@ class Batch:
             return start
         return int(self._pending.extend(memo, start, len(results), *columns, *scales, results))
 
+    def take(
+        self, key: object, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any], options: dict[str, Any]
+    ) -> None:
+        """Put every product's result in `results`: products are remembered, launched together, or computed at once."""
+        together, number = Together(key or None, scales, columns, results), 0
+        while (number := self.extend(key, scales, number, columns, results)) < len(results):
+            if launched := together.launch(number):
+                number += launched
+                continue
+            x, y, z, target = (item(column, number) for column in columns)
+            try:
+                results[number] = gemm(x, y, z, out=target, **options)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"product {number}: {error}") from error
+            number += 1
+
     # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
 
     def _goes(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
@@ -230,7 +246,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     """
     if unknown := options.keys() - {*DEFAULTS, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(DEFAULTS)}")
-    columns, number = [_column(x) for x in (a, b, c, out)], 0
+    columns = [_column(x) for x in (a, b, c, out)]
     count = _length(columns)
     alpha, beta, *values = (options.get(name, default) for name, default in DEFAULTS.items())
     key: Any = Options(*values, *map(type, values[:2])) if "bias" not in options else []
@@ -241,17 +257,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
             results = [None] * count if out is None else list(columns[-1])
             columns = [tuple(x) if type(x) is list else x for x in columns[:3]]  # others may change what was given
             columns.append(None if out is None else results)
-            together = Together(key or None, scales, columns, results)
-            while (number := batch.extend(key, scales, number, columns, results)) < count:
-                if launched := together.launch(number):
-                    number += launched
-                    continue
-                x, y, z, target = (item(column, number) for column in columns)
-                try:
-                    results[number] = gemm(x, y, z, out=target, **options)
-                except (TypeError, ValueError) as error:
-                    raise type(error)(f"product {number}: {error}") from error
-                number += 1
+            batch.take(key, scales, columns, results, options)
             if type(out) is list and len(out) == count and all(map(operator.is_, out, results)):
                 results = out
         batch.flush()

@@ -47,30 +47,36 @@ def einsum(
     plan_cache.settle()
     subscripts, given = _spelled(arguments)
     arrays = {f"operand {i}": _host(array, f"operand {i}") for i, array in enumerate(given)}
-    target = None if out is None else interop.wrap_output(out)
-    if isinstance(target, DeviceView):
-        raise TypeError(f"out lies on {target.device.key}; einsum writes to host memory")
     kind = kind_of(arrays, dtype)
     reading = _reading(subscripts, tuple(array.shape for array in arrays.values()), _hashable(optimize))
-    if target is not None:
-        _check_out(target, reading.shape, kind)
+    target = None if out is None else _target(out, reading.shape, kind)
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
     terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
-    for step in reading.path:
-        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        terms.append(_contracted(chosen, terms, reading.output, work, options))
-    result = terms[0].ordered(reading.output).astype(kind, copy=False)
+    result = _followed(reading, terms, work, options).ordered(reading.output).astype(kind, copy=False)
     if target is None:
         return interop.like(result, foreign(*given))
     np.copyto(target, result)
     return out
 
 
-def _check_out(out: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
+def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+    """The array that a result of that shape and dtype goes to. Raises TypeError, ValueError."""
+    out = interop.wrap_output(given)
+    if isinstance(out, DeviceView):
+        raise TypeError(f"out lies on {out.device.key}; einsum writes to host memory")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}; the result's is {shape}")
     if not np.can_cast(kind, out.dtype, "safe"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind} safely")
+    return out
+
+
+def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options: dict[str, Any]) -> Term:
+    """What is left of `terms` at the end of the path."""
+    for step in reading.path:
+        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+        terms.append(_contracted(chosen, terms, reading.output, work, options))
+    return terms[0]
 
 
 def _contracted(

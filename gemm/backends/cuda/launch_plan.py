@@ -177,12 +177,8 @@ class _Maker:
         row, p, layout = self.row, self.row.params, self.layout
         m, n = layout.shape[-2:][:: -1 if self.swap else 1]
         a, b, c, out = views
-        x, room = self.brought(
-            Operand("a", a.slot, a.at, a.type, m, layout.k, batch, a.col, a.row, a.step, a.aligned), 0
-        )
-        y, room = self.brought(
-            Operand("b", b.slot, b.at, b.type, n, layout.k, batch, b.row, b.col, b.step, b.aligned), room
-        )
+        x, room = self.brought(Operand("a", *a[:3], m, layout.k, batch, a.col, a.row, a.step, a.aligned), 0)
+        y, room = self.brought(Operand("b", *b[:3], n, layout.k, batch, b.row, b.col, b.step, b.aligned), room)
         tiles, stacked = launch_arithmetic.groups(row, m, n, 1), -(-batch // p.get("STACK", 1))
         count = 1 if layout.ordered else launch_arithmetic.parts(row, tiles * stacked, layout.k, self.chip.units)
         cluster, across = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
