@@ -9,7 +9,7 @@
 #define B uint16_t
 #define C uint16_t
 #define SUM float
-#define SAME 0
+#define C_IS_SUM 0
 #define PA uint16_t
 #define PB uint16_t
 #define WIDEN_A(x) (x)

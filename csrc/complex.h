@@ -18,9 +18,9 @@
  *   FMADD(x, y, z), FNMADD(x, y, z) = z - x * y
  *   INTERLEAVE(p, re, im), SPLIT(p, re, im)     LANES complex numbers of memory from and to two vectors
  *   ROWS, PAIRS                 the tile of panels: rows, pairs of vectors
- *   TURNED(v, signs)            optional, without it all is packed: (im, re) of each (re, im), with the signs' signs.
+ *   TIMES_I(v, signs)            optional, without it all is packed: (im, re) of each (re, im), with the signs' signs.
  *                               With it also tile.h's PART ... STORE_PART (what LOAD_PART did not read is zero here),
- *                               TURN, TURN_DEPTH, ACCUMULATORS, SPARED, TALLEST and TILES, and
+ *                               TRANSPOSE, TRANSPOSE_DEPTH, ACCUMULATORS, SPARED, TALLEST and TILES, and
  *   PRODUCTS(x, y), DIFFERENCE(v)               x * y of reals; the sum of the even lanes less that of the odd ones
  */
 #include <math.h>
@@ -40,32 +40,32 @@ typedef struct vectors {
 
 #define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
 /* b * a would add the two products of `im` in the other order */
-#define TAKES (GEMM_FIXED_ORDER | GEMM_PAIRS)
+#define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
-#ifdef TURNED
+#ifdef TIMES_I
 /* (-im, re) of each (re, im). Signs are read when there is something to turn: compilers would keep them in a register,
  * and sums in memory for that, at a fifth of the speed. */
-TARGET INLINE VECTOR turned(VECTOR v) {
+TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
 #ifdef __GNUC__
     __asm__("" : "+r"(signs) : "x"(v));
 #endif
-    return TURNED(v, signs);
+    return TIMES_I(v, signs);
 }
 
 TARGET INLINE VECTOR multiply_add(vectors x, VECTOR y, VECTOR z) {
-    return FMADD(x.im, turned(y), FMADD(x.re, y, z));
+    return FMADD(x.im, times_i(y), FMADD(x.re, y, z));
 }
 
 TARGET INLINE VECTOR scaled(const gemm_scalar *s, VECTOR v) {
     const VECTOR product = PRODUCTS(SET1((REAL)s->re), v);
-    return s->im == 0 ? product : FMADD(SET1((REAL)s->im), turned(v), product);
+    return s->im == 0 ? product : FMADD(SET1((REAL)s->im), times_i(v), product);
 }
 
 TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
     const VECTOR sum = FMADD(SET1((REAL)s->re), c, v);
-    return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), turned(c), sum);
+    return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), times_i(c), sum);
 }
 
 /* `count` sums of a row, from column j on, become C. */
@@ -86,13 +86,13 @@ TARGET static void split_dots(const gemm_block *x) {
             b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* one that misses is another one */
             re[i] = im[i] = SET1(0);
         }
-#define TERMS(load)                                                          \
-    {                                                                        \
-        const VECTOR plain = load(a + p), around = turned(plain);            \
-        EACH(i, COLUMNS) {                                                   \
-            const VECTOR y = load(b[i] + p);                                 \
-            re[i] = FMADD(plain, y, re[i]), im[i] = FMADD(around, y, im[i]); \
-        }                                                                    \
+#define TERMS(load)                                                           \
+    {                                                                         \
+        const VECTOR plain = load(a + p), rotated = times_i(plain);           \
+        EACH(i, COLUMNS) {                                                    \
+            const VECTOR y = load(b[i] + p);                                  \
+            re[i] = FMADD(plain, y, re[i]), im[i] = FMADD(rotated, y, im[i]); \
+        }                                                                     \
     }
 #define LOAD_WHOLE(at) LOAD_REALS((const REAL *)(at))
 #define LOAD_REST(at) LOAD_PART(at, rest)
@@ -174,23 +174,23 @@ TARGET INLINE number scalar(const gemm_scalar *s) {
     return (number){(REAL)s->re, (REAL)s->im};
 }
 
-TARGET INLINE void settle(number *x) {
+TARGET INLINE void deinterleave(number *x) {
     const vectors v = get(x);
     STORE_REALS((REAL *)x, v.re), STORE_REALS((REAL *)x + VL, v.im);
 }
 
-#ifdef TURNED
-#undef TAKES
-#define TAKES \
-    (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS | GEMM_FIXED_ORDER | GEMM_PAIRS)
-#define COMPUTE either_way
+#ifdef TIMES_I
+#undef FLAGS
+#define FLAGS \
+    (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS | GEMM_FIXED_ORDER | GEMM_COMPLEX)
+#define COMPUTE compute_dispatch
 #define PACK
 #define pack_a in_place_pack_a
 
 TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, int64_t columns, int64_t k,
                           int64_t width) {
     in_place_pack_b(panels, b, rs, ps, columns, k, width);
-    for (int64_t i = 0; i < columns / width * width * k; i += VL) settle((number *)panels + i);
+    for (int64_t i = 0; i < columns / width * width * k; i += VL) deinterleave((number *)panels + i);
 }
 #endif
 
@@ -200,7 +200,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define SUM number
 #define PA number
 #define PB number
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 1
 #define ACC vectors
 #define X vectors
@@ -211,7 +211,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define SPLAT(p) splat(p)
 #define ROW(p) row(p)
 #define STEP(acc, x, y) step(acc, x, y)
-#define SETTLE_B(p) settle(p)
+#define REORDER_B(p) deinterleave(p)
 #define WIDEN_A(x) (x)
 #define WIDEN_B(x) (x)
 #define WIDEN_C(x) (x)
@@ -221,7 +221,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define FMA(s, t, u) times_plus(s, t, u)
 #include "panel.h"
 
-#ifdef TURNED
+#ifdef TIMES_I
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums) {
     if (x->raw)
         memcpy((number *)x->to + j, sums, (size_t)count * sizeof *sums);
@@ -229,7 +229,7 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
         finish(x, count, sums, x->c ? (const number *)x->c + j : NULL, (number *)x->to + j);
 }
 
-static void either_way(const gemm_block *x) {
+static void compute_dispatch(const gemm_block *x) {
     if (!x->panels) { /* in its place */
         in_place_compute(x);
         return;

@@ -66,7 +66,7 @@ typedef struct gemm_kernel {
     int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size of c and out */
     int32_t a_packed, b_packed;               /* in panels */
     int32_t mr, nr, k_group;                  /* k_group: panels hold k rounded up to a multiple; 1 for float, double */
-    int32_t takes;                            /* what it accepts, of the flags below */
+    int32_t flags;                            /* what it accepts, of the flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;
@@ -82,7 +82,7 @@ enum {
     GEMM_FIXED_ORDER = 8,
     GEMM_MIXED = 16,
     GEMM_FAST_PANELS = 32,
-    GEMM_PAIRS = 64
+    GEMM_COMPLEX = 64
 };
 
 /* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
@@ -97,13 +97,14 @@ typedef struct gemm_plan {
     int64_t m, n, k;
     int64_t mc, kc, nc; /* cache blocks: a is packed mc x kc, b kc x nc; they never change a bit of the result */
     int32_t threads;    /* at most so many, the caller's included */
-    int32_t prepared;   /* b is what gemm_prepare made, not a matrix */
+    int32_t prepacked;  /* b is what gemm_prepack made, not a matrix */
     int32_t ordered;    /* reproducible=True: the chain above for products of a vector, too */
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
     const gemm_block *direct; /* what gemm_is_direct filled in, or NULL, which is slower for small products */
-    int32_t goes_on; /* out holds raw sums of earlier k, from which the chain goes on: alpha is 1, c NULL, out's columns
+    int32_t
+        accumulate; /* out holds raw sums of earlier k, from which the chain goes on: alpha is 1, c NULL, out's columns
                         adjacent and its type that of the kernel's sums */
 } gemm_plan;
 
@@ -131,9 +132,9 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
                   const gemm_scalar *beta);
 
 /* Packs the single matrix b of a plan (its kernel, n, k, kc and strides of b count) for plans that say `prepared`:
- * into `to`, 64-byte aligned, of gemm_prepared_bytes bytes. */
-int64_t gemm_prepared_bytes(const gemm_plan *plan);
-void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
+ * into `to`, 64-byte aligned, of gemm_prepacked_bytes bytes. */
+int64_t gemm_prepacked_bytes(const gemm_plan *plan);
+void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
 
 /* Copies elements of `size` bytes between arrays of one shape, disjoint, by as many threads as pay, which are not those
  * of products: while one runs, of gemm_get_num_threads what it leaves. Strides in bytes, at most 64 axes, outermost

@@ -4,7 +4,7 @@
  *   WIDEN_RUN(to, x), RUN       optional: RUN adjacent elements as floats
  *   VECTORS                     optional, without it all is packed: the file, included first, of tile.h's parameters of
  *                               vectors, MR and NV, LOAD_C ... STORE_C_PART; this then makes the row CATALOG_ROW, with
- *   SPLAT_HALF(x), TURN_HALVES, DEPTH_OF_HALVES          tile.h's SPLAT_IN, TURN and TURN_DEPTH where x are halves
+ *   SPLAT_HALF(x), TRANSPOSE_HALVES, DEPTH_OF_HALVES          tile.h's SPLAT_IN, TRANSPOSE and TRANSPOSE_DEPTH where x are halves
  *
  * Included after tile.h's vector parameters, MR and NV, and before tile.h. */
 #include <math.h>
@@ -65,10 +65,10 @@ static inline uint16_t narrow_half(float x) {
 #define SPLAT_IN SPLAT_HALF
 #define IN uint16_t
 #define WIDEN_IN(x) widen_half(x)
-#undef TURN
-#undef TURN_DEPTH
-#define TURN TURN_HALVES
-#define TURN_DEPTH DEPTH_OF_HALVES
+#undef TRANSPOSE
+#undef TRANSPOSE_DEPTH
+#define TRANSPOSE TRANSPOSE_HALVES
+#define TRANSPOSE_DEPTH DEPTH_OF_HALVES
 #define STREAM
 #define NAME in_place
 #include "tile.h"
@@ -79,15 +79,15 @@ static inline uint16_t narrow_half(float x) {
 #define B_T uint16_t
 #define PACK_A pack_a
 #define PACK_B pack_b
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
-#define COMPUTE either_way
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
+#define COMPUTE compute_dispatch
 #define KERNEL CATALOG_ROW
 #define NAME panels
 #include "tile.h"
 
-static void either_way(const gemm_block *x) {
+static void compute_dispatch(const gemm_block *x) {
     (x->panels ? panels_compute : in_place_compute)(x);
 }
 #else
-#define TAKES 0
+#define FLAGS 0
 #endif

@@ -3,7 +3,7 @@
  *   PACK_NAME, PACK_WIDTH       both undefined again at the end
  *   PACK_FROM, T                types in memory and in panels; default: T in both
  *   CONVERT(x)                  from one to the other; default: the value itself
- *   TURN, TURN_DEPTH            optional, with T in memory: see tile.h
+ *   TRANSPOSE, TRANSPOSE_DEPTH            optional, with T in memory: see tile.h
  *
  * x is walked along its contiguous axis, whichever that is.
  */
@@ -45,22 +45,24 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             continue;
         }
         int64_t done = 0;
-#if defined(TURN) && defined(PACK_PLAIN)
+#if defined(TRANSPOSE) && defined(PACK_PLAIN)
         /* The last vector of a row may reach into the next row, so the last comes first: what it spoils is written
          * after it, and at the very end lies in the slack that the driver leaves. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
-#define TURN_ROWS(i, have)                                                 \
-    V turned[TURN_DEPTH];                                                  \
-    TURN(turned, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
-    EACH(p, TURN_DEPTH) STORE(to + (done + p) * WIDTH + (i), turned[p]);
+#define TRANSPOSE_ROWS(i, have)                                                     \
+    V transposed[TRANSPOSE_DEPTH];                                                  \
+    TRANSPOSE(transposed, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
+    EACH(p, TRANSPOSE_DEPTH) STORE(to + (done + p) * WIDTH + (i), transposed[p]);
         if (ps == 1 && count == WIDTH)
-            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH) {
-                EACH(block, LAST_BLOCK / VL + 1) { TURN_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL) }
+            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH) {
+                EACH(block, LAST_BLOCK / VL + 1) {
+                    TRANSPOSE_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL)
+                }
             }
         else if (ps == 1)
-            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH)
-                for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TURN_ROWS(i, count < i ? 0 : count - i) }
-#undef TURN_ROWS
+            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH)
+                for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TRANSPOSE_ROWS(i, count < i ? 0 : count - i) }
+#undef TRANSPOSE_ROWS
 #endif
         for (; done < k; done++) {
             T *row = to + done * WIDTH;

@@ -8,19 +8,19 @@
  *   X, SPLAT(p)   a's K_GROUP elements of one row, for all columns
  *   Y, ROW(p)     b's K_GROUP x VL elements
  *   STEP(acc, x, y)                               acc + x * y over the group
- *   OFFSET, LESS(acc, extra)                      optional: what was added to each element of a in its panel; the
+ *   OFFSET, SUBTRACT(acc, extra)                      optional: what was added to each element of a in its panel; the
  *                                                 product of that with b is taken off the sums
  *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)            an element of memory as one of a panel, or as a sum
  *   NARROW(s)                                     a finished sum as an element of C
- *   SETTLE_B(p)   optional: puts VL elements of b at p, in memory's order, into the order in which ROW takes them
+ *   REORDER_B(p)   optional: puts VL elements of b at p, in memory's order, into the order in which ROW takes them
  *   TILE          optional: defined where the kernel's file has a function `tile` of its own, and X to STEP with it
  *   SCALAR(s), IS_ONE(s), MUL(s, t), FMA(s, t, u) scalars of type SUM, and the epilogue's arithmetic
- *   SAME          C and SUM are one type: finished sums may go straight to memory
- *   TAKES         flags of gemm.h; default 0
+ *   C_IS_SUM          C and SUM are one type: finished sums may go straight to memory
+ *   FLAGS         flags of gemm.h; default 0
  *   PACK          optional: defined where the file has packing functions of its own, pack_a and pack_b
  *   COMPUTE       optional: the file's own block function, to follow, which may call `compute`
  *   ENTER, LEAVE  optional: statements before and after a block
- *   FMA_TOO       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
+ *   FMA_VARIANT       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
  *
  * parameters.h names one that is missing.
  */
@@ -31,8 +31,8 @@
 #include "panel_compiler.h"
 #include "parameters.h"
 
-#ifndef TAKES
-#define TAKES 0
+#ifndef FLAGS
+#define FLAGS 0
 #endif
 #ifndef ENTER
 #define ENTER
@@ -66,7 +66,7 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
     EACH(i, rows)
         EACH(j, NV) {
 #ifdef OFFSET
-            acc[i][j] = LESS(acc[i][j], extra[j]);
+            acc[i][j] = SUBTRACT(acc[i][j], extra[j]);
 #endif
             PUT(to + i * to_rs + j * (VL), acc[i][j]);
         }
@@ -103,7 +103,7 @@ TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C
 }
 
 TARGET INLINE void block(const gemm_block *x) {
-    const int plain = SAME && IS_ONE(x->alpha) && !x->c;
+    const int plain = C_IS_SUM && IS_ONE(x->alpha) && !x->c;
     for (int64_t j = 0; j < x->n; j += NR)
         for (int64_t i = 0; i < x->m; i += MR) {
             const int64_t rows = x->m - i < MR ? x->m - i : MR, columns = x->n - j < NR ? x->n - j : NR;
@@ -143,15 +143,15 @@ TARGET static void compute(const gemm_block *x) {
 
 #ifdef COMPUTE
 static void COMPUTE(const gemm_block *x); /* of the file itself */
-#elif defined(FMA_TOO)
+#elif defined(FMA_VARIANT)
 __attribute__((target("fma"))) static void compute_by_fma(const gemm_block *x) {
     block(x);
 }
 
-static void compute_by_either(const gemm_block *x) {
+static void compute_dispatch(const gemm_block *x) {
     (gemm_features() & GEMM_FMA ? compute_by_fma : compute)(x);
 }
-#define COMPUTE compute_by_either
+#define COMPUTE compute_dispatch
 #else
 #define COMPUTE compute
 #endif
@@ -171,8 +171,8 @@ static void compute_by_either(const gemm_block *x) {
 #define WIDTH NR
 #undef WIDEN
 #define WIDEN(x) WIDEN_B(x)
-#ifdef SETTLE_B
-#define SETTLE(p) SETTLE_B(p)
+#ifdef REORDER_B
+#define REORDER(p) REORDER_B(p)
 #endif
 #include "panel_pack.h"
 #endif
@@ -181,4 +181,4 @@ static void compute_by_either(const gemm_block *x) {
 #define QUOTED(name) QUOTE(name)
 const gemm_kernel KERNEL = {QUOTED(KERNEL), sizeof(A),  sizeof(B), sizeof(C), sizeof(SUM),
                             sizeof(PA),     sizeof(PB), MR,        NR,        K_GROUP,
-                            TAKES,          COMPUTE,    pack_a,    pack_b};
+                            FLAGS,          COMPUTE,    pack_a,    pack_b};

@@ -1,7 +1,7 @@
 /* Packing that converts: the type T_IN of memory becomes P, in panels of WIDTH and groups of K_GROUP. NAMED(pack) is a
- * gemm_pack_function; WIDEN(x) and, for RUN adjacent elements, WIDEN_RUN(to, x) convert; SETTLE(p) may rearrange VL
- * elements of a line. TURN_GROUPS(to, apart, x, step, lines), optional where a group has 4 bytes: turns 4 groups of each
- * of TURNED_ROWS rows, `step` bytes apart, into up to 4 lines of groups, `apart` groups apart. GROUP_LINES(to, x, step),
+ * gemm_pack_function; WIDEN(x) and, for RUN adjacent elements, WIDEN_RUN(to, x) convert; REORDER(p) may rearrange VL
+ * elements of a line. TRANSPOSE_GROUPS(to, apart, x, step, lines), optional where a group has 4 bytes: turns 4 groups of each
+ * of TRANSPOSED_ROWS rows, `step` bytes apart, into up to 4 lines of groups, `apart` groups apart. GROUP_LINES(to, x, step),
  * optional: makes groups of 16 bytes of each of K_GROUP lines, `step` bytes apart. */
 #include <string.h>
 
@@ -55,14 +55,14 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
     }
 }
 
-#ifdef TURN_GROUPS
-enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TURNED_ROWS * TURNED_ROWS };
+#ifdef TRANSPOSE_GROUPS
+enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
-/* Any panel, of which a stretch of all rows, those that there are not being zeros, is widened first and then turned in
+/* Any panel, of which a stretch of all rows, those that there are not being zeros, is widened first and then transposed in
  * registers. Turned rows beyond WIDTH reach into the next line of groups, so that the last rows come first: what they
  * spoil is written after them, and at the very end lies in the slack that the driver leaves. */
-TARGET INLINE void NAMED(turned_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
-                                      P (*stretch)[NAMED(STRETCH)]) {
+TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
+                                          P (*stretch)[NAMED(STRETCH)]) {
     enum { STRETCH = NAMED(STRETCH), LAST = NAMED(LAST) };
     if (rows < WIDTH) memset(stretch[rows], 0, (size_t)(WIDTH - rows) * sizeof *stretch);
     for (int64_t p = 0; p < k; p += STRETCH, x += STRETCH * ps, to += STRETCH * WIDTH) {
@@ -78,9 +78,9 @@ TARGET INLINE void NAMED(turned_rows)(P *to, const T_IN *x, int64_t rs, int64_t 
             for (int64_t q = count; q < groups * K_GROUP; q++) stretch[i][q] = (P){0};
         }
         for (int64_t q = 0; q < groups; q += 4)
-            for (int i = LAST; i >= 0; i -= TURNED_ROWS)
-                TURN_GROUPS(to + (q * WIDTH + i) * K_GROUP, WIDTH, stretch[i] + q * K_GROUP, sizeof *stretch,
-                            groups - q);
+            for (int i = LAST; i >= 0; i -= TRANSPOSED_ROWS)
+                TRANSPOSE_GROUPS(to + (q * WIDTH + i) * K_GROUP, WIDTH, stretch[i] + q * K_GROUP, sizeof *stretch,
+                                 groups - q);
     }
 }
 #endif
@@ -112,17 +112,17 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;
     P *to = (P *)panels;
     const T_IN *x = (const T_IN *)matrix;
-#ifdef TURN_GROUPS
-    P stretch[NAMED(LAST) + TURNED_ROWS][NAMED(STRETCH)];
+#ifdef TRANSPOSE_GROUPS
+    P stretch[NAMED(LAST) + TRANSPOSED_ROWS][NAMED(STRETCH)];
     if (rs != 1 || ps == 1) memset(stretch, 0, sizeof stretch);
 #endif
     (void)width; /* the kernel's own */
     for (int64_t first = 0; first < rows; first += WIDTH, to += WIDTH * padded, x += WIDTH * rs) {
         const int64_t count = rows - first < WIDTH ? rows - first : WIDTH;
         if (rs != 1 || ps == 1 || count == 1)
-#ifdef TURN_GROUPS
+#ifdef TRANSPOSE_GROUPS
             if (count >= 3) /* else groups are moved one by one in less time */
-                NAMED(turned_rows)(to, x, rs, ps, count, k, stretch);
+                NAMED(transposed_rows)(to, x, rs, ps, count, k, stretch);
             else
 #endif
                 NAMED(rows)(to, x, rs, ps, count, k);
@@ -136,8 +136,8 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
             NAMED(short_lines)(to, x, ps, count, k, 4);
         else
             NAMED(short_lines)(to, x, ps, count, k, 2);
-#ifdef SETTLE
-        for (int64_t i = 0; i < WIDTH * padded; i += VL) SETTLE(to + i);
+#ifdef REORDER
+        for (int64_t i = 0; i < WIDTH * padded; i += VL) REORDER(to + i);
 #endif
     }
 }
@@ -146,4 +146,4 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
 #undef T_IN
 #undef NAMED
 #undef WIDTH
-#undef SETTLE
+#undef REORDER

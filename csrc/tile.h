@@ -20,7 +20,7 @@
  *   PART, PART_OF(count), LOAD_PART(p, part), STORE_PART(p, part, v)   the first `count` elements of a vector, 1 to VL;
  *             what LOAD_PART did not read is anything but a trap
  *             without V these are plain C, only FMA is to be given
- *   TAKES     what may come unpacked; default: both operands
+ *   FLAGS     what may come unpacked; default: both operands
  *   C_T, LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   where C is of another type than T
  *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
  *   SCALED(s, v), PLUS_SCALED(s, c, v)      s*v and s*c + v for a gemm_scalar s; default: by SPLAT, MUL and FMA
@@ -31,8 +31,8 @@
  *   COMPUTE   optional: the file's own block function, to follow, which may call LOCAL(compute)
  *   FMA_ONE(x, y, z)                        for single elements, of which sums are split, unless the file has
  *   DOTS(x)                                 its own loop for that, where a and the columns of b are adjacent along k
- *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
- *             TURN_DEPTH; rows from `count` on are zero and not read
+ *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH  optional: transposed[p] = vector of x[i * rs + p] over VL rows i, for p below
+ *             TRANSPOSE_DEPTH; rows from `count` on are zero and not read
  *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
  *   SPARED    optional: so many ACCUMULATORS fewer where a is not packed
  *   STREAM_FROM                             columns from which its rows are read so; default: four panels' width
@@ -101,11 +101,11 @@
 #define ELEMENT(p) SPLAT_IN(*(p))
 #define FMA_ELEMENT FMA
 #endif
-#ifndef TAKES
-#if defined(STREAM) && defined(TURN)
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
+#ifndef FLAGS
+#if defined(STREAM) && defined(TRANSPOSE)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
 #else
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
 #endif
 #endif
 #ifndef PACK_A
@@ -124,8 +124,8 @@
 #ifndef STREAM_FROM
 #define STREAM_FROM (4 * NR)
 #endif
-#ifndef SPARED
-#define SPARED 0
+#ifndef ACCUMULATORS_UNPACKED
+#define ACCUMULATORS_UNPACKED ACCUMULATORS
 #endif
 #ifndef AHEAD
 #define AHEAD 8 /* rows */
@@ -252,7 +252,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
     {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)),  LOCAL(JOIN(3, nv)),  LOCAL(JOIN(4, nv)), \
      LOCAL(JOIN(5, nv)), LOCAL(JOIN(6, nv)),  LOCAL(JOIN(7, nv)),  LOCAL(JOIN(8, nv)), \
      LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)), LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
-#define HEIGHT_OF(nv) ((ACCUMULATORS - SPARED) / (nv) < (TALLEST) ? (ACCUMULATORS - SPARED) / (nv) : (TALLEST)),
+#define HEIGHT_OF(nv) ((ACCUMULATORS_UNPACKED) / (nv) < (TALLEST) ? (ACCUMULATORS_UNPACKED) / (nv) : (TALLEST)),
 TILES(TILES_OF)
 
 /* Where large products spend their time. */
@@ -370,8 +370,8 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
     }
 }
 
-#ifdef TURN
-/* One row against a b whose columns are adjacent in memory along k: these are turned in registers, so that each sum
+#ifdef TRANSPOSE
+/* One row against a b whose columns are adjacent in memory along k: these are transposed in registers, so that each sum
  * takes its k in order. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
     enum { GROUPS = 2 }; /* sums at a time: enough to hide how long one takes, few enough streams for the caches */
@@ -387,14 +387,14 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
             sum[g] = LOAD(start);
         }
         int64_t p = 0;
-        for (; p + TURN_DEPTH <= x->k; p += TURN_DEPTH) {
+        for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH) {
             EACH(g, GROUPS) {
-                V turned[TURN_DEPTH];
+                V transposed[TRANSPOSE_DEPTH];
                 if (count == GROUPS * VL)
-                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, VL);
+                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, VL);
                 else
-                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
-                EACH(q, TURN_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), turned[q], sum[g]);
+                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
+                EACH(q, TRANSPOSE_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), transposed[q], sum[g]);
             }
         }
         for (; p < x->k; p++) {
@@ -457,7 +457,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         LOCAL(stream)(x);
         return;
     }
-#ifdef TURN
+#ifdef TRANSPOSE
     if (m == 1 && x->b_ps == 1 && x->k > 1 && (n == 1 || x->b_cs != 1)) {
 #ifdef DOTS
         if (!x->ordered && x->a_ps == 1 && !x->from) {
@@ -518,7 +518,7 @@ const gemm_kernel KERNEL = {
     .mr = MR,
     .nr = NR,
     .k_group = 1,
-    .takes = TAKES,
+    .flags = FLAGS,
     .compute = COMPUTE,
     .pack_a = PACK_A,
     .pack_b = PACK_B,
@@ -538,7 +538,7 @@ const gemm_kernel KERNEL = {
 #undef NV
 #undef NR
 #undef ACCUMULATORS
-#undef SPARED
+#undef ACCUMULATORS_UNPACKED
 #undef TALLEST
 #undef TILES
 #undef LOAD
@@ -550,7 +550,7 @@ const gemm_kernel KERNEL = {
 #undef PART_OF
 #undef LOAD_PART
 #undef STORE_PART
-#undef TAKES
+#undef FLAGS
 #undef C_T
 #undef LOAD_C
 #undef STORE_C
@@ -576,10 +576,10 @@ const gemm_kernel KERNEL = {
 #undef K_LOOP
 #undef STREAM
 #undef STREAM_FROM
-#undef TURN
+#undef TRANSPOSE
 #undef FMA_ONE
 #undef DOTS
-#undef TURN_DEPTH
+#undef TRANSPOSE_DEPTH
 #undef HEIGHT
 #undef TILE
 #undef TILES_OF

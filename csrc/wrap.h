@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #ifdef MIXED
-#define TAKES (GEMM_UNPACKED_DOTS | GEMM_MIXED)
+#define FLAGS (GEMM_UNPACKED_DOTS | GEMM_MIXED)
 #else
-#define TAKES GEMM_UNPACKED_DOTS
+#define FLAGS GEMM_UNPACKED_DOTS
 #endif
 #ifndef FACTOR
 #define FACTOR int16_t

@@ -124,9 +124,9 @@ def test_products_without_memory(cc: str, prefix: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("header", "given", "missing"), [
     ("tile.h", (), "NAME T MR NV TALLEST TILES FMA ACCUMULATORS"),
     ("tile.h", ("V",), "VL LOAD STORE SPLAT PART PART_OF LOAD_PART STORE_PART"),
-    ("tile.h", ("TURN", "IN"), "TURN_DEPTH WIDEN_IN SPLAT_IN LOAD_IN LOAD_IN_PART"),
+    ("tile.h", ("TRANSPOSE", "IN"), "TRANSPOSE_DEPTH WIDEN_IN SPLAT_IN LOAD_IN LOAD_IN_PART"),
     ("panel.h", (), "KERNEL MR NV VL K_GROUP A B C SUM PA PB ACC ROW STEP"),
-    ("panel.h", ("OFFSET", "ENTER"), "LESS LEAVE"),
+    ("panel.h", ("OFFSET", "ENTER"), "SUBTRACT LEAVE"),
 ], ids=str)  # fmt: skip
 def test_a_missing_parameter_of_a_kernel_is_named(
     cc: str, tmp_path: Path, header: str, given: tuple[str, ...], missing: str

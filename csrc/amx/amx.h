@@ -110,7 +110,7 @@ TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
 }
 
 /* 16 lines, `step` bytes apart, of 16 x 4 bytes: transposed. */
-TARGET INLINE void turn(char *to, const char *from, int64_t step) {
+TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
     for (int i = 0; i < LINES; i += 4)
         for (int j = 0; j < LINES; j += 4) {
             __m128 row[4];
@@ -142,11 +142,11 @@ TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps
                     EACH(half, 2)
                         interleave(out + (half * LINES + q) * LINE, x + q * PER_GROUP * ps + half * LINES, ps);
                 if (!across)
-                    EACH(half, 2) turn(to + half * LINES * LINE, out + half * LINES * LINE, LINE);
+                    EACH(half, 2) transpose(to + half * LINES * LINE, out + half * LINES * LINE, LINE);
                 continue;
             }
             if (across) {
-                EACH(half, 2) turn(to + half * LINES * LINE, (const char *)(x + half * LINES * step), step * SIZE);
+                EACH(half, 2) transpose(to + half * LINES * LINE, (const char *)(x + half * LINES * step), step * SIZE);
             } else {
                 EACH(i, MR) memcpy(to + i * LINE, x + i * step, LINE);
             }

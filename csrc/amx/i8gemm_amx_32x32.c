@@ -3,6 +3,6 @@
 #define A uint8_t
 #define B uint8_t
 #define C uint8_t
-#define SAME 0
+#define C_IS_SUM 0
 #define STEP(sums, x, y) _tile_dpbuud(sums, x, y)
 #include "int8.h"

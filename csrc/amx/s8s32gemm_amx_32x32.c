@@ -3,6 +3,6 @@
 #define A int8_t
 #define B int8_t
 #define C uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define STEP(sums, x, y) _tile_dpbssd(sums, x, y)
 #include "int8.h"

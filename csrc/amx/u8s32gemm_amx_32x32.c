@@ -3,7 +3,7 @@
 #define A uint8_t
 #define B int8_t
 #define C uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MIXED
 #define STEP(sums, x, y) _tile_dpbusd(sums, x, y)
 #include "int8.h"

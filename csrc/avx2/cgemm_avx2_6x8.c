@@ -22,18 +22,18 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm256_storeu_ps(p, _mm256_unpacklo_ps(re_, im_)), _mm256_storeu_ps((p) + 8, _mm256_unpackhi_ps(re_, im_)))
-#define TURNED(v, signs) _mm256_xor_ps(_mm256_permute_ps(v, 0xB1), _mm256_loadu_ps(signs))
+#define TIMES_I(v, signs) _mm256_xor_ps(_mm256_permute_ps(v, 0xB1), _mm256_loadu_ps(signs))
 #define PRODUCTS(x, y) _mm256_mul_ps(x, y)
 #define DIFFERENCE(v) avx2_difference_of_floats(v)
 #define PART avx2_part
 #define PART_OF(count) avx2_part_of_floats(2 * (count))
 #define LOAD_PART(p, part) _mm256_maskload_ps((const float *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, v)
-#define TURN(turned, x, rs, count) avx2_turn_doubles((__m256d *)(turned), (const double *)(x), rs, count)
-#define TURN_DEPTH 2
+#define TRANSPOSE(turned, x, rs, count) avx2_transpose_doubles((__m256d *)(turned), (const double *)(x), rs, count)
+#define TRANSPOSE_DEPTH 2
 /* 16 registers: 10 sums in place, with up to 2 of b, as many turned, and an element of a. */
 #define ACCUMULATORS 12
-#define SPARED 2
+#define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

@@ -13,8 +13,8 @@
 #define LOAD_PART(p, part) _mm256_maskload_ps(p, (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats(p, (part).count, v)
 #define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
-#define TURN avx2_turn_floats
-#define TURN_DEPTH 4
+#define TRANSPOSE avx2_transpose_floats
+#define TRANSPOSE_DEPTH 4
 /* 16 registers: 12 sums, up to 4 of b and one of a. */
 #define ACCUMULATORS 12
 #define TALLEST 12

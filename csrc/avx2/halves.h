@@ -22,13 +22,13 @@ TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
     for (int i = 0; i < count; i++) p[i] = all[i];
 }
 
-/* tile.h's TURN, two halves at a time. */
-TARGET INLINE void turn(__m256 *turned, const uint16_t *x, int64_t rs, int count) {
+/* tile.h's TRANSPOSE, two halves at a time. */
+TARGET INLINE void transpose(__m256 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m256 pairs[4];
-    avx2_turn(pairs, x, rs * (int64_t)sizeof *x, count);
+    avx2_transpose(pairs, x, rs * (int64_t)sizeof *x, count);
     EACH(p, 4) {
         const __m256i bits = _mm256_castps_si256(pairs[p]);
-        turned[2 * p] = low(bits), turned[2 * p + 1] = high(bits);
+        transposed[2 * p] = low(bits), transposed[2 * p + 1] = high(bits);
     }
 }
 
@@ -37,6 +37,6 @@ TARGET INLINE void turn(__m256 *turned, const uint16_t *x, int64_t rs, int count
 #include "half_vectors.h"
 #define RUN 8
 #define WIDEN_RUN(to, x) _mm256_storeu_ps(to, load(x))
-#define TURN_GROUPS avx2_turn_groups
-#define TURNED_ROWS 8
+#define TRANSPOSE_GROUPS avx2_transpose_groups
+#define TRANSPOSED_ROWS 8
 #include "half.h"

@@ -42,7 +42,7 @@ TARGET static inline pair step(pair acc, __m256i x, pair y) {
 #define PA uint64_t
 #define PB uint64_t
 #define FACTOR uint64_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MR 4
 #define NV 1
 #define VL 4

@@ -10,7 +10,7 @@
 #define C uint32_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 4
 #define MIXED
 #define STEP(acc, x, y) _mm256_dpbusd_avx_epi32(acc, x, y)

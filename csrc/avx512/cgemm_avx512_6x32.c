@@ -22,7 +22,7 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_ps(p, _mm512_unpacklo_ps(re_, im_)), _mm512_storeu_ps((p) + 16, _mm512_unpackhi_ps(re_, im_)))
-#define TURNED(v, signs) \
+#define TIMES_I(v, signs) \
     _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(_mm512_permute_ps(v, 0xB1)), _mm512_loadu_si512(signs)))
 #define PRODUCTS(x, y) _mm512_mul_ps(x, y)
 #define DIFFERENCE(v) avx512_difference_of_floats(v)
@@ -30,8 +30,8 @@
 #define PART_OF(count) (__mmask16)((1u << 2 * (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
-#define TURN(turned, x, rs, count) avx512_turn_doubles((__m512d *)(turned), (const double *)(x), rs, count)
-#define TURN_DEPTH 2
+#define TRANSPOSE(turned, x, rs, count) avx512_transpose_doubles((__m512d *)(turned), (const double *)(x), rs, count)
+#define TRANSPOSE_DEPTH 2
 /* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
 #define ACCUMULATORS 24
 #define TALLEST 12

@@ -13,8 +13,8 @@
 #define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
-#define TURN avx512_turn_doubles
-#define TURN_DEPTH 2
+#define TRANSPOSE avx512_transpose_doubles
+#define TRANSPOSE_DEPTH 2
 /* 32 registers: 24 sums, up to 4 of b and one of a. */
 #define ACCUMULATORS 24
 #define TALLEST 12

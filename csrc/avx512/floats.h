@@ -13,8 +13,8 @@
 #define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
-#define TURN avx512_turn_floats
-#define TURN_DEPTH 4
+#define TRANSPOSE avx512_transpose_floats
+#define TRANSPOSE_DEPTH 4
 /* 32 registers: 24 sums, up to 4 of b and one of a. */
 #define ACCUMULATORS 24
 #define TALLEST 12

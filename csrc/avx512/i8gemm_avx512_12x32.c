@@ -11,7 +11,7 @@
 #define C uint8_t
 #define PA int16_t
 #define PB int16_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 2
 #define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
 #include "int32.h"

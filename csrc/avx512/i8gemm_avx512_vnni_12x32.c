@@ -10,7 +10,7 @@
 #define C uint8_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 4
 #define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)
 #include "int32.h"

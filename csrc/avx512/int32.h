@@ -13,8 +13,8 @@
 #define PUT(p, v) _mm512_storeu_si512(p, v)
 #define SPLAT(p) _mm512_set1_epi32(group_of(p))
 #define ROW(p) _mm512_loadu_si512(p)
-#define TURN_GROUPS avx512_turn_groups
-#define TURNED_ROWS 16
+#define TRANSPOSE_GROUPS avx512_transpose_groups
+#define TRANSPOSED_ROWS 16
 #define GROUP_LINES(to, x, step) \
     ((K_GROUP) == 4 ? avx2_interleave_bytes(to, x, step) : avx2_interleave_shorts(to, x, step))
 #include "group.h"

@@ -11,10 +11,10 @@
 #define C uint32_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 4
 #define WIDEN_A(x) ((uint8_t)((x) ^ 0x80))
 #define OFFSET _mm512_set1_epi8(-128)
-#define LESS(acc, extra) _mm512_sub_epi32(acc, extra)
+#define SUBTRACT(acc, extra) _mm512_sub_epi32(acc, extra)
 #define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)
 #include "int32.h"

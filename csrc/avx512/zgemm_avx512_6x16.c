@@ -22,7 +22,7 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_pd(p, _mm512_unpacklo_pd(re_, im_)), _mm512_storeu_pd((p) + 8, _mm512_unpackhi_pd(re_, im_)))
-#define TURNED(v, signs) \
+#define TIMES_I(v, signs) \
     _mm512_castsi512_pd(_mm512_xor_si512(_mm512_castpd_si512(_mm512_permute_pd(v, 0x55)), _mm512_loadu_si512(signs)))
 #define PRODUCTS(x, y) _mm512_mul_pd(x, y)
 #define DIFFERENCE(v) avx512_difference_of_doubles(v)
@@ -30,8 +30,8 @@
 #define PART_OF(count) (__mmask8)((1u << 2 * (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
-#define TURN(turned, x, rs, count) avx512_turn_pairs(turned, (const double *)(x), 2 * (rs), count)
-#define TURN_DEPTH 1
+#define TRANSPOSE(turned, x, rs, count) avx512_transpose_complex(turned, (const double *)(x), 2 * (rs), count)
+#define TRANSPOSE_DEPTH 1
 /* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
 #define ACCUMULATORS 24
 #define TALLEST 12

@@ -175,7 +175,7 @@ static int make_task(task *t, const blas_call *x) {
     const int second = (t->swapped ? x->transa : x->transb) == CblasConjTrans;
     if (is_complex(x) && (first || second)) {
         t->conjugating = *row->kernel;
-        t->conjugating.takes &= ~(GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS);
+        t->conjugating.flags &= ~(GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS);
         if (first) t->conjugating.pack_a = x->type == BLAS_C ? conjugate_a_c : conjugate_a_z;
         if (second) t->conjugating.pack_b = x->type == BLAS_C ? conjugate_b_c : conjugate_b_z;
         t->plan.kernel = &t->conjugating;

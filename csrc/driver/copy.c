@@ -109,7 +109,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
 
     const int64_t count = ceil_div(all.lines, all.lines_a_job) * all.pieces;
     const double ns = (double)all.lines * (double)line_bytes * ns_per_byte;
-    const gemm_team team = gemm_muster(GEMM_COPIES, ns, (int)min64(count, INT32_MAX));
-    gemm_parallel(team, copy_job, &all, count, team.threads);
-    if (team.threads > 1) gemm_dismiss(team); /* alone it tells nothing of how fast products are here */
+    const gemm_acquired acquired = gemm_acquire_threads(GEMM_COPY_POOL, ns, (int)min64(count, INT32_MAX));
+    gemm_parallel(acquired, copy_job, &all, count, acquired.threads);
+    if (acquired.threads > 1) gemm_release_threads(acquired); /* alone it tells nothing of how fast products are here */
 }

@@ -9,39 +9,40 @@ enum {
 };
 
 /* A rectangle of one product: rows i and columns j of operands at base + i * rs + j * cs elements. */
-typedef struct gemm_part {
+typedef struct gemm_subproblem {
     int64_t m, n, k;
     const void *a, *b, *c; /* c may be NULL */
     void *out;
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs, out_rs, out_cs;
-    const void *prepared;              /* all of b's panels, or NULL */
-    int64_t prepared_n, prepared_from; /* their columns, and the one that this part begins with */
+    const void *prepacked;                 /* all of b's panels, or NULL */
+    int64_t prepacked_n, prepacked_column; /* their columns, and the one that this sub begins with */
     const gemm_scalar *alpha, *beta;
-    int goes_on; /* as in the plan */
-} gemm_part;
+    int accumulate; /* as in the plan */
+} gemm_subproblem;
 
-/* How parts are cut for the caches, and what one thread needs for it: packed a, packed b, raw sums where out cannot
+/* How parts are blocking for the caches, and what one thread needs for it: packed a, packed b, raw sums where out cannot
  * hold them, and a tile of out where its columns are not adjacent. A size of 0: not needed. */
-typedef struct gemm_cut {
+typedef struct gemm_blocking {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
-    int64_t stripe;     /* rows that share a packing of b; all, unless raw sums need a place of their own */
+    int64_t stripe;     /* rows that share a packing of b; all, unless raw sums need a position of their own */
     int pack_a, pack_b; /* or the kernel reads the operand where it lies */
-    int once;           /* no panel of b is used twice: all are packed in the same place */
+    int single_use;     /* no panel of b is used twice: all are packed in the same position */
     int ordered;        /* as in the plan */
-    int direct;         /* a part is one call of the kernel, without any workspace */
+    int direct;         /* a sub is one call of the kernel, without any workspace */
     int64_t panels;     /* of b that are packed, just before their use, at a time */
     int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
-} gemm_cut;
+} gemm_blocking;
 
 /* Cuts for parts of at most m x n. */
-void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n);
+void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
+                          int64_t n);
 
-/* The call of the kernel that a part is if cut->direct. */
-gemm_block gemm_block_of(const gemm_part *part, const gemm_cut *cut);
+/* The call of the kernel that a sub is if blocking->direct. */
+gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocking);
 
-/* One part in the calling thread; `workspace` is aligned and has cut->bytes. */
-void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace);
+/* One sub in the calling thread; `workspace` is aligned and has blocking->bytes. */
+void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
 /* The depth of blocks: a matter of the plan alone, so that packed panels fit whatever threads there are. */
 int64_t gemm_depth(const gemm_plan *plan);

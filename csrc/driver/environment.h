@@ -13,14 +13,14 @@ typedef struct gemm_environment {
     unsigned mxcsr;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     const gemm_environment saved = {_mm_getcsr()};
     if ((saved.mxcsr & ~0x3Fu) != 0x1F80)
         _mm_setcsr(0x1F80); /* the low bits are flags; writing costs more than reading */
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     _mm_setcsr(saved.mxcsr);
 }
 
@@ -30,14 +30,14 @@ typedef struct gemm_environment {
     uint64_t fpcr, fpsr;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     gemm_environment saved;
     __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.fpcr), "=r"(saved.fpsr) : : "memory");
     if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory"); /* writing it stalls some cores */
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"(saved.fpcr) : "memory");
     __asm__ volatile("msr fpsr, %0" : : "r"(saved.fpsr) : "memory");
 }
@@ -48,12 +48,12 @@ typedef struct gemm_environment {
     int none;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     const gemm_environment saved = {0};
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     (void)saved;
 }
 

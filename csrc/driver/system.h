@@ -18,18 +18,18 @@
 #define THREAD DWORD WINAPI
 typedef LPTHREAD_START_ROUTINE thread_function;
 
-typedef HANDLE bell;
+typedef HANDLE gemm_semaphore;
 
-static int bell_init(bell *x) {
+static int gemm_semaphore_init(gemm_semaphore *x) {
     *x = CreateSemaphoreW(NULL, 0, LONG_MAX, NULL);
     return *x != NULL;
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     ReleaseSemaphore(*x, 1, NULL);
 }
 
-static void bell_wait(bell *x) {
+static void gemm_semaphore_wait(gemm_semaphore *x) {
     WaitForSingleObject(*x, INFINITE);
 }
 
@@ -70,28 +70,28 @@ typedef void *thread_function(void *);
 
 #ifdef __APPLE__ /* has no semaphores without a name */
 
-typedef struct bell {
+typedef struct gemm_semaphore {
     pthread_mutex_t lock;
-    pthread_cond_t rung;
-    int rings;
-} bell;
+    pthread_cond_t posted;
+    int count;
+} gemm_semaphore;
 
-static int bell_init(bell *x) {
-    x->rings = 0;
-    return !pthread_mutex_init(&x->lock, NULL) && !pthread_cond_init(&x->rung, NULL);
+static int gemm_semaphore_init(gemm_semaphore *x) {
+    x->count = 0;
+    return !pthread_mutex_init(&x->lock, NULL) && !pthread_cond_init(&x->posted, NULL);
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     pthread_mutex_lock(&x->lock);
-    x->rings++;
+    x->count++;
     pthread_mutex_unlock(&x->lock);
-    pthread_cond_signal(&x->rung);
+    pthread_cond_signal(&x->posted);
 }
 
-static void bell_wait(bell *x) {
+static void gemm_semaphore_wait(gemm_semaphore *x) {
     pthread_mutex_lock(&x->lock);
-    while (!x->rings) pthread_cond_wait(&x->rung, &x->lock);
-    x->rings--;
+    while (!x->count) pthread_cond_wait(&x->posted, &x->lock);
+    x->count--;
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -99,17 +99,17 @@ static void bell_wait(bell *x) {
 
 #include <semaphore.h>
 
-typedef sem_t bell; /* a futex on Linux: no lock, and no system call when nobody sleeps */
+typedef sem_t gemm_semaphore; /* a futex on Linux: no lock, and no system call when nobody sleeps */
 
-static int bell_init(bell *x) {
+static int gemm_semaphore_init(gemm_semaphore *x) {
     return !sem_init(x, 0, 0);
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     sem_post(x);
 }
 
-static void bell_wait(bell *x) {
+static void gemm_semaphore_wait(gemm_semaphore *x) {
     while (sem_wait(x)) continue; /* a signal came */
 }
 
@@ -178,7 +178,7 @@ static int current_cpu(void) {
 /* Moves the calling worker off `cpu`, where the product's own thread runs. Systems wake a thread there, though other
  * CPUs are idle, and leave the two to take turns for milliseconds: often under a hypervisor, to whose guests a halted
  * CPU may count as taken. */
-static void make_way(int cpu) {
+static void yield_to_caller(int cpu) {
 #ifdef __linux__
     cpu_set_t all, others;
     if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all)) return;

@@ -20,5 +20,5 @@
 #define JOIN_HALVES(low, high) vcombine_f32(low, high)
 #define LOW(v) vget_low_f32(v)
 #define HIGH(v) vget_high_f32(v)
-#include "pairs.h"
+#include "mmla_tile.h"
 #include "panel.h"

@@ -2,7 +2,7 @@
  * k of one row from lane 0 of x and of four columns from y. 24 sums of four columns, 3 vectors of b, one of a. */
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define PA A
 #define PB B
 #define MR 8

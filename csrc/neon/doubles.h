@@ -14,5 +14,5 @@
 #define LOAD_PART(p, part) neon_load_doubles(p, part)
 #define STORE_PART(p, part, v) neon_store_doubles(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
-#define TURN neon_turn_doubles
-#define TURN_DEPTH 2
+#define TRANSPOSE neon_transpose_doubles
+#define TRANSPOSE_DEPTH 2

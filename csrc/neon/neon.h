@@ -65,14 +65,14 @@ NEON_INLINE void neon_store_floats(float *p, int count, float32x4_t v) {
     }
 }
 
-/* turned[p] = x[0 ... 3][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
-NEON_INLINE void neon_turn_floats(float32x4_t *turned, const float *x, int64_t rs, int count) {
+/* transposed[p] = x[0 ... 3][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
+NEON_INLINE void neon_transpose_floats(float32x4_t *transposed, const float *x, int64_t rs, int count) {
     const float32x4_t none = vdupq_n_f32(0);
     const float32x4_t a = count > 0 ? vld1q_f32(x) : none, b = count > 1 ? vld1q_f32(x + rs) : none;
     const float32x4_t c = count > 2 ? vld1q_f32(x + 2 * rs) : none, d = count > 3 ? vld1q_f32(x + 3 * rs) : none;
     const float32x4x2_t ac = vzipq_f32(a, c), bd = vzipq_f32(b, d);
     const float32x4x2_t low = vzipq_f32(ac.val[0], bd.val[0]), high = vzipq_f32(ac.val[1], bd.val[1]);
-    turned[0] = low.val[0], turned[1] = low.val[1], turned[2] = high.val[0], turned[3] = high.val[1];
+    transposed[0] = low.val[0], transposed[1] = low.val[1], transposed[2] = high.val[0], transposed[3] = high.val[1];
 }
 
 #ifndef __arm__ /* which has no vectors of doubles */
@@ -87,11 +87,11 @@ NEON_INLINE void neon_store_doubles(double *p, int count, float64x2_t v) {
         vst1q_lane_f64(p, v, 0);
 }
 
-/* turned[p] = x[0, 1][p] for p < 2. */
-NEON_INLINE void neon_turn_doubles(float64x2_t *turned, const double *x, int64_t rs, int count) {
+/* transposed[p] = x[0, 1][p] for p < 2. */
+NEON_INLINE void neon_transpose_doubles(float64x2_t *transposed, const double *x, int64_t rs, int count) {
     const float64x2_t none = vdupq_n_f64(0);
     const float64x2_t a = count > 0 ? vld1q_f64(x) : none, b = count > 1 ? vld1q_f64(x + rs) : none;
-    turned[0] = vzip1q_f64(a, b), turned[1] = vzip2q_f64(a, b);
+    transposed[0] = vzip1q_f64(a, b), transposed[1] = vzip2q_f64(a, b);
 }
 #endif
 

@@ -7,13 +7,13 @@
 #define NAME sgemm
 #define T float
 #define FMA(x, y, z) fmaf(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define NAME dgemm
 #define T double
 #define FMA(x, y, z) fma(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -27,7 +27,7 @@
 #define TARGET WITH_FMA
 #define T float
 #define FMA(x, y, z) fmaf(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define NAME dgemm_fma
@@ -38,7 +38,7 @@
 #define TARGET WITH_FMA
 #define T double
 #define FMA(x, y, z) fma(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define PICK(name) (gemm_features() & GEMM_FMA ? name##_fma_compute : name##_compute)

@@ -4,7 +4,7 @@
 #define TARGET
 #define T float
 #define VL 1
-#include "plain.h"
+#include "tile_4x4.h"
 #include "half.h"
 
 #define NAME plain
@@ -26,10 +26,10 @@
 #define STORE_C(p, v) (*(p) = narrow_half(v))
 #define LOAD_C_PART(p, part) ((void)(part), widen_half(*(p)))
 #define STORE_C_PART(p, part, v) ((void)(part), *(p) = narrow_half(v))
-#define TAKES 0
+#define FLAGS 0
 #define PACK_A pack_a
 #define PACK_B pack_b
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 #endif
 

@@ -6,5 +6,5 @@
 #define B int16_t
 #define C uint16_t
 #define SUM uint32_t
-#define SAME 0
+#define C_IS_SUM 0
 #include "integers.h"

@@ -6,5 +6,5 @@
 #define B uint64_t
 #define C uint64_t
 #define SUM uint64_t
-#define SAME 1
+#define C_IS_SUM 1
 #include "integers.h"

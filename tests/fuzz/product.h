@@ -47,7 +47,7 @@ static uint32_t next(stream *s, uint32_t below) {
 static void fail(const gemm_plan *plan, const char *what) {
     fprintf(stderr, "%s: %s, m %lld n %lld k %lld, blocks %lld %lld %lld, %d threads, prepared %d, %d batch axes\n",
             plan->kernel->name, what, (long long)plan->m, (long long)plan->n, (long long)plan->k, (long long)plan->mc,
-            (long long)plan->kc, (long long)plan->nc, plan->threads, plan->prepared, plan->batch_ndim);
+            (long long)plan->kc, (long long)plan->nc, plan->threads, plan->prepacked, plan->batch_ndim);
     abort();
 }
 
@@ -155,7 +155,7 @@ static void release(operand *x) {
 static void plain(const gemm_plan *like, const operand *a, const operand *b, const operand *c, operand *out,
                   const gemm_scalar *alpha, const gemm_scalar *beta) {
     gemm_plan plan = *like;
-    plan.batch_ndim = 0, plan.threads = 1, plan.prepared = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61,
+    plan.batch_ndim = 0, plan.threads = 1, plan.prepacked = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61,
     plan.nc = 103;
     plan.kc = (plan.kc + plan.kernel->k_group - 1) / plan.kernel->k_group * plan.kernel->k_group;
     plan.a = strides_of(a), plan.b = strides_of(b), plan.out = strides_of(out);
@@ -205,12 +205,12 @@ static void product(stream *s, int threads) {
     const void *b_data = b.first;
     void *panels = NULL, *memory = NULL;
     if (fixed_b) {
-        const size_t bytes = (size_t)gemm_prepared_bytes(&plan);
+        const size_t bytes = (size_t)gemm_prepacked_bytes(&plan);
         memory =
             malloc(bytes + 63); /* malloc aligns to 16, and the sanitizer sees nothing of aligned_alloc's padding */
         panels = (char *)memory + (64 - (uintptr_t)memory % 64) % 64;
-        gemm_prepare(&plan, b.first, panels);
-        plan.prepared = 1, b_data = panels;
+        gemm_prepack(&plan, b.first, panels);
+        plan.prepacked = 1, b_data = panels;
     }
     gemm_block block;
     plan.direct = next(s, 2) && gemm_is_direct(&plan, &block) ? &block : 0;
