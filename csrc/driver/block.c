@@ -1,4 +1,5 @@
-/* Cache blocking: the loops around a kernel, and what is packed for it. Elements are only moved here. */
+/* Cache blocking: the loops around a kernel, and the packing of its operands. This file moves elements and does no
+ * arithmetic. */
 #include "driver.h"
 
 #include <string.h>
@@ -24,46 +25,49 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     }
 }
 
-/* Whether packing pays. It costs a pass over the operand; then the kernel reads short, aligned, adjacent rows instead
- * of lines all over the memory, of which a power-of-two stride lets few stay in the cache. Measured with AVX2 on Zen 3
- * and with AVX-512 on Sapphire Rapids. */
+/* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
+ * contiguous rows. Without packing it reads cache lines that are far apart, and if their distance is a power of two,
+ * few of them stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        FEW_TILES = 32,      /* so few times a panel of b is read in its position, of up to ... */
+        FEW_TILES = 32,      /* an unpacked b is read at most this many times, if b is at most ... */
         SMALL_B = 200 << 10, /* bytes */
-        SMALL_A = 256 << 10, /* the same for a, whose rows are read as often as b has panels; of its whole depth: */
-        WIDE = 200,          /* columns that repay packing a larger one */
-        FEW_ROWS = 96,
-        FEW_PASSES = 5, /* FEW_TILES, b of any size, of kernels that are faster from panels */
-        LINE = 64,      /* bytes, as in most first caches, where */
-        SETS = 64,      /* lines that are a multiple of so many scattered compete */
-        WAYS = 8        /* for so many places or some more */
+        SMALL_A = 256 << 10, /* the same limit for a, counted over the whole k */
+        WIDE = 200,          /* columns from which packing a larger a is worthwhile */
+        FEW_ROWS = 96,       /* rows of that larger a */
+        FEW_PASSES = 5,      /* replaces FEW_TILES for kernels that are faster with panels; b may have any size */
+        LINE = 64,           /* bytes of a cache line */
+        SETS = 64,           /* lines whose distance is a multiple of SETS compete for one set of most L1 caches */
+        WAYS = 8             /* lines that a set holds, or a few more */
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
     const int dots = (kernel->flags & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
-    const int adjacent = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
+    const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
         panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    /* Rows scattered by a multiple of a power of two share sets. Where b begins within a line, as NumPy's arrays do, a tile
-     * takes a line more of each row, and that is too much. */
+    /* Rows of b whose distance is a multiple of a power of two share cache sets. If b starts within a cache line, as
+     * NumPy's arrays do, a tile uses one more line of each row, and then the lines no longer fit the set. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
-    const int many = shared == SETS ? m > 2 * kernel->mr && k > WAYS
-                                    : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
-    const int collide = step % LINE == 0 && many;
-    blocking->pack_b = k && !whole->prepacked && (!(dots || adjacent) || large_b || collide);
-    /* down the columns of memory a tile uses a sub of each line; few of those lines stay until the next tile */
-    const int down = !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
+    const int crowded = shared == SETS ? m > 2 * kernel->mr && k > WAYS
+                                       : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
+    const int collide = step % LINE == 0 && crowded;
+    blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
+    /* If a is stored by columns, a tile uses only a part of each cache line, and few of those lines stay in the cache
+     * until the next tile uses them. */
+    const int by_columns =
+        !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
-    const int beside = panels && (blocking->pack_b || whole->prepacked);
-    blocking->pack_a = k && (down || large_a || beside);
-    /* Where panels hold other elements, or only they hold any but for dots, both operands are packed or neither. */
-    const int only = !(kernel->flags & GEMM_UNPACKED_A), others = kernel->a_packed != kernel->a_size;
-    if (only)
+    const int match_b = panels && (blocking->pack_b || whole->prepacked);
+    blocking->pack_a = k && (by_columns || large_a || match_b);
+    /* Two kinds of kernel need both operands packed or neither: kernels whose panels have another element type than
+     * memory, and kernels that read only panels (except for dot products). */
+    const int packed_only = !(kernel->flags & GEMM_UNPACKED_A), converts = kernel->a_packed != kernel->a_size;
+    if (packed_only)
         blocking->pack_a = k && (blocking->pack_b || whole->prepacked);
-    else if (others && (blocking->pack_a || whole->prepacked || blocking->pack_b))
+    else if (converts && (blocking->pack_a || whole->prepacked || blocking->pack_b))
         blocking->pack_a = k > 0, blocking->pack_b = k && !whole->prepacked;
 }
 
@@ -75,7 +79,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
     if (m == 1 && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
-        blocking->kc = plan->k; /* these loops block by themselves */
+        blocking->kc = plan->k; /* the kernel's loops for one row block by themselves */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
@@ -86,12 +90,12 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->nc = equal_pieces(n, plan->nc, kernel->nr);
     if (raw && (whole->c == whole->out || kernel->sum_size != kernel->c_size || whole->out_cs != 1)) {
         blocking->stripe =
-            min64(m, 8 * blocking->mc); /* bounds the workspace; packing b anew for 8 blocks of a costs little */
+            min64(m, 8 * blocking->mc); /* bounds the workspace; packing b again for every 8 blocks of a costs little */
         blocking->sums_bytes = round_up(blocking->stripe * blocking->nc * kernel->sum_size, GEMM_ALIGNMENT);
     }
-    if (blocking->pack_a) /* and slack: see pack.h */
+    if (blocking->pack_a) /* plus slack: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    blocking->single_use = m <= blocking->mc; /* then one panel's position is enough, and stays in the first cache */
+    blocking->single_use = m <= blocking->mc; /* then b_panels holds one panel at a time, which stays in the L1 cache */
     const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
@@ -99,7 +103,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->bytes = blocking->a_bytes + blocking->b_bytes + blocking->sums_bytes + blocking->tile_bytes;
 }
 
-/* An m x n matrix of elements of `size` bytes, 1 to 16. */
+/* Copies an m x n matrix of elements of `size` bytes, 1 to 16. */
 static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64_t from_rs, int64_t from_cs, int64_t m,
                  int64_t n, int64_t size) {
     for (int64_t i = 0; i < m; i++)
@@ -107,7 +111,8 @@ static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64
             memcpy(to + (i * to_rs + j * to_cs) * size, from + (i * from_rs + j * from_cs) * size, (size_t)size);
 }
 
-/* A block whose out or c has columns scattered: through small blocks of both, a panel of columns at a time. */
+/* Computes a block for an out or c whose columns are not contiguous. The kernel works on small contiguous copies of
+ * both, one panel of columns at a time. */
 static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block, const gemm_subproblem *sub, int64_t i,
                               int64_t j, char *tile, int64_t tile_bytes) {
     const int64_t size = kernel->c_size;
@@ -129,20 +134,22 @@ static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block
     }
 }
 
-/* Where the five loops are, each a function: columns of c by nc, rows by a stripe, k by kc, rows by mc, columns. */
+/* The state of the five nested loops, one function each. From the outside in: columns of C by nc, rows by stripes, k by
+ * kc, rows by mc, columns. */
 typedef struct {
     const gemm_subproblem *sub;
     const gemm_blocking *blocking;
-    char *a_panels, *b_panels, *sums, *tile; /* the workspace */
-    int64_t j0, n;                           /* the first of so many columns */
-    int64_t s0, s1;                          /* the stripe's rows */
-    char *raw;                               /* sums between blocks of k: element (i, j) of C at raw[i - s0, j - j0] */
+    char *a_panels, *b_panels, *sums, *tile; /* the parts of the workspace */
+    int64_t j0, n;                           /* first column and number of columns */
+    int64_t s0, s1;                          /* rows of the stripe */
+    /* sums between blocks of k: element (i, j) of C is at raw[i - s0, j - j0] */
+    char *raw;
     int64_t raw_rs;
-    int64_t p0, k, depth; /* the first of so many steps along k, which take `depth` in a panel */
-    int64_t i0;           /* the block's first row */
+    int64_t p0, k, depth; /* first step along k, number of steps, and the same number padded for panels */
+    int64_t i0;           /* first row of the block */
 } position;
 
-/* Gives the block b's `columns` columns from j0 + j on, packed now if `packing`. */
+/* Sets the b of a kernel call to `columns` columns from column j0 + j on. Packs them first if `packing` is set. */
 static void set_b(gemm_block *block, const position *at, int64_t j, int64_t columns, int packing) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;
@@ -164,8 +171,8 @@ static void set_b(gemm_block *block, const position *at, int64_t j, int64_t colu
     if (block->panels) block->b_ps = kernel->nr, block->b_cs = 1, block->b_ts = kernel->nr * at->depth;
 }
 
-/* The columns of a block of rows, some panels at a time: b is packed just before its first use, and is still in the
- * cache then. */
+/* Calls the kernel for all columns of a block of rows, a few panels at a time. b is packed just before its first use,
+ * while it is still in the cache. */
 static void loop_over_columns(gemm_block *block, const position *at) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;
@@ -212,7 +219,7 @@ static void loop_over_rows(position *at) {
 static void loop_over_k(position *at) {
     const gemm_blocking *blocking = at->blocking;
     at->p0 = 0;
-    do { /* single_use, too, where k = 0 */
+    do { /* also runs once for k = 0 */
         at->k = min64(blocking->kc, at->sub->k - at->p0), at->depth = round_up(at->k, blocking->kernel->k_group);
         loop_over_rows(at);
         at->p0 += at->k;

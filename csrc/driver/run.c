@@ -1,21 +1,22 @@
-/* gemm_run: orients the product, cuts it into jobs and shares them among threads. */
+/* gemm_run: orients the product, splits it into jobs and runs them on several threads. */
 #include "driver.h"
 #include "environment.h"
 #include "pool.h"
 
 #include <stdlib.h>
 
-enum { STACK_BYTES = 16384 }; /* small products: no malloc, yet no strain for threads with small stacks */
+/* workspace of small products: avoids malloc, and is safe for threads with small stacks */
+enum { STACK_BYTES = 16384 };
 
 typedef struct jobs {
     const gemm_plan *plan;
-    gemm_subproblem whole;     /* the first product of the batch, oriented */
-    gemm_strides a, b, c, out; /* `batch` of them: per batch axis */
+    gemm_subproblem whole;     /* the first product of the batch, after orient() */
+    gemm_strides a, b, c, out; /* strides along the batch axes */
     gemm_blocking blocking;
     int64_t batch, batch_per_job;
-    int64_t rows, columns, grid_m, grid_n; /* jobs of rows x columns, grid_m x grid_n of them a product */
+    int64_t rows, columns, grid_m, grid_n; /* a job is rows x columns; a product is a grid of grid_m x grid_n jobs */
     char *workspace;
-    int64_t workspace_bytes; /* of one slot */
+    int64_t workspace_bytes; /* per slot */
 } jobs;
 
 static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
@@ -27,7 +28,7 @@ static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64
     return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
-/* Puts the operands of a sub at product `item` of the batch. */
+/* Sets the operands of `sub` to product `item` of the batch. */
 static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproblem *first, int64_t item) {
     const gemm_plan *plan = all->plan;
     const gemm_kernel *kernel = plan->kernel;
@@ -37,7 +38,8 @@ static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproble
     sub->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
 }
 
-/* The next small matrix of a stack, while this one is multiplied: its lines are too few for a pattern to be seen. */
+/* Prefetches the next small matrix of a batch while the current product is computed. A small matrix has too few cache
+ * lines for the hardware prefetcher to detect a pattern. */
 static void prefetch(const void *matrix, int64_t bytes) {
 #ifdef __GNUC__
     enum { SMALL = 2048, LINE = 64 };
@@ -83,30 +85,31 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_restore_environment(saved);
 }
 
-static const double PACKING = 12; /* an element packed takes as long as so many multiply-adds, where rows are short */
+static const double PACKING = 12; /* packing an element of short rows takes as long as this many multiply-adds */
 
-/* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
+/* The cost of a product of rows x columns per step of k, in multiply-adds: whole tiles plus packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
     const double m = (double)round_up(rows, kernel->mr), n = (double)round_up(columns, kernel->nr);
     return m * n + PACKING * (m + n);
 }
 
-/* The time that the whole call would take alone, by the speed of a fast core; a slow one is given fewer threads than
- * would pay, never more. */
+/* The estimated time of the whole call on one fast core. A slow core would need longer, so on it a call gets fewer
+ * threads than would be worthwhile, but never too many. */
 static double serial_ns(const jobs *all) {
-    const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds a nanosecond */
+    const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds per nanosecond */
     const gemm_subproblem *x = &all->whole;
-    const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2; /* of slower multiply-adds */
+    /* half: one core's multiply-adds are slower */
+    const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2;
     return (m * n + packing * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size *
            ns_per_byte;
 }
 
-/* The grid over one product whose jobs are done first. Up to ROUNDS jobs a thread, where they are large enough that
- * packing, which small jobs do more of, stays small: a thread that starts late or loses its core then leaves jobs to
- * the others. LATE is that risk, in jobs. */
+/* Chooses the grid of jobs that is estimated to finish first. A thread gets up to ROUNDS jobs. A thread that starts
+ * late or loses its core then leaves jobs to the other threads. Smaller jobs need more packing, which limits their
+ * number. STRAGGLER is the risk of a late thread, in jobs. */
 static void choose_grid(jobs *all, int threads) {
     enum { ROUNDS = 4 };
-    const double LATE = 1. / 8;
+    const double STRAGGLER = 1. / 8;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t m = all->whole.m, n = all->whole.n;
     const int64_t most_m = ceil_div(m, kernel->mr), most_n = ceil_div(n, kernel->nr);
@@ -114,11 +117,11 @@ static void choose_grid(jobs *all, int threads) {
     for (int64_t round = 1; round <= ROUNDS; round++) {
         const int64_t pieces = ceil_div(round * threads, all->batch);
         for (int64_t gm = 1; gm <= pieces; gm++) {
-            if (pieces % gm) continue; /* few candidates: this is done for every call */
+            if (pieces % gm) continue; /* limits the candidates, because each call runs this loop */
             const int64_t rows = equal_pieces(m, ceil_div(m, min64(gm, most_m)), kernel->mr);
             const int64_t columns = equal_pieces(n, ceil_div(n, min64(pieces / gm, most_n)), kernel->nr);
             const int64_t grid_m = ceil_div(m, rows), grid_n = ceil_div(n, columns);
-            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads) + LATE;
+            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads) + STRAGGLER;
             const double time = rounds * cost(kernel, rows, columns);
             if (least < 0 || time < least) {
                 least = time;
@@ -143,9 +146,13 @@ static void choose_blocking(jobs *all, int threads) {
     all->workspace_bytes = all->blocking.bytes;
 }
 
-/* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
- * computed: factors commute inside an fma, so the bits stay. Where they would not, all products of a matrix and a vector
- * are transposed, as far as sums of those may be split anyway. Returns whether it is. */
+/* Decides whether to compute the product or its transpose (out.T = b.T * a.T), and returns whether it is the transpose.
+ * Tiles can be stored directly only if columns of out are contiguous. If rows of out are contiguous instead, the
+ * transpose is computed. The bits are the same, because the factors of an fma commute.
+ *
+ * For kernels whose bits would differ, the rule is another: every matrix-vector product is transposed whose sums may be
+ * split anyway.
+ */
 static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;
     const int rows = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
@@ -169,7 +176,7 @@ static int orient(jobs *all, const gemm_plan *plan) {
     return transposed;
 }
 
-/* Sizes are powers of 2. */
+/* `size` is a power of 2. */
 static int misaligned(const void *pointer, const gemm_kernel *kernel, int64_t size) {
     return ((uintptr_t)pointer & (uintptr_t)((kernel->flags & GEMM_COMPLEX ? size / 2 : size) - 1)) != 0;
 }
@@ -178,11 +185,11 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     jobs all = {.plan = plan, .batch = 1};
     if (plan->batch_ndim || plan->prepacked || plan->accumulate || orient(&all, plan)) return 0;
     if (serial_ns(&all) > GEMM_SHORT_NS) return 0;
-    all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
-    all.whole.b = (const void *)(uintptr_t)1;            /* it may begin anywhere */
+    all.whole.c = &all, all.whole.c_cs = plan->c.column; /* assume that there is a c */
+    all.whole.b = (const void *)(uintptr_t)1;            /* assume the worst alignment of b */
     choose_blocking(&all, 1);
     if (!all.blocking.direct) return 0;
-    all.whole.b = all.whole.c = NULL; /* these stood for any; the caller's block outlives `all` */
+    all.whole.b = all.whole.c = NULL; /* remove these assumptions: the caller's block outlives `all` */
     *block = gemm_block_of(&all.whole, &all.blocking);
     return 1;
 }
@@ -209,7 +216,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
     }
-    jobs all; /* set field by field: clearing it first would take longer than a small product */
+    jobs all; /* set field by field, because clearing it first would take longer than a small product */
     all.plan = plan, all.batch = 1;
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
     all.whole.alpha = alpha, all.whole.beta = beta, all.whole.accumulate = plan->accumulate;
@@ -224,7 +231,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     choose_blocking(&all, threads);
     if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
-        /* all at once and first: a call that fails for memory has written nothing */
+        /* All memory is allocated at once, before any work: if this fails, nothing has been written. */
         memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
         if (!memory && threads > 1) {
             threads = 1;
@@ -244,10 +251,9 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     return result;
 }
 
-/* Many products of one plan: jobs of `run` products each. */
+/* Many products of one plan. A job computes `run` of them. */
 typedef struct many {
-    const jobs
-        *one; /* the first product, oriented and blocking for one thread; NULL where the plan has its call ready */
+    const jobs *one; /* The first product, oriented and blocked for one thread. NULL if the plan has a direct call. */
     const gemm_plan *plan;
     const gemm_place *at;
     const gemm_scalar *alpha, *beta;
@@ -257,7 +263,7 @@ typedef struct many {
 } many;
 
 static void run_job_of_many(void *context, int64_t index, int slot) {
-    enum { AHEAD = 2 }; /* products: one is over before its operands would come */
+    enum { AHEAD = 2 }; /* products; the next one would end before its operands arrive */
     const many *all = (const many *)context;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t start = index * all->run, stop = min64(start + all->run, all->count);
@@ -293,7 +299,7 @@ static void run_job_of_many(void *context, int64_t index, int slot) {
 
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta) {
-    enum { JOBS = 8 }; /* a thread: who starts late leaves work to the others */
+    enum { JOBS = 8 }; /* per thread: a thread that starts late leaves jobs to the others */
     for (int64_t i = 0; i < count; i++)
         if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
     if (count < 1) return GEMM_OK;
@@ -305,7 +311,7 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
     for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     if (!plan->direct) {
-        one.whole.b = (const void *)(uintptr_t)1; /* each begins anywhere */
+        one.whole.b = (const void *)(uintptr_t)1; /* assume the worst alignment of b */
         choose_blocking(&one, 1);
         all.one = &one;
     }
