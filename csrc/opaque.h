@@ -1,7 +1,8 @@
-/* opaque(x): a constant that is made where it is used. Compilers hoist the constants of a tile's end above its k loop, and
- * there spill accumulators for them: half the speed. */
-#ifndef GEMM_LATE_H
-#define GEMM_LATE_H
+/* opaque(x) returns the constant x but hides its value from the compiler. The constant is then created where it is
+ * used. Otherwise compilers load the constants of a tile's epilogue before the k loop and spill accumulators to make
+ * room for them, which halves the speed. */
+#ifndef GEMM_OPAQUE_H
+#define GEMM_OPAQUE_H
 
 static inline int opaque(int x) {
 #ifdef __GNUC__

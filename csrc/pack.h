@@ -1,11 +1,11 @@
-/* Packing, written once: PACK_NAME becomes a gemm_pack_function that makes panels of PACK_WIDTH rows.
+/* Packing: defines PACK_NAME, a gemm_pack_function that writes panels of PACK_WIDTH rows.
  *
- *   PACK_NAME, PACK_WIDTH       both undefined again at the end
- *   PACK_FROM, T                types in memory and in panels; default: T in both
- *   CONVERT(x)                  from one to the other; default: the value itself
- *   TRANSPOSE, TRANSPOSE_DEPTH            optional, with T in memory: see tile.h
+ *   PACK_NAME, PACK_WIDTH       both are undefined at the end
+ *   PACK_FROM, T                types in memory and in panels (default: T for both)
+ *   CONVERT(x)                  the conversion (default: none)
+ *   TRANSPOSE, TRANSPOSE_DEPTH  optional, if memory has T: see tile.h
  *
- * x is walked along its contiguous axis, whichever that is.
+ * The loops read x along its contiguous axis.
  */
 #ifndef PACK_FROM
 #define PACK_FROM T
@@ -25,11 +25,11 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             for (int64_t p = 0; p < k; p++) {
                 const PACK_FROM *from = x + p * ps;
                 T *row = to + p * WIDTH;
-                EACH(line, LINES(WIDTH, PACK_FROM)) /* the next panel's: rows far apart are not guessed */
-                    PREFETCH((const char *)(from + WIDTH) + 64 * line);
+                /* prefetch the next panel, because the hardware does not predict distant rows */
+                EACH(line, LINES(WIDTH, PACK_FROM)) PREFETCH((const char *)(from + WIDTH) + 64 * line);
                 if (count == WIDTH) {
 #ifdef PACK_PLAIN
-                    if (WIDTH % VL == 0) { /* of a plain loop no compiler makes vectors here */
+                    if (WIDTH % VL == 0) { /* explicit vectors: no compiler vectorizes a plain loop here */
                         EACH(v, WIDTH / VL) STORE(row + v * VL, LOAD(from + v * VL));
                     } else {
                         memcpy(row, from, WIDTH * sizeof(T));
@@ -46,8 +46,9 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         }
         int64_t done = 0;
 #if defined(TRANSPOSE) && defined(PACK_PLAIN)
-        /* The last vector of a row may reach into the next row, so the last comes first: what it spoils is written
-         * after it, and at the very end lies in the slack that the driver leaves. */
+        /* The last vector of a row may overwrite the start of the next row. Therefore the blocks of a row are stored
+         * from last to first, and the overwritten elements are stored afterwards. At the very end, the excess is stored
+         * in the slack that the driver allocates. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
 #define TRANSPOSE_ROWS(i, have)                                                     \
     V transposed[TRANSPOSE_DEPTH];                                                  \

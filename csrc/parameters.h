@@ -1,5 +1,5 @@
-/* What a kernel's file must define before it includes tile.h (which says PARAMETERS_OF_TILE) or panel.h: the compiler
- * stops at one that is missing, and names it. What each of them is, and which are optional, stands at the head of those. */
+/* Checks the parameters of tile.h (which defines PARAMETERS_OF_TILE) and of panel.h. The compiler stops at a missing
+ * parameter and names it. The head of each of these two headers describes the parameters. */
 #ifdef PARAMETERS_OF_TILE
 #if !defined(NAME)
 #error "tile.h needs NAME"

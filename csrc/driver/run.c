@@ -98,7 +98,7 @@ static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
 static double serial_ns(const jobs *all) {
     const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds per nanosecond */
     const gemm_subproblem *x = &all->whole;
-    /* half: one core's multiply-adds are slower */
+    /* half of PACKING, because the multiply-adds of this estimate are slower */
     const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2;
     return (m * n + packing * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size *
            ns_per_byte;
