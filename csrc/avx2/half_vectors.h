@@ -1,4 +1,4 @@
-/* The parameters of vectors that half.h wants; no guard: tile.h undefines them. */
+/* The vector parameters for half.h. No include guard, because tile.h undefines them. */
 #include "floats.h"
 #undef TARGET
 #define TARGET HALVES

@@ -1,4 +1,5 @@
-/* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
+/* int8 and uint8: the low bytes of int32 sums. vpdpbusd requires an unsigned a; the low bytes do not depend on the sign
+ * of a. */
 #include "avx2.h"
 
 #define KERNEL i8gemm_avx2_vnni_6x16

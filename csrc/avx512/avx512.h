@@ -1,4 +1,4 @@
-/* What the AVX-512 kernels share. */
+/* Functions shared by the AVX-512 kernels. */
 #ifndef GEMM_AVX512_H
 #define GEMM_AVX512_H
 
@@ -10,7 +10,8 @@
 #define AVX512
 #endif
 
-/* transposed[p] = 4 bytes x[0 ... 15][p] for p < 4, x's rows being `step` bytes apart; rows from `count` on are zero. */
+/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance of the rows is
+ * `step` bytes. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
                                                                           int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
@@ -45,7 +46,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups
     for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * apart, transposed[p]);
 }
 
-/* transposed[p] = x[0 ... 7][p] for p < 2. */
+/* transposed[p] = x[0 ... 7][p] for p < 2. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_doubles(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
 #define ROW(i) (i < count ? _mm_castpd_ps(_mm_loadu_pd(x + (i) * rs)) : _mm_setzero_ps())
@@ -62,7 +63,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_double
 #undef ROWS
 }
 
-/* transposed[0] = the pairs x[0 ... 3][0 ... 1]; rows from `count` on are zero. */
+/* Loads four rows of one pair: transposed[0] = x[0 ... 3][0 ... 1]. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_complex(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
@@ -73,7 +74,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_comple
 #undef INTO
 }
 
-/* The sum of the even lanes less that of the odd ones. */
+/* The sum of the even lanes minus the sum of the odd lanes. */
 AVX512 static inline __attribute__((always_inline)) float avx512_difference_of_floats(__m512 v) {
     const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
     return avx2_difference_of_floats(_mm256_add_ps(_mm512_castps512_ps256(v), high));

@@ -1,4 +1,4 @@
-/* bfloat16 by vdpbf16ps: two products a lane, summed in float. */
+/* bfloat16 with vdpbf16ps, which adds two products to each lane, in float. */
 #include "avx512.h"
 #include "bfloat16.h"
 #include "group.h"

@@ -1,5 +1,6 @@
 /* complex64: 6 rows x 2 zmm of real and 2 of imaginary parts: 24 accumulators, 4 for b, 2 for a: 30 of 32 registers.
- * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
+ * Splitting and interleaving stay within 128-bit lanes: splitting permutes the columns, and interleaving reverses
+ * that. */
 #include "avx512.h"
 
 #define CATALOG_ROW cgemm_avx512_6x32
@@ -32,7 +33,8 @@
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
 #define TRANSPOSE(turned, x, rs, count) avx512_transpose_doubles((__m512d *)(turned), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
-/* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
+/* The implementation in place has 32 registers: 24 accumulators, up to 4 for b, 4 for i * b. Elements of a are memory
+ * operands. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -1,5 +1,4 @@
-/* int8 and uint8, the low bytes of int32 sums: operands are int16 in their panels, and vpmaddwd adds two products of
- * theirs. */
+/* int8 and uint8: the low bytes of int32 sums. Panels hold int16, and vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL i8gemm_avx512_12x32

@@ -1,4 +1,5 @@
-/* Sums of 16 int32 in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a, and as many again for what is in flight. */
+/* 16 int32 sums in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a. That leaves 5 registers for intermediate
+ * products. */
 #ifndef MR
 #define MR 12
 #endif

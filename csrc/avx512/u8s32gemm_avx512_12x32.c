@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
+/* uint8 x int8 to int32, which wraps. Panels hold int16, and vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL u8s32gemm_avx512_12x32

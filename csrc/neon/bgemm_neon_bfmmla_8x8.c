@@ -1,4 +1,5 @@
-/* bfloat16 by bfmmla: 16 products an instruction, in pairs that are rounded to odd, summed in float. */
+/* bfloat16 with bfmmla: 16 products per instruction. It adds pairs of products, rounds them to odd, and sums them in
+ * float. */
 #include "bfloat16.h"
 #include "neon.h"
 

@@ -1,4 +1,5 @@
-/* 8-bit integers x int8 to int32 by matrix instructions: wrap.h's parameters, given MMLA(acc, x, y). */
+/* 8-bit integers x int8 to int32 with matrix instructions: wrap.h's parameters. The kernel's file defines MMLA(acc, x,
+ * y). */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

@@ -1,4 +1,5 @@
-/* uint8 x int8 to int32, which wraps, by usdot: the signed operand is b, so that its lanes meet one of a. */
+/* uint8 x int8 to int32, which wraps, with usdot. The instruction used (sudot) takes its signed operand, b, as a whole
+ * vector and its unsigned operand, a, by lane. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12

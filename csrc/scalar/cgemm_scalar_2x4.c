@@ -1,4 +1,4 @@
-/* complex64 in plain C: vectors of one element. */
+/* complex64 in plain C: a vector has one element. */
 #include <math.h>
 
 #define CATALOG_ROW cgemm_scalar_2x4

@@ -1,5 +1,6 @@
-/* Plain C for any CPU: vectors of one element. fma() is exact everywhere, but a call into the math library where the
- * compiler may not assume the instruction. On x86-64 it may not: there the tile exists twice, and the CPU is asked. */
+/* float and double in plain C, for any CPU: a vector has one element. fma() is exact everywhere. But if the compiler
+ * may not assume the FMA instruction, fma() is a call into the math library. This is so on x86-64. There the tile is
+ * compiled twice, with and without the instruction, and the CPU's features decide at run time. */
 #include <math.h>
 
 #include "gemm.h"

@@ -1,4 +1,4 @@
-/* Products of float16 or, with BFLOAT16, bfloat16 in plain C. */
+/* float16 or, with BFLOAT16, bfloat16 in plain C. */
 #include "gemm.h"
 
 #define TARGET

@@ -1,4 +1,4 @@
-/* int32 and uint32, in plain C. */
+/* int32 and uint32 in plain C. */
 #include <stdint.h>
 
 #define KERNEL i32gemm_scalar_4x4

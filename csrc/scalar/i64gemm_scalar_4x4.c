@@ -1,4 +1,4 @@
-/* int64 and uint64, in plain C. */
+/* int64 and uint64 in plain C. */
 #include <stdint.h>
 
 #define KERNEL i64gemm_scalar_4x4

@@ -1,4 +1,4 @@
-/* int8 and uint8, as the low bytes of 32-bit sums, in plain C. */
+/* int8 and uint8 in plain C: the low bytes of 32-bit sums. */
 #include <stdint.h>
 
 #define KERNEL i8gemm_scalar_4x4

@@ -1,4 +1,4 @@
-/* complex128 in plain C: vectors of one element. */
+/* complex128 in plain C: a vector has one element. */
 #include <math.h>
 
 #define CATALOG_ROW zgemm_scalar_2x4
