@@ -32,7 +32,8 @@
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, v)
 #define TRANSPOSE(turned, x, rs, count) avx2_transpose_doubles((__m256d *)(turned), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
-/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an element of a. */
+/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
+ * element of a. */
 #define ACCUMULATORS 12
 #define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12

@@ -32,7 +32,8 @@
 #define STORE_PART(p, part, v) avx2_store_doubles((double *)(p), (part).count, v)
 #define TRANSPOSE(turned, x, rs, count) avx2_transpose_complex(turned, (const double *)(x), 2 * (rs), count)
 #define TRANSPOSE_DEPTH 1
-/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an element of a. */
+/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
+ * element of a. */
 #define ACCUMULATORS 12
 #define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12

@@ -1,5 +1,5 @@
-/* uint8 x int8 to int32, which wraps, with usdot. The instruction used (sudot) takes its signed operand, b, as a whole
- * vector and its unsigned operand, a, by lane. */
+/* uint8 x int8 to int32, which wraps, with sudot, the form of usdot by lane: its vector operand is signed (b), and its
+ * lane operand is unsigned (a). */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12
