@@ -77,7 +77,7 @@ typedef struct gemm_kernel {
     int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size is the size of c and of out */
     int32_t a_packed, b_packed;               /* in panels */
     int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group; 1 for float, double */
-    int32_t flags;                            /* of the enumeration below */
+    int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;

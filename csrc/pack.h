@@ -46,9 +46,9 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         }
         int64_t done = 0;
 #if defined(TRANSPOSE) && defined(PACK_PLAIN)
-        /* The last vector of a row may overwrite the start of the next row. Therefore the blocks of a row are stored
-         * from last to first, and the overwritten elements are stored afterwards. At the very end, the excess is stored
-         * in the slack that the driver allocates. */
+        /* If VL does not divide WIDTH, the last vector of a line extends beyond WIDTH, and its store overwrites the
+         * start of the next line. Therefore the loop stores the last block first, and the first elements afterwards.
+         * Behind the last line of the last panel, the driver allocates slack for these stores. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
 #define TRANSPOSE_ROWS(i, have)                                                     \
     V transposed[TRANSPOSE_DEPTH];                                                  \

@@ -128,7 +128,7 @@ TARGET INLINE void block(const gemm_block *x) {
             const PA *a = (const PA *)x->a + i / MR * x->a_ts;
             const PB *b = (const PB *)x->b + j / NR * x->b_ts;
             const SUM *from = x->from ? (const SUM *)x->from + i * x->from_rs + j : NULL;
-            SUM sums[MR][NR]; /* a partial tile is computed as a whole tile here */
+            SUM sums[MR][NR]; /* a partial tile is computed as a complete tile in this buffer */
             const int whole = rows == MR && columns == NR;
             if (whole && (x->raw || plain)) {
                 tile(MR, x->k, a, b, from, x->from_rs, (SUM *)x->to + i * x->to_rs + j, x->to_rs);

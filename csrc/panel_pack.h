@@ -67,10 +67,10 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
 #ifdef TRANSPOSE_GROUPS
 enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
-/* Packs any panel. It converts a range of k of all rows (missing rows are zero) and then transposes it in registers.
- * Transposed rows beyond WIDTH overwrite the start of the next line of groups. Therefore the last rows are stored
- * first, and the next line is stored after them. At the very end, the excess is stored in the slack that the driver
- * allocates. */
+/* Packs any panel. It converts a range of k of all rows (missing rows are zero) and then transposes it in registers. If
+ * TRANSPOSED_ROWS does not divide WIDTH, the last block of rows extends beyond WIDTH, and its stores overwrite the
+ * first rows of the next line of groups. Therefore the loop stores the last block first, and the first rows afterwards.
+ * Behind the last line of the last panel, the driver allocates slack for these stores. */
 TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                                           P (*stretch)[NAMED(STRETCH)]) {
     enum { STRETCH = NAMED(STRETCH), LAST = NAMED(LAST) };

@@ -1,8 +1,8 @@
-/* Integers that wrap like NumPy's. Sums and all later operations are exact modulo a power of two, and that power is a
- * multiple of C's range. Therefore the sign matters only where an operand is narrower than its sum, and one kernel with
- * an unsigned type C serves the signed type as well.
+/* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where s is the width of SUM and at least the
+ * width of C. Therefore signs matter only when an operand that is narrower than SUM is widened, and one kernel with an
+ * unsigned type C serves the signed type as well.
  *
- *   A, B     types of the elements; signed if the conversion must extend the sign
+ *   A, B     types of the elements; signed if widening must extend the sign
  *   C, SUM   unsigned types
  *   MIXED    defined if A and B stand for different types
  *   FACTOR   type of the factors in the loop for one row (default: int16_t, which holds every A and B, and for which

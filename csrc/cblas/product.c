@@ -62,10 +62,10 @@ grant_threads(void) {
     if (wish && atoi(wish) > 0) gemm_grant_threads(atoi(wish));
 }
 
-/* Packs a conjugated operand. It conjugates a small piece at a time and calls the kernel's own packing function for it.
- * Therefore it does not depend on the order of elements in a panel. It relies on one property of all complex kernels:
- * in a panel of `width`, step p along k starts at p * width. A piece of a single step could be packed differently, so
- * the last piece never has a single step. */
+/* Packs a conjugated operand. It conjugates a small piece at a time and calls the kernel's own packing function for
+ * each piece. Therefore it does not depend on the order of elements in a panel, except for one property of all complex
+ * kernels: in a panel of `width`, step p along k starts at p * width. Kernels may pack a product of a single step
+ * differently. Therefore, unless k is 1, no piece has a single step. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { ROOM = 512 };                                                                                          \

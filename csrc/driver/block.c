@@ -31,15 +31,20 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        FEW_TILES = 32,      /* an unpacked b is read at most this many times, if b is at most ... */
-        SMALL_B = 200 << 10, /* bytes */
-        SMALL_A = 256 << 10, /* the same limit for a, counted over the whole k */
-        WIDE = 200,          /* columns from which packing a larger a is worthwhile */
-        FEW_ROWS = 96,       /* rows of that larger a */
-        FEW_PASSES = 5,      /* replaces FEW_TILES for kernels that are faster with panels; b may have any size */
-        LINE = 64,           /* bytes of a cache line */
-        SETS = 64,           /* lines whose distance is a multiple of SETS compete for one set of most L1 caches */
-        WAYS = 8             /* lines that a set holds, or a few more */
+        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for each
+         * row of tiles). For kernels that are faster with panels, b is packed from FEW_PASSES reads on, at any size. */
+        FEW_TILES = 32,
+        SMALL_B = 200 << 10,
+        FEW_PASSES = 5,
+        /* a is packed if it has more than SMALL_A bytes (with all of k), n >= WIDE and m >= FEW_ROWS. */
+        SMALL_A = 256 << 10,
+        WIDE = 200,
+        FEW_ROWS = 96,
+        /* The L1 cache of most CPUs. A line has LINE bytes. Lines whose distance is a multiple of SETS lines share one
+         * set, and a set holds WAYS lines or a few more. */
+        LINE = 64,
+        SETS = 64,
+        WAYS = 8
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;

@@ -43,7 +43,7 @@ static inline void gemm_restore_environment(gemm_environment saved) {
     __asm__ volatile("msr fpsr, %0" : : "r"(saved.fpsr) : "memory");
 }
 
-#else /* here no flush-to-zero mode is known that a library could have set */
+#else /* no flush-to-zero mode that a library could set is known here */
 
 typedef struct gemm_environment {
     int none;

@@ -70,7 +70,7 @@ typedef struct pool {
     gemm_semaphore wake, finished; /* for sleeping workers and for the sleeping caller */
     atomic_int cpu;                /* CPU of the calling thread when the call began; -1: unknown */
     atomic_int spin_ns;            /* SPIN_NS, or 0 if there are more threads than CPUs: then the others need the CPU */
-    /* The current call. These three are constant while a slot is free or a worker is inside. */
+    /* The current call. These three fields are constant while a slot is free or a worker executes jobs. */
     gemm_work *work;
     void *context;
     int64_t count;
@@ -79,7 +79,7 @@ typedef struct pool {
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
     atomic_int asleep;                /* workers that wait for `wake`; whoever decrements this must post `wake` */
     _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative after threads found none */
-    /* minus the workers that left, plus, after the call is closed, those that joined */
+    /* Workers that joined minus workers that left. Those that joined are added only when the call is closed. */
     _Alignas(LINE) atomic_int outstanding;
 } pool;
 
@@ -198,7 +198,7 @@ static THREAD worker(void *argument) {
         SPIN_WHILE(!is_open(x))
         if (!is_open(x)) {
             atomic_fetch_add(&x->asleep, 1);
-            /* A call that opened just now may have counted this worker as awake. Then it does not sleep. */
+            /* A call that opened just now may have counted this worker as awake. Then this worker must not sleep. */
             if (is_open(x) && take_up_to(&x->asleep, 1, &before)) continue;
             gemm_semaphore_wait(&x->wake);
             yield_to_caller(atomic_load(&x->cpu));

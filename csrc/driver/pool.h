@@ -17,10 +17,10 @@ typedef struct gemm_acquired {
     int64_t start, serial_ns; /* time of the acquisition, and the estimated time of the work on one thread */
 } gemm_acquired;
 
-/* Acquires the number of threads that is worthwhile at this moment for work that takes `ns` nanoseconds on one thread.
- * The number is at most `most` and gemm_get_num_threads. It is 1 while another call uses the pool. A copy gets the
+/* Acquires as many threads as are worthwhile at this moment for work that takes `ns` nanoseconds on one thread: at most
+ * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets the
  * threads that the current product does not use, except for one, which remains for the thread that controls the device.
- * The caller may then use fewer threads, or none. */
+ * The caller may use fewer threads than it acquired. */
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 

@@ -146,12 +146,13 @@ static void choose_blocking(jobs *all, int threads) {
     all->workspace_bytes = all->blocking.bytes;
 }
 
-/* Decides whether to compute the product or its transpose (out.T = b.T * a.T), and returns whether it is the transpose.
- * Tiles can be stored directly only if columns of out are contiguous. If rows of out are contiguous instead, the
- * transpose is computed. The bits are the same, because the factors of an fma commute.
+/* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns whether it is the transpose.
  *
- * For kernels whose bits would differ, the rule is another: every matrix-vector product is transposed whose sums may be
- * split anyway.
+ * The driver can store tiles directly only if the columns of out are contiguous. If the rows of out are contiguous
+ * instead, the driver computes the transpose. The bits are the same, because the two factors of an fma commute.
+ *
+ * Kernels with GEMM_FIXED_ORDER would compute other bits. Their only transposed products are matrix-vector products
+ * whose sums may be split anyway.
  */
 static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;
@@ -189,7 +190,7 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     all.whole.b = (const void *)(uintptr_t)1;            /* assume the worst alignment of b */
     choose_blocking(&all, 1);
     if (!all.blocking.direct) return 0;
-    all.whole.b = all.whole.c = NULL; /* remove these assumptions: the caller's block outlives `all` */
+    all.whole.b = all.whole.c = NULL; /* reset these placeholders: the caller's block must not point to `all` */
     *block = gemm_block_of(&all.whole, &all.blocking);
     return 1;
 }
@@ -263,7 +264,7 @@ typedef struct many {
 } many;
 
 static void run_job_of_many(void *context, int64_t index, int slot) {
-    enum { AHEAD = 2 }; /* products; the next one would end before its operands arrive */
+    enum { AHEAD = 2 }; /* prefetch distance in products; the operands of the next product would arrive too late */
     const many *all = (const many *)context;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t start = index * all->run, stop = min64(start + all->run, all->count);

@@ -1,5 +1,5 @@
-/* libFuzzer's entry point: computes one product, decoded from the input bytes. With -DSEEDED, a program for random
- * products without libFuzzer: fuzz_engine SECONDS SEED. */
+/* libFuzzer's entry point: computes one product, decoded from the input bytes. With -DSEEDED, this file is a program
+ * that computes random products without libFuzzer: fuzz_engine SECONDS SEED. */
 #include "product.h"
 
 #ifndef SEEDED
