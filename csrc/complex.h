@@ -82,7 +82,7 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
  * b are the terms of the real part, and the products of i * a and b are the terms of the imaginary part. The final sum
  * over the lanes applies the signs. */
 TARGET static void split_dots(const gemm_block *x) {
-    /* columns at a time, two accumulators each: enough to hide the FMA latency */
+    /* COLUMNS sums at a time, with two accumulators each: enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };
     const number *a = (const number *)x->a;
     const int64_t whole = x->k / STEP * STEP;
@@ -92,7 +92,7 @@ TARGET static void split_dots(const gemm_block *x) {
         const number *b[COLUMNS];
         VECTOR re[COLUMNS], im[COLUMNS];
         EACH(i, COLUMNS) {
-            /* a missing column is replaced by the first one */
+            /* columns beyond n are replaced by the first column */
             b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             re[i] = im[i] = SET1(0);
         }
@@ -136,7 +136,8 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-#define STREAM_FROM (3 * NR) /* a complex FMA has twice the latency of a real one, so small tiles are slower */
+/* a complex FMA has twice the latency of a real one, and a tile of one row hides less of it */
+#define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA
 #endif

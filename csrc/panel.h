@@ -18,8 +18,8 @@
  *   X, SPLAT(p)     K_GROUP elements of one row of a, broadcast to all columns
  *   Y, ROW(p)       K_GROUP x VL elements of b
  *   STEP(acc, x, y) acc + x * y over the group
- *   TILE            define this instead if the kernel's file has its own function `tile`; the parameters from ZERO on
- *                   are then not needed
+ *   TILE            defined if the kernel's file has its own function `tile`; then the other parameters of this list are
+ *                   not required
  *
  * The arithmetic:
  *

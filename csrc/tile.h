@@ -157,7 +157,7 @@
 #define ACCUMULATORS_UNPACKED ACCUMULATORS
 #endif
 #ifndef AHEAD
-#define AHEAD 8 /* rows of b */
+#define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
 /* Computes `tiles` tiles of rows x nv, one below the other, starting at row i and column j of the block. a and b point
@@ -382,7 +382,7 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
         const int count = x->n - j < PANELS * NR ? (int)(x->n - j) : PANELS * NR;
         const IN *panel[PANELS];
         V sum[PANELS * NV];
-        EACH(i, PANELS) /* a missing panel is replaced by the first one */
+        EACH(i, PANELS) /* panels beyond n are replaced by the first panel */
             panel[i] = (const IN *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts;
         EACH(i, PANELS * NV) {
             sum[i] = ZERO;
@@ -459,7 +459,7 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
         T total[VL] = {0};
         V sum[COLUMNS][CHAINS];
         EACH(i, COLUMNS) {
-            /* a missing column is replaced by the first one */
+            /* columns beyond n are replaced by the first column */
             b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             EACH(h, CHAINS) sum[i][h] = ZERO;
         }

@@ -1,6 +1,6 @@
 /* int8 x int8 to int32, which wraps. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore a + 128
- * is packed, and the tile subtracts 128 * b, summed by the same instruction, at the end. 10 accumulators, 2 for that, 2
- * for b, 1 for a. */
+ * is packed. The same instruction also sums 128 * b, and the tile subtracts that sum at the end. 10 accumulators, 2 for
+ * the sums of 128 * b, 2 for b, 1 for a. */
 #include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_vnni_5x16

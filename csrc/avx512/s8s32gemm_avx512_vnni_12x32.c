@@ -1,5 +1,5 @@
 /* int8 x int8 to int32, which wraps. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore a + 128
- * is packed, and the tile subtracts 128 * b, summed by the same instruction, at the end. */
+ * is packed. The same instruction also sums 128 * b, and the tile subtracts that sum at the end. */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_vnni_12x32

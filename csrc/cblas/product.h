@@ -1,4 +1,4 @@
-/* The interface between interface.c and product.c: GEMM calls of BLAS. */
+/* BLAS's GEMM calls, as interface.c passes them to product.c. */
 #ifndef GEMM_CBLAS_PRODUCT_H
 #define GEMM_CBLAS_PRODUCT_H
 

@@ -31,8 +31,9 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for each
-         * row of tiles). For kernels that are faster with panels, b is packed from FEW_PASSES reads on, at any size. */
+        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for
+         * each row of tiles). Kernels that are faster with panels get a packed b of any size, if they read it more than
+         * FEW_PASSES times. */
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
@@ -60,8 +61,8 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
                                        : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
     const int collide = step % LINE == 0 && crowded;
     blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
-    /* If a is stored by columns, a tile uses only a part of each cache line, and few of those lines stay in the cache
-     * until the next tile uses them. */
+    /* If rows of a are not contiguous, a tile uses only a part of each cache line, and few of those lines stay in the
+     * cache until the next tile uses them. */
     const int by_columns =
         !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
@@ -84,7 +85,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
     if (m == 1 && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
-        blocking->kc = plan->k; /* the kernel's loops for one row block by themselves */
+        blocking->kc = plan->k; /* for one row, kernels do their own cache blocking */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
@@ -98,7 +99,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
             min64(m, 8 * blocking->mc); /* bounds the workspace; packing b again for every 8 blocks of a costs little */
         blocking->sums_bytes = round_up(blocking->stripe * blocking->nc * kernel->sum_size, GEMM_ALIGNMENT);
     }
-    if (blocking->pack_a) /* plus slack: see pack.h */
+    if (blocking->pack_a) /* plus slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
     blocking->single_use = m <= blocking->mc; /* then b_panels holds one panel at a time, which stays in the L1 cache */
     const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
@@ -139,8 +140,8 @@ static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block
     }
 }
 
-/* The state of the five nested loops, one function each. From the outside in: columns of C by nc, rows by stripes, k by
- * kc, rows by mc, columns. */
+/* The state of the five nested loops. Each loop is a function. From the outermost to the innermost loop: columns of C
+ * by nc, rows by stripes, k by kc, rows by mc, columns by panels. */
 typedef struct {
     const gemm_subproblem *sub;
     const gemm_blocking *blocking;
@@ -177,7 +178,7 @@ static void set_b(gemm_block *block, const position *at, int64_t j, int64_t colu
 }
 
 /* Calls the kernel for all columns of a block of rows, a few panels at a time. b is packed just before its first use,
- * while it is still in the cache. */
+ * so it is still in the cache when the kernel reads it. */
 static void loop_over_columns(gemm_block *block, const position *at) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;

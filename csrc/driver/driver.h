@@ -1,4 +1,4 @@
-/* The interface between the driver's files: packing and blocking (block.c), the thread pool (pool.c) and gemm_run
+/* Declarations that the driver's files share: packing and blocking (block.c), the thread pool (pool.c), gemm_run
  * (run.c). */
 #ifndef GEMM_DRIVER_H
 #define GEMM_DRIVER_H
@@ -9,8 +9,8 @@ enum {
     GEMM_ALIGNMENT = 64 /* bytes: a cache line, and the widest vector */
 };
 
-/* A rectangle of one product: its rows and columns of C, with all of k. Element (i, j) of an operand is at base + i *
- * rs + j * cs elements. */
+/* A part of one product: a rectangle of C, with all of k. Element (i, j) of an operand is at base + i * rs + j * cs, in
+ * elements. */
 typedef struct gemm_subproblem {
     int64_t m, n, k;
     const void *a, *b, *c; /* c may be NULL */

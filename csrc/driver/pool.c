@@ -42,8 +42,8 @@ enum {
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
     /* How long a thread spins before it sleeps. The next product often comes within this time. */
     SPIN_NS = 10 * WAKE_NS,
-    /* If threads lose more time than this in total, other programs use the cores. For BACKOFF_NS, the pool then uses
-     * only as many threads as are worthwhile if all workers sleep. */
+    /* If threads cost more time than they saved, and the difference exceeds this limit, other programs use the cores.
+     * For BACKOFF_NS, the pool then uses fewer threads: as many as are worthwhile if all workers sleep. */
     MAX_LOSS_NS = 2000000,
     BACKOFF_NS = 10000000,
     /* How long a thread caches its CPU affinity. */
@@ -95,9 +95,9 @@ static void forget_pools(void) {
     for (int kind = 0; kind < GEMM_POOLS; kind++) atomic_store(&pools[kind], NULL);
 }
 
-/* The handler is registered when the library is loaded, not when the first pool is created. Otherwise a fork at that
- * moment would copy a pthread_once (or, with musl, a list of handlers) that a thread of the parent holds. That thread
- * does not exist in the child, so the child's first product would wait forever. */
+/* The handler is registered when the library is loaded, not when the first pool is created. If a fork happened during
+ * that creation, the child would inherit a pthread_once (or, with musl, a list of handlers) that a thread of the parent
+ * holds. That thread does not exist in the child, so the child's first product would wait forever. */
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_pools);
 }
@@ -306,7 +306,8 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    if (acquired.threads < 2) return; /* A serial loop says nothing about the speed of products. */
+    /* no release: the time of a serial loop must not affect the estimate for products */
+    if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);
 }

@@ -85,7 +85,7 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_restore_environment(saved);
 }
 
-static const double PACKING = 12; /* packing an element of short rows takes as long as this many multiply-adds */
+static const double PACKING = 12; /* packing one element takes as long as this many multiply-adds, if rows are short */
 
 /* The cost of a product of rows x columns per step of k, in multiply-adds: whole tiles plus packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
@@ -96,7 +96,7 @@ static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
 /* The estimated time of the whole call on one fast core. A slow core would need longer, so on it a call gets fewer
  * threads than would be worthwhile, but never too many. */
 static double serial_ns(const jobs *all) {
-    const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds per nanosecond */
+    const double ns_per_byte = 1. / 200; /* a fast core: 50 float or 25 double multiply-adds per nanosecond */
     const gemm_subproblem *x = &all->whole;
     /* half of PACKING, because the multiply-adds of this estimate are slower */
     const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2;
@@ -104,9 +104,9 @@ static double serial_ns(const jobs *all) {
            ns_per_byte;
 }
 
-/* Chooses the grid of jobs that is estimated to finish first. A thread gets up to ROUNDS jobs. A thread that starts
- * late or loses its core then leaves jobs to the other threads. Smaller jobs need more packing, which limits their
- * number. STRAGGLER is the risk of a late thread, in jobs. */
+/* Chooses the grid of jobs that is estimated to finish first. A thread gets up to ROUNDS jobs, so a thread that starts
+ * late or loses its core leaves jobs to the other threads. STRAGGLER is the expected delay by such a thread, in jobs.
+ * Smaller jobs need more packing, which limits their number. */
 static void choose_grid(jobs *all, int threads) {
     enum { ROUNDS = 4 };
     const double STRAGGLER = 1. / 8;
@@ -264,7 +264,7 @@ typedef struct many {
 } many;
 
 static void run_job_of_many(void *context, int64_t index, int slot) {
-    enum { AHEAD = 2 }; /* prefetch distance in products; the operands of the next product would arrive too late */
+    enum { AHEAD = 2 }; /* prefetch distance in products; with 1, the operands would arrive too late */
     const many *all = (const many *)context;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t start = index * all->run, stop = min64(start + all->run, all->count);

@@ -1,5 +1,5 @@
 /* 8-bit integers (type A) x int8 to int32 with dot products of four elements: wrap.h's parameters. The kernel's file
- * defines DOT(acc, x, y), which multiplies four steps of k of one row, in lane 0 of x, by four columns in y. 24
+ * defines DOT(acc, x, y). Lane 0 of x holds four steps of k of one row. y holds four steps of k of four columns. 24
  * accumulators of four columns, 3 vectors of b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
