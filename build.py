@@ -97,7 +97,7 @@ def make_builder(base: Path = Path()) -> FFI:
         options: dict[str, list[str]] = {"extra_compile_args": flags}
     else:
         link = ["-pthread"]
-        if platform.system() == "Linux":  # otherwise calls could bind to libgemm in one process
+        if platform.system() == "Linux":  # otherwise calls could bind to a loaded libgemm
             link.append("-Wl,-Bsymbolic")
         options = {"extra_compile_args": FLAGS, "extra_link_args": link, "libraries": ["m"]}
     builder = FFI()
@@ -201,7 +201,7 @@ def build_command() -> type[Any]:
 
         def run(self) -> None:
             super().run()
-            if platform.system() == "Windows":  # libgemm needs a compiler with GCC's options
+            if platform.system() == "Windows":  # its compilers do not accept GCC's options
                 return
             package = ROOT / "gemm" if self.inplace else Path(self.build_lib, "gemm")
             library = package / "lib" / "libgemm.so"

@@ -96,13 +96,13 @@ TARGET static void split_dots(const gemm_block *x) {
             b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             re[i] = im[i] = SET1(0);
         }
-#define TERMS(load)                                                           \
-    {                                                                         \
-        const VECTOR plain = load(a + p), rotated = times_i(plain);           \
-        EACH(i, COLUMNS) {                                                    \
-            const VECTOR y = load(b[i] + p);                                  \
-            re[i] = FMADD(plain, y, re[i]), im[i] = FMADD(rotated, y, im[i]); \
-        }                                                                     \
+#define TERMS(load)                                                              \
+    {                                                                            \
+        const VECTOR straight = load(a + p), rotated = times_i(straight);        \
+        EACH(i, COLUMNS) {                                                       \
+            const VECTOR y = load(b[i] + p);                                     \
+            re[i] = FMADD(straight, y, re[i]), im[i] = FMADD(rotated, y, im[i]); \
+        }                                                                        \
     }
 #define LOAD_WHOLE(at) LOAD_REALS((const REAL *)(at))
 #define LOAD_REST(at) LOAD_PART(at, rest)

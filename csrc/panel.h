@@ -18,8 +18,8 @@
  *   X, SPLAT(p)     K_GROUP elements of one row of a, broadcast to all columns
  *   Y, ROW(p)       K_GROUP x VL elements of b
  *   STEP(acc, x, y) acc + x * y over the group
- *   TILE            defined if the kernel's file has its own function `tile`; then the other parameters of this list are
- *                   not required
+ *   TILE            defined if the kernel's file has its own function `tile`; then the other parameters of this list
+ *                   are not required
  *
  * The arithmetic:
  *
@@ -121,7 +121,7 @@ TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C
 }
 
 TARGET INLINE void block(const gemm_block *x) {
-    const int plain = C_IS_SUM && IS_ONE(x->alpha) && !x->c;
+    const int unscaled = C_IS_SUM && IS_ONE(x->alpha) && !x->c;
     for (int64_t j = 0; j < x->n; j += NR)
         for (int64_t i = 0; i < x->m; i += MR) {
             const int64_t rows = x->m - i < MR ? x->m - i : MR, columns = x->n - j < NR ? x->n - j : NR;
@@ -130,7 +130,7 @@ TARGET INLINE void block(const gemm_block *x) {
             const SUM *from = x->from ? (const SUM *)x->from + i * x->from_rs + j : NULL;
             SUM sums[MR][NR]; /* a partial tile is computed as a complete tile in this buffer */
             const int whole = rows == MR && columns == NR;
-            if (whole && (x->raw || plain)) {
+            if (whole && (x->raw || unscaled)) {
                 tile(MR, x->k, a, b, from, x->from_rs, (SUM *)x->to + i * x->to_rs + j, x->to_rs);
                 continue;
             }

@@ -5,9 +5,9 @@
  *   WIDEN(x)        converts an element
  *   WIDEN_RUN(to, x), RUN   optional: converts RUN contiguous elements
  *   REORDER(p)      optional: reorders VL elements of a line
- *   TRANSPOSE_GROUPS(to, apart, x, step, lines), TRANSPOSED_ROWS
+ *   TRANSPOSE_GROUPS(to, stride, x, step, lines), TRANSPOSED_ROWS
  *                   optional, for groups of 4 bytes: transposes 4 groups from each of TRANSPOSED_ROWS rows, whose
- *                   distance is `step` bytes, into min(4, lines) lines of groups, whose distance is `apart` groups
+ *                   distance is `step` bytes, into min(4, lines) lines of groups, whose distance is `stride` groups
  *   GROUP_LINES(to, x, step)
  *                   optional: interleaves 16 bytes from each of K_GROUP lines, whose distance is `step` bytes
  */

@@ -84,10 +84,10 @@ AVX2_INLINE void avx2_transpose_floats(__m256 *transposed, const float *x, int64
 }
 
 /* panel_pack.h's TRANSPOSE_GROUPS. */
-AVX2_INLINE void avx2_transpose_groups(void *to, int64_t apart, const void *x, int64_t step, int64_t lines) {
+AVX2_INLINE void avx2_transpose_groups(void *to, int64_t stride, const void *x, int64_t step, int64_t lines) {
     __m256 transposed[4];
     avx2_transpose(transposed, x, step, 8);
-    for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * apart, transposed[p]);
+    for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
 /* panel_pack.h's GROUP_LINES, for groups of four bytes and for groups of two 16-bit integers. */

@@ -30,7 +30,8 @@
 #define PART_OF(count) avx2_part_of_floats(2 * (count))
 #define LOAD_PART(p, part) _mm256_maskload_ps((const float *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, v)
-#define TRANSPOSE(turned, x, rs, count) avx2_transpose_doubles((__m256d *)(turned), (const double *)(x), rs, count)
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx2_transpose_doubles((__m256d *)(transposed), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
 /* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
  * element of a. */

@@ -17,7 +17,7 @@
 #define PART_OF(count) avx2_part_of_floats(count)
 #define LOAD_PART(p, part) _mm256_maskload_epi32((const int *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, _mm256_castsi256_ps(v))
-#define TRANSPOSE(turned, x, rs, count) avx2_transpose_floats((__m256 *)(turned), (const float *)(x), rs, count)
+#define TRANSPOSE(transposed, x, rs, count) avx2_transpose_floats((__m256 *)(transposed), (const float *)(x), rs, count)
 #define TRANSPOSE_DEPTH 4
 #define MR 6
 #define NV 2

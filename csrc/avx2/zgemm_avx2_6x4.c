@@ -30,7 +30,7 @@
 #define PART_OF(count) avx2_part_of_doubles(2 * (count))
 #define LOAD_PART(p, part) _mm256_maskload_pd((const double *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_doubles((double *)(p), (part).count, v)
-#define TRANSPOSE(turned, x, rs, count) avx2_transpose_complex(turned, (const double *)(x), 2 * (rs), count)
+#define TRANSPOSE(transposed, x, rs, count) avx2_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
 #define TRANSPOSE_DEPTH 1
 /* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
  * element of a. */

@@ -39,11 +39,12 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_floats
 }
 
 /* panel_pack.h's TRANSPOSE_GROUPS. */
-AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups(void *to, int64_t apart, const void *x,
-                                                                                 int64_t step, int64_t lines) {
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups(void *to, int64_t stride,
+                                                                                 const void *x, int64_t step,
+                                                                                 int64_t lines) {
     __m512 transposed[4];
     avx512_transpose(transposed, x, step, 16);
-    for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * apart, transposed[p]);
+    for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
 /* transposed[p] = x[0 ... 7][p] for p < 2. Rows i >= count are zero. */

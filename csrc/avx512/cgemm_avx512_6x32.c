@@ -31,7 +31,8 @@
 #define PART_OF(count) (__mmask16)((1u << 2 * (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
-#define TRANSPOSE(turned, x, rs, count) avx512_transpose_doubles((__m512d *)(turned), (const double *)(x), rs, count)
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx512_transpose_doubles((__m512d *)(transposed), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
 /* The implementation in place has 32 registers: 24 accumulators, up to 4 for b, 4 for i * b. Elements of a are memory
  * operands. */

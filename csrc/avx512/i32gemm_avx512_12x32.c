@@ -17,7 +17,8 @@
 #define PART_OF(count) (__mmask16)((1u << (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_epi32(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_epi32(p, part, v)
-#define TRANSPOSE(turned, x, rs, count) avx512_transpose_floats((__m512 *)(turned), (const float *)(x), rs, count)
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx512_transpose_floats((__m512 *)(transposed), (const float *)(x), rs, count)
 #define TRANSPOSE_DEPTH 4
 #define MR 12
 #define NV 2

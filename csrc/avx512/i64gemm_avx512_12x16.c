@@ -21,7 +21,8 @@
 #define PART_OF(count) (__mmask8)((1u << (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_epi64(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_epi64(p, part, v)
-#define TRANSPOSE(turned, x, rs, count) avx512_transpose_doubles((__m512d *)(turned), (const double *)(x), rs, count)
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx512_transpose_doubles((__m512d *)(transposed), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
 #define MR 12
 #define NV 2

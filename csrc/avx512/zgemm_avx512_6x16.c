@@ -31,7 +31,7 @@
 #define PART_OF(count) (__mmask8)((1u << 2 * (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
-#define TRANSPOSE(turned, x, rs, count) avx512_transpose_complex(turned, (const double *)(x), 2 * (rs), count)
+#define TRANSPOSE(transposed, x, rs, count) avx512_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
 #define TRANSPOSE_DEPTH 1
 /* The implementation in place has 32 registers: 24 accumulators, up to 4 for b, 4 for i * b. Elements of a are memory
  * operands. */

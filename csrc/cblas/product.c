@@ -68,10 +68,10 @@ grant_threads(void) {
  * differently. Therefore, unless k is 1, no piece has a single step. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
-        enum { ROOM = 512 };                                                                                          \
+        enum { CAPACITY = 512 };                                                                                      \
         const gemm_kernel *kernel = row_of(TYPE)->kernel;                                                             \
-        T conjugated[ROOM][2];                                                                                        \
-        const int64_t step = ROOM / width;                                                                            \
+        T conjugated[CAPACITY][2];                                                                                    \
+        const int64_t step = CAPACITY / width;                                                                        \
         for (int64_t i0 = 0; i0 < rows; i0 += width)                                                                  \
             for (int64_t p0 = 0, depth; p0 < k; p0 += depth) {                                                        \
                 const int64_t count = rows - i0 < width ? rows - i0 : width, left = k - p0;                           \
@@ -239,9 +239,9 @@ void blas_run_listed(const blas_call *x, const void *a, const void *b, const voi
     if (gemm_is_direct(&t.plan, &block)) t.plan.direct = &block;
     gemm_place some[SOME], *all = count > SOME ? (gemm_place *)malloc((size_t)count * sizeof *all) : NULL;
     gemm_place *const places = all ? all : some;
-    const int64_t room = all ? count : SOME;
+    const int64_t capacity = all ? count : SOME;
     for (int64_t done = 0, number; done < count; done += number) {
-        number = count - done < room ? count - done : room;
+        number = count - done < capacity ? count - done : capacity;
         for (int64_t i = 0; i < number; i++) {
             const int64_t at = first + done + i;
             void *const out = blas_listed(c, at);

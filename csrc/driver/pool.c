@@ -162,10 +162,10 @@ void gemm_leave_threads(int count) {
 
 /* Spins while `condition` holds, but only for spin_ns of the pool x. Yields the core to waiting threads from time to
  * time. */
-#define SPIN_WHILE(condition)                                                                                  \
-    for (int64_t end = now_ns() + atomic_load(&x->spin_ns), turn = 1; (condition) && now_ns() < end; turn++) { \
-        for (int pause = 0; pause < 16; pause++) relax();                                                      \
-        if (turn % 16 == 0) yield_cpu();                                                                       \
+#define SPIN_WHILE(condition)                                                                                    \
+    for (int64_t end = now_ns() + atomic_load(&x->spin_ns), spins = 1; (condition) && now_ns() < end; spins++) { \
+        for (int pause = 0; pause < 16; pause++) relax();                                                        \
+        if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
 /* Subtracts up to `most` from a counter that never becomes negative, and returns the difference. `before` receives the

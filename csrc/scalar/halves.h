@@ -7,7 +7,7 @@
 #include "tile_4x4.h"
 #include "half.h"
 
-#define NAME plain
+#define NAME without_fma
 #define FMA(x, y, z) fmaf(x, y, z)
 #define LOAD_C(p) widen_half(*(p))
 #define STORE_C(p, v) (*(p) = narrow_half(v))
@@ -40,7 +40,7 @@ static void compute(const gemm_block *block) {
         return;
     }
 #endif
-    plain_compute(block);
+    without_fma_compute(block);
 }
 
 #define HALF_ROW(name) {#name, 2, 2, 2, 4, 4, 4, 4, 4, 1, 0, compute, pack_a, pack_b}

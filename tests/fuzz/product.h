@@ -84,13 +84,13 @@ static void put(char *to, int64_t size, stream *s) {
 }
 
 /* Allocates an operand of `shape` with random strides. The strides of the axes in `broadcast` are 0. */
-static operand place(stream *s, int64_t size, const int64_t *shape, unsigned broadcast) {
+static operand make_operand(stream *s, int64_t size, const int64_t *shape, unsigned broadcast) {
     operand x = {.size = size};
     memcpy(x.shape, shape, sizeof x.shape);
     const int swap = (int)next(s, 3) == 0; /* transposed: the column axis has the larger stride */
     int64_t step = next(s, 6) ? 1 : 2 + next(s, 2), low = 0, high = 0;
-    for (int turn = AXES + 1; turn >= 0; turn--) {
-        const int axis = swap && turn >= AXES ? 2 * AXES + 1 - turn : turn;
+    for (int next_axis = AXES + 1; next_axis >= 0; next_axis--) {
+        const int axis = swap && next_axis >= AXES ? 2 * AXES + 1 - next_axis : next_axis;
         if (broadcast >> axis & 1) continue;
         x.strides[axis] = next(s, 5) ? step : -step;
         const int64_t reach = x.strides[axis] * (shape[axis] > 0 ? shape[axis] - 1 : 0);
@@ -109,7 +109,7 @@ static operand place(stream *s, int64_t size, const int64_t *shape, unsigned bro
     return x;
 }
 
-static operand adjacent(const operand *x) {
+static operand contiguous_copy(const operand *x) {
     operand y = {.size = x->size, .bytes = elements(x) * x->size};
     memcpy(y.shape, x->shape, sizeof y.shape);
     for (int64_t axis = AXES + 1, step = 1; axis >= 0; step *= y.shape[axis--]) y.strides[axis] = step;
@@ -195,14 +195,15 @@ static void product(stream *s, int threads) {
     const int64_t sa[] = {batch[0], batch[1], plan.m, plan.k}, sb[] = {batch[0], batch[1], plan.k, plan.n},
                   sc[] = {batch[0], batch[1], plan.m, plan.n};
     const int fixed_b = plan.batch_ndim == 0 && !next(s, 5); /* b is prepacked */
-    operand a = place(s, kernel->a_size, sa, next(s, 4) ? 0 : next(s, 16));
-    operand b = place(s, kernel->b_size, sb, next(s, 4) ? 0 : next(s, 16));
-    operand out = place(s, kernel->c_size, sc, 0);
+    operand a = make_operand(s, kernel->a_size, sa, next(s, 4) ? 0 : next(s, 16));
+    operand b = make_operand(s, kernel->b_size, sb, next(s, 4) ? 0 : next(s, 16));
+    operand out = make_operand(s, kernel->c_size, sc, 0);
     const int in_place = !no_c && next(s, 2);
-    operand c = in_place ? out : place(s, kernel->c_size, sc, next(s, 4) ? 0 : next(s, 16));
+    operand c = in_place ? out : make_operand(s, kernel->c_size, sc, next(s, 4) ? 0 : next(s, 16));
     plan.a = strides_of(&a), plan.b = strides_of(&b), plan.c = strides_of(&c), plan.out = strides_of(&out);
 
-    operand pa = adjacent(&a), pb = adjacent(&b), pc = adjacent(&c), expected = adjacent(&out);
+    operand pa = contiguous_copy(&a), pb = contiguous_copy(&b), pc = contiguous_copy(&c),
+            expected = contiguous_copy(&out);
     reference(&plan, &pa, &pb, no_c ? NULL : &pc, &expected, &alpha, &beta);
     char *a_before = copy_of(&a), *b_before = copy_of(&b), *c_before = copy_of(&c), *out_before = copy_of(&out);
 

@@ -33,9 +33,10 @@ static void make_common(void) {
     while (row > 0 && !runs_here(rows[row].needs)) row--;
     const gemm_kernel *kernel = rows[row].kernel;
     const int64_t shape[] = {1, 1, SIZE, SIZE};
-    common.a = place(&s, kernel->a_size, shape, 0), common.b = place(&s, kernel->b_size, shape, 0);
-    common.expected = place(&s, kernel->c_size, shape, 0);
-    operand expected = adjacent(&common.expected), a = adjacent(&common.a), b = adjacent(&common.b);
+    common.a = make_operand(&s, kernel->a_size, shape, 0), common.b = make_operand(&s, kernel->b_size, shape, 0);
+    common.expected = make_operand(&s, kernel->c_size, shape, 0);
+    operand expected = contiguous_copy(&common.expected), a = contiguous_copy(&common.a),
+            b = contiguous_copy(&common.b);
     release(&common.expected);
     common.expected = expected;
     common.plan = (gemm_plan){.kernel = kernel,
@@ -53,7 +54,7 @@ static void make_common(void) {
 }
 
 static int shared_product(void) {
-    operand out = adjacent(&common.expected);
+    operand out = contiguous_copy(&common.expected);
     memset(out.block, POISON, (size_t)out.bytes);
     const int result = gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero);
     const int right = result == GEMM_OK && !memcmp(out.block, common.expected.block, (size_t)out.bytes);
@@ -119,7 +120,7 @@ static int fork_once(void) {
 }
 
 static void *multiply_once(void *begins) {
-    operand out = adjacent(&common.expected);
+    operand out = contiguous_copy(&common.expected);
     atomic_store((atomic_int *)begins, 1);
     if (gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero)) abort();
     release(&out);
