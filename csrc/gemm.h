@@ -1,5 +1,13 @@
 /* The C ABI of the CPU engine, and the contract between its driver and its kernels.
  *
+ * The first part of this header is the interface of a kernel: gemm_block, gemm_kernel. The second part is the interface
+ * of the driver: gemm_plan, gemm_run and the functions after it. Terms:
+ *
+ *   tile      the elements of C that a kernel keeps in registers, at most MR rows and NR columns with packed operands
+ *   panel     MR rows of a, or NR columns of b, packed in the order in which the kernel reads them
+ *   block     the part of C that one kernel call computes: at most mc x nc elements, and kc steps along k
+ *   raw sum   the accumulator of an element of C, before alpha, beta and c are applied
+ *
  * A kernel computes one block of C, tile by tile in registers. Its operands fit the caches. A kernel allocates no
  * memory, starts no threads and does not query the machine. The driver (csrc/driver) does all of that. The driver does
  * no arithmetic: it only moves elements. Therefore the numerical contract concerns only the kernels. For each element:
@@ -41,8 +49,9 @@ typedef struct gemm_scalar {
  *   a[i,p] = a[i / MR * a_ts + i % MR * a_rs + p * a_ps]     packed: a_rs = 1, a_ps = MR, a_ts = MR * k
  *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
  *
- * If a is not packed, a_ts = MR * a_rs. If b is not packed, b_ts = NR. In the strides, r stands for row, c for column,
- * p for a step along k, t for tile.
+ * If a is not packed, a_ts = MR * a_rs. If b is not packed, b_ts = NR. In the names of strides, r stands for row, c for
+ * column, p for a step along k, t for tile. If the kernel's k_group is above 1, panels have the order that
+ * gemm_pack_function describes, and a_ts and b_ts count k rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
  * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except for GEMM_UNPACKED_DOTS (m = 1 and
