@@ -177,9 +177,9 @@ static int current_cpu(void) {
 #endif
 }
 
-/* Moves the calling worker off `cpu`, the CPU of the thread that called for the product. Systems often wake a thread on
- * the CPU of its waker, although other CPUs are idle, and then let the two threads alternate for milliseconds. Under a
- * hypervisor this is frequent, because a guest may consider a halted CPU busy. */
+/* Moves the calling worker off `cpu`, on which the thread runs that called gemm_parallel. Operating systems often wake
+ * a thread on the CPU of the thread that wakes it, although other CPUs are idle. The two threads then alternate on that
+ * CPU for milliseconds. This is frequent under a hypervisor, because a guest system may consider a halted CPU busy. */
 static void yield_to_caller(int cpu) {
 #ifdef __linux__
     cpu_set_t all, others;
