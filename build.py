@@ -1,11 +1,18 @@
-"""Builds the C extensions: gemm._cpu, by cffi (the driver and this architecture's kernels), and those of csrc/python;
-and libgemm, the same engine for programs in C.
+"""Builds the C parts of the package: the extension gemm._cpu, the extensions of csrc/python, and libgemm.
 
-`python build.py` compiles them in place, `python build.py --library DIR` libgemm alone, for which it takes a C compiler
-and nothing of PyPI's; setup.py takes `ffibuilder`, `extensions` and `build_command` from here. A new kernel needs
-nothing here: a row's source is compiled and its descriptor, named like the row, declared. Set GEMM_BUILD_MACHINE
-(x86_64, aarch64, ...) where platform.machine() does not tell the target. No instruction set is switched on globally:
-kernels do so function by function, and the CPU is asked at run time, so that one build runs on every CPU.
+gemm._cpu contains the driver and the kernels of the target architecture, and is built with cffi. libgemm is the same
+engine for programs in C.
+
+    python build.py                  compiles everything in place
+    python build.py --library DIR    compiles only libgemm; requires a C compiler, but no package from PyPI
+
+setup.py uses `ffibuilder`, `extensions` and `build_command` of this file. A new kernel requires no change here. Each
+CPU kernel has a row in the catalog. The row names the source to compile. The source defines a descriptor with the name
+of the row.
+
+If the target is not what platform.machine() returns, set GEMM_BUILD_MACHINE (x86_64, aarch64, ...). No compiler flag
+enables an instruction set globally. Each kernel enables its own for single functions, and the engine checks the CPU's
+features at run time. Therefore one build runs on every CPU of an architecture.
 """
 
 from __future__ import annotations
@@ -33,11 +40,11 @@ TARGETS = {
     "aarch64": {"neon"}, "arm64": {"neon"},
     "armv7l": {"armv7"}, "armv8l": {"armv7"},
 }  # fmt: skip
-"""Kernel targets of each architecture, as platform.machine() spells it; the scalar ones belong to all."""
+"""The kernel targets of each architecture, by the value of platform.machine(). Every architecture also has `scalar`."""
 
 
-def hand_over() -> None:
-    """Give `python -m build`, which finds this file first when run here, to PyPA's build."""
+def run_pypa_build() -> None:
+    """Run PyPA's build. In this directory, `python -m build` finds this file instead of that package."""
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
     try:
         runpy.run_module("build", run_name="__main__", alter_sys=True)
@@ -48,7 +55,7 @@ def hand_over() -> None:
 
 
 def rows() -> list[Any]:
-    """The catalog's CPU rows for the target architecture, read without importing the package (it needs NumPy)."""
+    """The catalog's CPU rows for the target architecture. Reads them without importing gemm, which requires NumPy."""
     machine = os.environ.get("GEMM_BUILD_MACHINE") or platform.machine()
     targets = {"scalar"} | TARGETS.get(machine.lower(), set())
     sys.path.insert(0, str(ROOT / "gemm"))
@@ -60,37 +67,37 @@ def rows() -> list[Any]:
 
 
 FLAGS = [
-    # The order of operations is the contract: a multiplication and an addition must not become an fma where
-    # the source has none, and nothing of -ffast-math may ever be here.
-    # No debug information, which Python's own flags ask for: most of the time and of the file.
+    # The contract defines the order of operations. Therefore the compiler must not contract a multiplication and an
+    # addition to an fma, and no option of -ffast-math may be added here.
+    # -g0: Python's own flags request debug information, which takes most of the compile time and of the file size.
     "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-pthread",
-    # Up to a tenth of a small product's time hangs on where its loops happen to lie in their cache lines.
-    # The threshold: a loop counts as worth it, however seldom GCC guesses that it is come to.
+    # The alignment of loops to cache lines changes the time of a small product by up to a tenth.
+    # The threshold makes GCC align every loop, even if it estimates that the loop is executed rarely.
     "-falign-functions=64", "-falign-loops=64", "--param=align-threshold=65535",
 ]  # fmt: skip
-"""For a compiler that takes GCC's options."""
+"""Flags for compilers that accept GCC's options."""
 
 
 def declarations(header: str) -> str:
-    """What cffi's parser takes of gemm.h: its declarations, without comments, directives and the C++ guards."""
+    """The declarations of gemm.h for cffi's parser: without comments, preprocessor directives and C++ guards."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     return re.sub(r"^#.*$", "", text, flags=re.M)
 
 
 def make_builder(base: Path = Path()) -> FFI:
-    """The cffi builder, its paths below `base`; setuptools wants them relative to the project's folder."""
+    """The cffi builder, with paths below `base`. setuptools requires paths relative to the project's directory."""
     from cffi import FFI
 
     kernels = "".join(f"extern const gemm_kernel {row.name};\n" for row in rows())
     files = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.[ch]")}
     sources = {path for path in files if path.match("driver/*.c")} | {Path(row.source) for row in rows()}
-    if platform.system() == "Windows":  # clang-cl, which has GCC's language, but tells of it only if it is asked to
+    if platform.system() == "Windows":  # clang-cl defines GCC's macros only with -fgnuc-version
         flags = ["/O2", "/clang:-ffp-contract=off", "/clang:-fno-math-errno", "/clang:-fgnuc-version=4.2.1"]
         options: dict[str, list[str]] = {"extra_compile_args": flags}
     else:
         link = ["-pthread"]
-        if platform.system() == "Linux":  # else libgemm's functions of the same names, in one process, would be called
+        if platform.system() == "Linux":  # otherwise calls could bind to a loaded libgemm
             link.append("-Wl,-Bsymbolic")
         options = {"extra_compile_args": FLAGS, "extra_link_args": link, "libraries": ["m"]}
     builder = FFI()
@@ -107,13 +114,14 @@ def make_builder(base: Path = Path()) -> FFI:
 
 
 BLAS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
-"""The types of libgemm, by BLAS's letters."""
+"""The types of libgemm, and their letters in BLAS."""
 
 
 def make_library(prefix: Path, *, package: bool = False) -> None:
-    """Compile libgemm: prefix/lib/libgemm.so and, but for the package itself, libgemm.a and include/gemm_cblas.h.
+    """Compile libgemm: prefix/lib/libgemm.so and, unless `package` is set, libgemm.a and include/gemm_cblas.h.
 
-    $CC and $AR, or else Python's own compiler and archiver, are called; $CFLAGS and $LDFLAGS come behind our flags.
+    The tools are $CC and $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow
+    the flags of this file.
     """
 
     def call(tool: str, default: str, *words: str | Path) -> None:
@@ -143,7 +151,7 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
         list(pool.map(compile_one, engine, objects))
         named = ["-Wl,-install_name,@rpath/libgemm.so"] if platform.system() == "Darwin" else ["-Wl,-soname,libgemm.so"]
         call("CC", "cc", "-shared", "-pthread", *named, *objects, "-o", library / "libgemm.so", *link, "-lm")
-        if package:  # whose header is among its data
+        if package:  # the package already contains the header
             return
         (library / "libgemm.a").unlink(missing_ok=True)
         call("AR", "ar", "rcs", library / "libgemm.a", *objects)
@@ -152,7 +160,7 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
 
 
 def extensions() -> list[Any]:
-    """gemm._memo and gemm._cuda, written against the limited API; without the GIL, which they need, there are none."""
+    """gemm._memo and gemm._cuda, for Python's limited API. A free-threaded Python gets none: they require the GIL."""
     from numpy import get_include
     from setuptools import Extension
 
@@ -172,13 +180,13 @@ def extensions() -> list[Any]:
 
 
 def build_command() -> type[Any]:
-    """setuptools' build_ext, but compiling files side by side (Windows: by clang-cl), and the package's libgemm."""
+    """setuptools' build_ext, compiling in parallel (on Windows with clang-cl). Also builds the package's libgemm."""
     from setuptools.command.build_ext import build_ext
 
-    class BuildSideBySide(build_ext):
+    class ParallelBuild(build_ext):
         def build_extensions(self) -> None:
-            if self.compiler.compiler_type == "msvc":  # Microsoft's own has no instruction sets function by function
-                if not self.compiler.initialized:  # as it is where the target is another processor
+            if self.compiler.compiler_type == "msvc":  # MSVC cannot enable instruction sets for single functions
+                if not self.compiler.initialized:  # it is already initialized when cross-compiling
                     self.compiler.initialize()
                 self.compiler.cc = "clang-cl"
             compile_files = self.compiler.compile
@@ -193,7 +201,7 @@ def build_command() -> type[Any]:
 
         def run(self) -> None:
             super().run()
-            if platform.system() == "Windows":  # whose compilers take other options
+            if platform.system() == "Windows":  # its compilers do not accept GCC's options
                 return
             package = ROOT / "gemm" if self.inplace else Path(self.build_lib, "gemm")
             library = package / "lib" / "libgemm.so"
@@ -202,11 +210,11 @@ def build_command() -> type[Any]:
             if not library.exists() or max(map(os.path.getmtime, made_of)) > library.stat().st_mtime:
                 make_library(package, package=True)
 
-    return BuildSideBySide
+    return ParallelBuild
 
 
 def compile_in_place() -> None:
-    """Compile and put the extensions beside the package's modules; no metadata is read, so any setuptools will do."""
+    """Compile the extensions into the package's directory. Reads no metadata, so any version of setuptools works."""
     from setuptools import Distribution
 
     os.chdir(ROOT)
@@ -220,7 +228,7 @@ def compile_in_place() -> None:
 
 
 if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":
-    hand_over()
+    run_pypa_build()
 elif __name__ == "__main__" and sys.argv[1:2] == ["--library"] and len(sys.argv) == 3:
     make_library(Path(sys.argv[2]))
 elif __name__ == "__main__" and len(sys.argv) == 1:

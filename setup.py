@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the extensions, and run-time compiled kernels as package data."""
+"""The settings that pyproject.toml cannot express: extensions, and kernels compiled at run time as package data."""
 
 import runpy
 import shutil
@@ -10,7 +10,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithKernels(build_py):
-    """Copies the sources that are compiled at run time into the wheel; an editable install reads the checkout."""
+    """Copies sources that are compiled at run time into the wheel. An editable install reads them from the checkout."""
 
     def run(self) -> None:
         super().run()
@@ -22,7 +22,7 @@ class BuildWithKernels(build_py):
             shutil.copyfile(source, target)
 
 
-# The free-threaded build has no stable ABI, and setuptools refuses wheels that claim one.
+# Free-threaded Python has no stable ABI, and setuptools refuses to build a wheel that claims one.
 stable = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp310"}}
 build = runpy.run_path("build.py")
 setup(

@@ -1,6 +1,7 @@
-/* bfloat16 whose products an instruction sums in float, in pairs or more: panel.h's parameters but for the tile's. The
- * instructions lose up to one unit in the last place of a float a step, where an FMA loses half: far within a
- * bfloat16's own. But whatever the floating-point environment, subnormal operands, products and sums become zero. */
+/* bfloat16 for instructions that sum two or more products in float. This header defines panel.h's parameters except
+ * those of the tile. Such an instruction loses up to one unit in the last place of a float per step, while an FMA loses
+ * half a unit. Both are far below the last place of a bfloat16. Whatever the floating-point environment, the
+ * instructions replace subnormal operands, products and sums by zero. */
 #include <math.h>
 
 #include "float_bits.h"
@@ -9,7 +10,7 @@
 #define B uint16_t
 #define C uint16_t
 #define SUM float
-#define SAME 0
+#define C_IS_SUM 0
 #define PA uint16_t
 #define PB uint16_t
 #define WIDEN_A(x) (x)

@@ -1,27 +1,34 @@
-/* Complex products as four real fused multiply-adds each, in this order, without any test for infinities:
+/* Complex products. Each is four real fused multiply-adds in this order, without tests for infinities:
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * A real alpha or beta scales both parts on their own: as a complex number its zero would turn an infinity beside it
- * into NaN. There are two ways, of the same bits:
+ * A real alpha or beta scales both parts separately. As a complex number, its zero imaginary part would turn an
+ * infinity in the other part into NaN.
  *
- *   panels    by panel.h: a whole panel of b holds, per vector of columns, LANES real parts and then LANES imaginary
- *             ones, so that no step but multiply-adds is left to its loop; for products that repay such packing
- *   in place  by tile.h: real and imaginary parts side by side, as in memory, and each vector of b once more with its
- *             parts exchanged. So b may lie where it is, and of few columns or rows no more than they need is computed
+ * There are two implementations. They give the same bits.
  *
- * What is packed of a b whose last panel is not whole stays side by side there, for tile.h.
+ *   panels     with panel.h, for products large enough to repay the packing. For each vector of columns, a complete
+ *              panel of b holds LANES real parts and then LANES imaginary parts. The k loop then consists of FMAs only.
+ *   in place   with tile.h. Real and imaginary parts alternate as in memory. The loop also needs each vector of b
+ *              multiplied by i. b may stay unpacked, and blocks of few rows or columns compute no unused elements.
  *
- *   CATALOG_ROW, ISA            the row's name; attributes of functions
- *   REAL, REAL_FMA(x, y, z)     float or double
- *   VECTOR, LANES, SET1(x), LOAD_REALS(p), STORE_REALS(p, v)
- *   FMADD(x, y, z), FNMADD(x, y, z) = z - x * y
- *   INTERLEAVE(p, re, im), SPLIT(p, re, im)     LANES complex numbers of memory from and to two vectors
- *   ROWS, PAIRS                 the tile of panels: rows, pairs of vectors
- *   TURNED(v, signs)            optional, without it all is packed: (im, re) of each (re, im), with the signs' signs.
- *                               With it also tile.h's PART ... STORE_PART (what LOAD_PART did not read is zero here),
- *                               TURN, TURN_DEPTH, ACCUMULATORS, SPARED, TALLEST and TILES, and
- *   PRODUCTS(x, y), DIFFERENCE(v)               x * y of reals; the sum of the even lanes less that of the odd ones
+ * In an incomplete last panel of b, real and imaginary parts alternate, too, and tile.h computes its columns.
+ *
+ *   CATALOG_ROW, ISA            the kernel's name; function attributes that enable the instruction set
+ *   REAL, REAL_FMA(x, y, z)     float or double, and its FMA
+ *   VECTOR, LANES               a vector of LANES real numbers
+ *   SET1(x), LOAD_REALS(p), STORE_REALS(p, v)    broadcast, load, store
+ *   FMADD(x, y, z), FNMADD(x, y, z)              x * y + z, z - x * y
+ *   SPLIT(p, re, im), INTERLEAVE(p, re, im)      load and store LANES complex numbers as two vectors
+ *   ROWS, PAIRS                 the tile of panels: rows, and pairs of vectors
+ *
+ * Optional, for the implementation in place. Without TIMES_I, all operands are packed:
+ *
+ *   TIMES_I(v, signs)           swaps the two parts of each number and flips signs where `signs` has a sign bit
+ *   PRODUCTS(x, y)              products of real numbers
+ *   DIFFERENCE(v)               the sum of the even lanes minus the sum of the odd lanes
+ *   PART ... STORE_PART, TRANSPOSE, TRANSPOSE_DEPTH, ACCUMULATORS, ACCUMULATORS_UNPACKED, TALLEST, TILES
+ *                               as for tile.h; here LOAD_PART must set the other elements to zero
  */
 #include <math.h>
 
@@ -39,42 +46,44 @@ typedef struct vectors {
 } vectors;
 
 #define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
-/* b * a would add the two products of `im` in the other order */
-#define TAKES (GEMM_FIXED_ORDER | GEMM_PAIRS)
+/* b * a would add the two products of `im` in the opposite order */
+#define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
-#ifdef TURNED
-/* (-im, re) of each (re, im). Signs are read when there is something to turn: compilers would keep them in a register,
- * and sums in memory for that, at a fifth of the speed. */
-TARGET INLINE VECTOR turned(VECTOR v) {
+#ifdef TIMES_I
+/* Multiplies by i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
+ * Otherwise it keeps them in a register and some accumulators in memory, which is five times slower. */
+TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
 #ifdef __GNUC__
     __asm__("" : "+r"(signs) : "x"(v));
 #endif
-    return TURNED(v, signs);
+    return TIMES_I(v, signs);
 }
 
 TARGET INLINE VECTOR multiply_add(vectors x, VECTOR y, VECTOR z) {
-    return FMADD(x.im, turned(y), FMADD(x.re, y, z));
+    return FMADD(x.im, times_i(y), FMADD(x.re, y, z));
 }
 
 TARGET INLINE VECTOR scaled(const gemm_scalar *s, VECTOR v) {
     const VECTOR product = PRODUCTS(SET1((REAL)s->re), v);
-    return s->im == 0 ? product : FMADD(SET1((REAL)s->im), turned(v), product);
+    return s->im == 0 ? product : FMADD(SET1((REAL)s->im), times_i(v), product);
 }
 
 TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
     const VECTOR sum = FMADD(SET1((REAL)s->re), c, v);
-    return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), turned(c), sum);
+    return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), times_i(c), sum);
 }
 
-/* `count` sums of a row, from column j on, become C. */
+/* Applies the epilogue to `count` sums of a row and stores them to C, from column j on. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* One row against a b whose columns are adjacent in memory along k, each sum split over k: lane by lane, a and what it
- * is turned into by b make the terms of both parts, their signs apart. */
+/* One row times a b whose columns are contiguous along k. Each sum is split over k. Lane by lane, the products of a and
+ * b are the terms of the real part, and the products of i * a and b are the terms of the imaginary part. The final sum
+ * over the lanes applies the signs. */
 TARGET static void split_dots(const gemm_block *x) {
-    enum { COLUMNS = 4, STEP = LANES / 2 }; /* of two sums: enough to hide how long one takes */
+    /* COLUMNS sums at a time, with two accumulators each: enough to hide the FMA latency */
+    enum { COLUMNS = 4, STEP = LANES / 2 };
     const number *a = (const number *)x->a;
     const int64_t whole = x->k / STEP * STEP;
     const PART rest = PART_OF((int)(x->k - whole));
@@ -83,16 +92,17 @@ TARGET static void split_dots(const gemm_block *x) {
         const number *b[COLUMNS];
         VECTOR re[COLUMNS], im[COLUMNS];
         EACH(i, COLUMNS) {
-            b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* one that misses is another one */
+            /* columns beyond n are replaced by the first column */
+            b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             re[i] = im[i] = SET1(0);
         }
-#define TERMS(load)                                                          \
-    {                                                                        \
-        const VECTOR plain = load(a + p), around = turned(plain);            \
-        EACH(i, COLUMNS) {                                                   \
-            const VECTOR y = load(b[i] + p);                                 \
-            re[i] = FMADD(plain, y, re[i]), im[i] = FMADD(around, y, im[i]); \
-        }                                                                    \
+#define TERMS(load)                                                              \
+    {                                                                            \
+        const VECTOR straight = load(a + p), rotated = times_i(straight);        \
+        EACH(i, COLUMNS) {                                                       \
+            const VECTOR y = load(b[i] + p);                                     \
+            re[i] = FMADD(straight, y, re[i]), im[i] = FMADD(rotated, y, im[i]); \
+        }                                                                        \
     }
 #define LOAD_WHOLE(at) LOAD_REALS((const REAL *)(at))
 #define LOAD_REST(at) LOAD_PART(at, rest)
@@ -103,7 +113,8 @@ TARGET static void split_dots(const gemm_block *x) {
 #undef LOAD_WHOLE
 #undef LOAD_REST
         number sums[COLUMNS];
-        EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), 0 - DIFFERENCE(im[i])}; /* of nothing +0 */
+        /* 0 - x, so that a sum of no terms is +0 */
+        EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), 0 - DIFFERENCE(im[i])};
         finish_sums(x, j, count, sums);
     }
 }
@@ -125,7 +136,8 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-#define STREAM_FROM (3 * NR) /* sums take twice as long as real ones, which a tile of one row hides less */
+/* a complex FMA has twice the latency of a real one, and a tile of one row hides less of it */
+#define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA
 #endif
@@ -174,23 +186,23 @@ TARGET INLINE number scalar(const gemm_scalar *s) {
     return (number){(REAL)s->re, (REAL)s->im};
 }
 
-TARGET INLINE void settle(number *x) {
+TARGET INLINE void deinterleave(number *x) {
     const vectors v = get(x);
     STORE_REALS((REAL *)x, v.re), STORE_REALS((REAL *)x + VL, v.im);
 }
 
-#ifdef TURNED
-#undef TAKES
-#define TAKES \
-    (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS | GEMM_FIXED_ORDER | GEMM_PAIRS)
-#define COMPUTE either_way
+#ifdef TIMES_I
+#undef FLAGS
+#define FLAGS \
+    (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS | GEMM_FIXED_ORDER | GEMM_COMPLEX)
+#define COMPUTE compute_dispatch
 #define PACK
 #define pack_a in_place_pack_a
 
 TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, int64_t columns, int64_t k,
                           int64_t width) {
     in_place_pack_b(panels, b, rs, ps, columns, k, width);
-    for (int64_t i = 0; i < columns / width * width * k; i += VL) settle((number *)panels + i);
+    for (int64_t i = 0; i < columns / width * width * k; i += VL) deinterleave((number *)panels + i);
 }
 #endif
 
@@ -200,7 +212,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define SUM number
 #define PA number
 #define PB number
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 1
 #define ACC vectors
 #define X vectors
@@ -211,7 +223,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define SPLAT(p) splat(p)
 #define ROW(p) row(p)
 #define STEP(acc, x, y) step(acc, x, y)
-#define SETTLE_B(p) settle(p)
+#define REORDER_B(p) deinterleave(p)
 #define WIDEN_A(x) (x)
 #define WIDEN_B(x) (x)
 #define WIDEN_C(x) (x)
@@ -221,7 +233,7 @@ TARGET static void pack_b(void *panels, const void *b, int64_t rs, int64_t ps, i
 #define FMA(s, t, u) times_plus(s, t, u)
 #include "panel.h"
 
-#ifdef TURNED
+#ifdef TIMES_I
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums) {
     if (x->raw)
         memcpy((number *)x->to + j, sums, (size_t)count * sizeof *sums);
@@ -229,8 +241,8 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
         finish(x, count, sums, x->c ? (const number *)x->c + j : NULL, (number *)x->to + j);
 }
 
-static void either_way(const gemm_block *x) {
-    if (!x->panels) { /* in its place */
+static void compute_dispatch(const gemm_block *x) {
+    if (!x->panels) { /* in place */
         in_place_compute(x);
         return;
     }

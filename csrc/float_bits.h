@@ -1,4 +1,4 @@
-/* A float's bits, and bfloat16, which is their upper half. */
+/* The bits of a float, and bfloat16, which is the upper half of a float. */
 #ifndef GEMM_FLOAT_BITS_H
 #define GEMM_FLOAT_BITS_H
 
@@ -21,7 +21,7 @@ static inline float widen_bfloat16(uint16_t x) {
     return float_of((uint32_t)x << 16);
 }
 
-/* To nearest even; a NaN stays one, quiet. */
+/* Rounds to the nearest even. A NaN becomes a quiet NaN. */
 static inline uint16_t narrow_bfloat16(float x) {
     const uint32_t bits = bits_of(x);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;

@@ -1,19 +1,31 @@
 /* The C ABI of the CPU engine, and the contract between its driver and its kernels.
  *
- * A kernel computes a block of C whose operands fit the caches, tile by tile in registers. It neither allocates, nor
- * starts threads, nor looks at the machine. The driver (csrc/driver/) does all of that and no arithmetic at all: it
- * moves elements. So the numerical contract lies entirely with the kernels:
+ * The first part of this header is the interface of a kernel: gemm_block, gemm_kernel. The second part is the interface
+ * of the driver: gemm_plan, gemm_run and the functions after it. Terms:
  *
- *     acc = from[i,j] or +0                               raw sums of earlier k, exact because stored unscaled
- *     acc = fma(a[i,p], b[p,j], acc)                      p = 0 ... k-1, in this order
- *     t   = alpha == 1 ? acc : alpha * acc                rounded on its own
+ *   tile      the elements of C that a kernel keeps in registers, at most MR rows and NR columns with packed operands
+ *   panel     MR rows of a, or NR columns of b, packed in the order in which the kernel reads them
+ *   block     the part of C that one kernel call computes: at most mc x nc elements, and kc steps along k
+ *   raw sum   the accumulator of an element of C, before alpha, beta and c are applied
+ *
+ * A kernel computes one block of C, tile by tile in registers. Its operands fit the caches. A kernel allocates no
+ * memory, starts no threads and does not query the machine. The driver (csrc/driver) does all of that. The driver does
+ * no arithmetic: it only moves elements. Therefore the numerical contract concerns only the kernels. For each element:
+ *
+ *     acc = from[i,j] or +0                          from: raw sums of earlier k; exact, because they are not scaled
+ *     acc = fma(a[i,p], b[p,j], acc)                 for p = 0 ... k-1, in this order
+ *     t   = alpha == 1 ? acc : alpha * acc           the product is rounded by itself
  *     to[i,j] = c == NULL ? t : fma(beta, c[i,j], t)
  *
- * In float and double nothing is reassociated, split over k, flushed or skipped: every kernel gives the same bits. One
- * exception: of a product with m = 1 whose b has its columns adjacent along k, sums may be split unless `ordered`. Such
- * a kernel stops at k; were it to pad k, +0 would be wrong: a sum that underflowed to -0 must stay -0. Narrower types
- * are summed in a wider one, the sum type; integers wrap. Complex numbers have an order of their own, complex.h's, with
- * the same exception; there a matrix times a vector is such a product too, wherever the matrix lies.
+ * Float and double: a kernel never reassociates a sum, splits it over k, flushes subnormals or skips a term. Every
+ * kernel gives the same bits. There is one exception. If m = 1 and the columns of b are contiguous along k, a kernel
+ * may split the sums over k, unless `ordered` is set. A kernel of these types must not pad k with zeros: a sum that
+ * underflowed to -0 must stay -0, and adding +0 would change its sign.
+ *
+ * float16, bfloat16 and 8- and 16-bit integers: the sums have a wider type, the sum type. Integers wrap.
+ *
+ * Complex numbers: complex.h defines the order of operations. The exception above applies to them, too, and it covers
+ * every product of a matrix and a vector, whatever the layout of the matrix.
  */
 #ifndef GEMM_H
 #define GEMM_H
@@ -24,57 +36,72 @@
 extern "C" {
 #endif
 
-/* alpha or beta, already rounded to the type of C: `re` and, for complex types, `im`; `integer` for integer types. */
+/* alpha or beta, already rounded to the type of C. Floating-point types use `re`, complex types `re` and `im`, integer
+ * types `integer`. */
 typedef struct gemm_scalar {
     double re, im;
     int64_t integer;
 } gemm_scalar;
 
-/* A block of C, m x n, for one call of a kernel. Strides are in elements of their own operand.
+/* The arguments of one kernel call: a block of C of m x n elements. MR and NR are the rows and columns of the kernel's
+ * tile. All strides count elements of their own operand. The kernel reads a and b as tiles of MR rows and NR columns:
  *
  *   a[i,p] = a[i / MR * a_ts + i % MR * a_rs + p * a_ps]     packed: a_rs = 1, a_ps = MR, a_ts = MR * k
  *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
  *
- * Unpacked, a_ts = MR * a_rs and b_ts = NR. Panels are 64-byte aligned and padded to whole ones with zeros; nothing
- * outside an unpacked operand is ever read. b_cs, from column to column of b, is 1 but for GEMM_UNPACKED_DOTS (m = 1,
- * k > 1). Columns of from, c and to are adjacent. With k = 0 neither a nor b is read.
+ * If a is not packed, a_ts = MR * a_rs. If b is not packed, b_ts = NR. In the names of strides, r stands for row, c for
+ * column, p for a step along k, t for tile. If the kernel's k_group is above 1, panels have the order that
+ * gemm_pack_function describes, and a_ts and b_ts count k rounded up to a multiple of k_group.
+ *
+ * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
+ * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except for GEMM_UNPACKED_DOTS (m = 1 and
+ * k > 1). The columns of `from`, c and `to` are contiguous. With k = 0 the kernel reads neither a nor b.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
     const void *a, *b;
     int64_t a_rs, a_ps, a_ts, b_ps, b_cs, b_ts;
-    const void *from; /* raw sums to go on from, of the sum type, or NULL for +0; may equal `to` */
+    const void *from; /* initial raw sums, of the sum type; NULL means +0; may equal `to` */
     const void *c;    /* NULL exactly when beta is 0; may equal `to` */
-    void *to;         /* all of m x n is written, nothing else */
+    void *to;         /* the kernel writes all m x n elements and nothing else */
     int64_t from_rs, c_rs, to_rs;
     const gemm_scalar *alpha, *beta;
-    int32_t raw;     /* `to` takes raw sums, of the sum type: no alpha, no c */
+    int32_t raw;     /* store raw sums of the sum type to `to`: no alpha, no c */
     int32_t panels;  /* b is packed */
-    int32_t ordered; /* nothing may be split over k */
+    int32_t ordered; /* no sum may be split over k */
 } gemm_block;
 
 typedef void gemm_block_function(const gemm_block *block);
 
-/* Packs `rows` x `k` elements x[i * rs + p * ps] into panels of `width` rows (a's rows, or b's columns), each panel by
- * p and, within, groups of `k_group`; what misses in the last panel and the last group becomes zero. */
+/* Packs a matrix of `rows` x `k` elements, x[i * rs + p * ps], into panels of `width` rows. For b, a "row" i is a
+ * column of b. Within a panel, elements are stored by groups of `k_group` steps along k; in each group, the k_group
+ * elements of a row are contiguous. Zeros complete the last panel and the last group. */
 typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                                 int64_t width);
 
-/* What a kernel's file defines, under the name of its row in the catalog. Sizes are bytes of an element. */
+/* The descriptor that each kernel's file defines. Its name is the name of the kernel's row in the catalog
+ * (gemm/catalog). All sizes are bytes per element. */
 typedef struct gemm_kernel {
     const char *name;
-    int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size of c and out */
+    int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size is the size of c and of out */
     int32_t a_packed, b_packed;               /* in panels */
-    int32_t mr, nr, k_group;                  /* k_group: panels hold k rounded up to a multiple; 1 for float, double */
-    int32_t takes;                            /* what it accepts, of the flags below */
+    int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group; 1 for float, double */
+    int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
 } gemm_kernel;
 
-/* a or b where they lie, columns of b adjacent; b with b_ps = 1 and any b_cs if m = 1 and k > 1; a and b not exchanged
- * for the transposed product, because it would be rounded otherwise (with DOTS: but for n = 1), or their types differ;
- * whole panels of b only with panels of a, and sooner done than what is not packed; elements that are two numbers each,
- * and aligned as one of them. */
+/* The flags of a kernel:
+ *
+ *   UNPACKED_A      The kernel can read an unpacked a.
+ *   UNPACKED_B      The kernel can read an unpacked b whose columns are contiguous (b_cs = 1).
+ *   UNPACKED_DOTS   The kernel can read an unpacked b whose columns have any stride, if m = 1, k > 1 and b_ps = 1.
+ *   FIXED_ORDER     The driver must not exchange a and b to compute the transposed product, because the result would be
+ *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS.
+ *   MIXED           a and b have different types, so the driver cannot exchange them either.
+ *   FAST_PANELS     The kernel is faster with packed operands. If n >= NR and b is packed, a must be packed, too.
+ *   COMPLEX         An element is two numbers, and its alignment is the alignment of one number.
+ */
 enum {
     GEMM_UNPACKED_A = 1,
     GEMM_UNPACKED_B = 2,
@@ -82,83 +109,97 @@ enum {
     GEMM_FIXED_ORDER = 8,
     GEMM_MIXED = 16,
     GEMM_FAST_PANELS = 32,
-    GEMM_PAIRS = 64
+    GEMM_COMPLEX = 64
 };
 
-/* Strides of an operand in elements: from row to row, from column to column, and along each batch axis. */
+/* The strides of an operand in elements: between rows, between columns, and along each batch axis. */
 typedef struct gemm_strides {
     int64_t row, column;
     const int64_t *batch;
 } gemm_strides;
 
-/* All of a product but its data. Only read, so that threads may share it. */
+/* A description of a product without its data. The engine only reads a plan, so threads may share it. */
 typedef struct gemm_plan {
     const gemm_kernel *kernel;
     int64_t m, n, k;
-    int64_t mc, kc, nc; /* cache blocks: a is packed mc x kc, b kc x nc; they never change a bit of the result */
-    int32_t threads;    /* at most so many, the caller's included */
-    int32_t prepared;   /* b is what gemm_prepare made, not a matrix */
-    int32_t ordered;    /* reproducible=True: the chain above for products of a vector, too */
+    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc; no effect on the bits of the result */
+    int32_t threads;    /* upper limit, including the calling thread */
+    int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
+    int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
-    const gemm_block *direct; /* what gemm_is_direct filled in, or NULL, which is slower for small products */
-    int32_t goes_on; /* out holds raw sums of earlier k, from which the chain goes on: alpha is 1, c NULL, out's columns
-                        adjacent and its type that of the kernel's sums */
+    const gemm_block *direct; /* filled in by gemm_is_direct, or NULL, which is slower for small products */
+    int32_t accumulate; /* out holds raw sums of earlier k, and this product continues them. It requires alpha = 1,
+                           c = NULL, contiguous columns of out, and an out of the sum type. */
 } gemm_plan;
 
-/* Whether the whole product is one call of the kernel in the calling thread, with nothing to pack. `block` is then that
- * call, but for pointers, for plan->direct: a small product need not find out. */
+/* Returns whether the whole product is a single kernel call in the calling thread, without packing. If so, fills in
+ * `block` for that call, except for the pointers. Store the block in plan->direct: gemm_run then skips this decision,
+ * which is expensive compared with a small product. */
 int gemm_is_direct(const gemm_plan *plan, gemm_block *block);
 
 enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 
-/* out = alpha * a * b + beta * c. c is NULL exactly when beta is 0; it is disjoint from out or the same elements.
- * Inputs may have zero and negative strides. Re-entrant. On any other result than GEMM_OK nothing was written:
- * GEMM_NO_MEMORY for the workspace, GEMM_UNALIGNED when a pointer is no multiple of the size of a number. */
+/* Computes out = alpha * a * b + beta * c. c is NULL exactly when beta is 0. c either has the same elements as out or
+ * does not overlap out. Strides of inputs may be zero or negative. The function is re-entrant.
+ *
+ * Returns GEMM_OK; GEMM_NO_MEMORY if the workspace cannot be allocated; or GEMM_UNALIGNED if a pointer is not a
+ * multiple of the size of a number. After an error, out is unchanged. */
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta);
 
-/* Where one of many products lies; c as for gemm_run. */
+/* The operands of one product in gemm_run_many. The rules for c are those of gemm_run. */
 typedef struct gemm_place {
     const void *a, *b, *c;
     void *out;
 } gemm_place;
 
-/* gemm_run for each of `count` products of one plan that is not `prepared`, in as many threads as pay for all together; the bits are those of
- * gemm_run. No out overlaps what another product reads or writes, and either all have c == out or none has. */
+/* Computes `count` products with the same plan, scalars and bits as `count` calls of gemm_run. The products share one
+ * choice of threads. Requirements: the plan is not `prepacked`; no out overlaps memory that another product reads or
+ * writes; and either every product has c == out, or none has. */
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta);
 
-/* Packs the single matrix b of a plan (its kernel, n, k, kc and strides of b count) for plans that say `prepared`:
- * into `to`, 64-byte aligned, of gemm_prepared_bytes bytes. */
-int64_t gemm_prepared_bytes(const gemm_plan *plan);
-void gemm_prepare(const gemm_plan *plan, const void *b, void *to);
+/* Packs the single matrix b for plans that set `prepacked`. Only the kernel, n, k, kc and the strides of b matter in
+ * `plan`. `to` is aligned to 64 bytes and has gemm_prepacked_bytes(plan) bytes. */
+int64_t gemm_prepacked_bytes(const gemm_plan *plan);
+void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
 
-/* Copies elements of `size` bytes between arrays of one shape, disjoint, by as many threads as pay, which are not those
- * of products: while one runs, of gemm_get_num_threads what it leaves. Strides in bytes, at most 64 axes, outermost
- * first: innermost are best those whose elements are adjacent. With `stream` they are stored past the caches, where the
- * CPU has that: for what is large, and not read again soon. */
+/* Copies elements of `size` bytes between two arrays of the same shape that do not overlap. Strides are in bytes. There
+ * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
+ *
+ * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
+ * those of the gemm_get_num_threads threads that the product does not use.
+ *
+ * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
+ * soon. */
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
                const int64_t *from_strides, int64_t size, int32_t stream);
 
-/* Calls work(context, index, slot) for each index below `count`, in as many threads as pay for what takes some `ns`
- * nanoseconds in one; returns when all are done. The caller is slot 0. Threads are worth waking for `more_ns`, too,
- * which the caller is about to share next. */
+/* A parallel loop: calls work(context, index, slot) for each index below `count`, and returns when all calls are done.
+ * `slot` is the number of the executing thread; the calling thread has slot 0.
+ *
+ * `ns` is the estimated time of the whole loop on one thread, in nanoseconds. It determines how many threads are
+ * worthwhile. `more_ns` is the same estimate for loops that the caller starts next: they also benefit from threads that
+ * this loop wakes. */
 typedef void gemm_work(void *context, int64_t index, int slot);
 void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns);
 
-/* The threads that any product of this process may use, the caller's included; as of the next product, whatever was
- * planned before. gemm_set_num_threads sets a number; with 0, as at first, there are as many as are granted: the CPUs
- * that the calling thread may run on at that moment, at most those of gemm_grant_threads. */
+/* The maximum number of threads of a product of this process, including the calling thread.
+ *
+ * gemm_set_num_threads sets the number, gemm_get_num_threads returns it. A change takes effect with the next product,
+ * even if its plan is older. The number 0, the default, means the number of CPUs that the calling thread may run on
+ * when the product starts, but at most the argument of gemm_grant_threads. */
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Lets products that the calling thread asks for leave so many of those threads' CPUs to others, 0 as at first; one
- * thread is always left to them. */
+/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. This leaves CPUs
+ * to other work. The default is 0. */
 void gemm_leave_threads(int count);
 
-/* What this CPU and its operating system can run: bit i stands for gemm_feature_names[i]; NULL ends the names. */
+/* Instruction sets that this CPU and its operating system support: bit i of gemm_features() belongs to
+ * gemm_feature_names[i]. A NULL ends the names. */
 enum {
     GEMM_AVX2 = 1,
     GEMM_FMA = 2,
@@ -166,7 +207,7 @@ enum {
     GEMM_NEON = 8,
     GEMM_F16C = 16,
     GEMM_AVX512DQ = 32,
-    GEMM_AVX512BW = 64, /* and VL, which no CPU has without it nor lacks with it */
+    GEMM_AVX512BW = 64, /* and AVX512VL: every CPU has both or neither */
     GEMM_AVX512VNNI = 128,
     GEMM_AVX512BF16 = 256,
     GEMM_AVXVNNI = 512,
@@ -174,8 +215,8 @@ enum {
     GEMM_DOTPROD = 2048,
     GEMM_BF16 = 4096,
     GEMM_I8MM = 8192,
-    GEMM_VFPV4 = 16384,   /* and NEON, on 32-bit Arm */
-    GEMM_AMXINT8 = 32768, /* and the tiles, and AVX512F and BW, which no CPU with these lacks */
+    GEMM_VFPV4 = 16384,   /* 32-bit Arm; includes NEON */
+    GEMM_AMXINT8 = 32768, /* includes AMX-TILE, AVX512F and AVX512BW, which every CPU with AMX-INT8 has */
     GEMM_AMXBF16 = 65536,
 };
 extern const char *const gemm_feature_names[];

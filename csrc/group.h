@@ -1,4 +1,4 @@
-/* A group of adjacent narrow elements as one 32-bit number, for broadcasts. */
+/* Loads a group of contiguous narrow elements as one 32-bit number, for a broadcast. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,12 +1,15 @@
-/* float16 and (with BFLOAT16) bfloat16 as products of float: widened while packing, or where they lie, summed and scaled
- * by the float tiles in their order, and rounded to C once, to nearest even, subnormals kept. Bits are held in uint16_t.
+/* float16 and, with BFLOAT16, bfloat16, computed as float. Elements are widened to float, either while they are packed
+ * or when they are read unpacked. The tiles of float compute the sums in their usual order. The result is rounded once,
+ * to the nearest even, and subnormals are kept. Elements have the type uint16_t.
  *
- *   WIDEN_RUN(to, x), RUN       optional: RUN adjacent elements as floats
- *   VECTORS                     optional, without it all is packed: the file, included first, of tile.h's parameters of
- *                               vectors, MR and NV, LOAD_C ... STORE_C_PART; this then makes the row CATALOG_ROW, with
- *   SPLAT_HALF(x), TURN_HALVES, DEPTH_OF_HALVES          tile.h's SPLAT_IN, TURN and TURN_DEPTH where x are halves
+ *   WIDEN_RUN(to, x), RUN       optional: widens RUN contiguous elements to float
+ *   VECTORS                     optional; without it, all operands are packed. The name of a file that defines tile.h's
+ *                               vector parameters, MR, NV and LOAD_C ... STORE_C_PART. The kernel's file includes it
+ *                               first. This header then defines the kernel CATALOG_ROW. It also needs:
+ *   SPLAT_HALF(x), TRANSPOSE_HALVES, DEPTH_OF_HALVES   tile.h's SPLAT_IN, TRANSPOSE and TRANSPOSE_DEPTH for halves
  *
- * Included after tile.h's vector parameters, MR and NV, and before tile.h. */
+ * Include this header after tile.h's vector parameters, MR and NV, and before tile.h.
+ */
 #include <math.h>
 
 #include "float_bits.h"
@@ -20,7 +23,8 @@
 
 static inline float widen_half(uint16_t x) {
     const uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13, sign = (uint32_t)(x & 0x8000) << 16;
-    /* 2^112 moves the exponent's bias, subnormals included, exactly; above all numbers lie infinity and NaN */
+    /* The factor 2^112 corrects the bias of the exponent exactly, also for subnormals. Infinity and NaN have the
+     * largest magnitudes. */
     const float value = magnitude < 0x0F800000 ? float_of(magnitude) * 0x1p112f : float_of(magnitude | 0x7F800000);
     return float_of(bits_of(value) | sign);
 }
@@ -28,8 +32,8 @@ static inline float widen_half(uint16_t x) {
 static inline uint16_t narrow_half(float x) {
     const uint32_t bits = bits_of(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     if (magnitude > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
-    if (magnitude >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* from 65520 on */
-    if (magnitude < 0x38800000) /* below 2^-14: an addition rounds at the subnormals' last bit, 2^-24 */
+    if (magnitude >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* 65520 and above round to infinity */
+    if (magnitude < 0x38800000) /* below 2^-14: adding 0.5 rounds to a multiple of 2^-24, the last bit of subnormals */
         return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13);
 }
@@ -65,10 +69,10 @@ static inline uint16_t narrow_half(float x) {
 #define SPLAT_IN SPLAT_HALF
 #define IN uint16_t
 #define WIDEN_IN(x) widen_half(x)
-#undef TURN
-#undef TURN_DEPTH
-#define TURN TURN_HALVES
-#define TURN_DEPTH DEPTH_OF_HALVES
+#undef TRANSPOSE
+#undef TRANSPOSE_DEPTH
+#define TRANSPOSE TRANSPOSE_HALVES
+#define TRANSPOSE_DEPTH DEPTH_OF_HALVES
 #define STREAM
 #define NAME in_place
 #include "tile.h"
@@ -79,15 +83,15 @@ static inline uint16_t narrow_half(float x) {
 #define B_T uint16_t
 #define PACK_A pack_a
 #define PACK_B pack_b
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
-#define COMPUTE either_way
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
+#define COMPUTE compute_dispatch
 #define KERNEL CATALOG_ROW
 #define NAME panels
 #include "tile.h"
 
-static void either_way(const gemm_block *x) {
+static void compute_dispatch(const gemm_block *x) {
     (x->panels ? panels_compute : in_place_compute)(x);
 }
 #else
-#define TAKES 0
+#define FLAGS 0
 #endif

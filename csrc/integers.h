@@ -1,5 +1,5 @@
-/* tile.h's parameters for integers that are their own sums and wrap as NumPy's do, so that any order is as good; no
- * guard: tile.h undefines them. */
+/* tile.h's parameters for integers whose sums have the same type. Integers wrap like NumPy's, so the order of a sum
+ * does not matter. This header has no include guard, because tile.h undefines the parameters. */
 #define ONE(s) ((s)->integer == 1)
 #define SCALAR(s) ((T)(s)->integer)
 #define FMA_ONE(x, y, z) ((z) + (x) * (y))

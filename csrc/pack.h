@@ -1,11 +1,11 @@
-/* Packing, written once: PACK_NAME becomes a gemm_pack_function that makes panels of PACK_WIDTH rows.
+/* Packing: defines PACK_NAME, a gemm_pack_function that writes panels of PACK_WIDTH rows.
  *
- *   PACK_NAME, PACK_WIDTH       both undefined again at the end
- *   PACK_FROM, T                types in memory and in panels; default: T in both
- *   CONVERT(x)                  from one to the other; default: the value itself
- *   TURN, TURN_DEPTH            optional, with T in memory: see tile.h
+ *   PACK_NAME, PACK_WIDTH       both are undefined at the end
+ *   PACK_FROM, T                types in memory and in panels (default: T for both)
+ *   CONVERT(x)                  the conversion (default: none)
+ *   TRANSPOSE, TRANSPOSE_DEPTH  optional, if memory has T: see tile.h
  *
- * x is walked along its contiguous axis, whichever that is.
+ * The loops read x along its contiguous axis.
  */
 #ifndef PACK_FROM
 #define PACK_FROM T
@@ -25,11 +25,11 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             for (int64_t p = 0; p < k; p++) {
                 const PACK_FROM *from = x + p * ps;
                 T *row = to + p * WIDTH;
-                EACH(line, LINES(WIDTH, PACK_FROM)) /* the next panel's: rows far apart are not guessed */
-                    PREFETCH((const char *)(from + WIDTH) + 64 * line);
+                /* prefetch the next panel, because the hardware does not predict distant rows */
+                EACH(line, LINES(WIDTH, PACK_FROM)) PREFETCH((const char *)(from + WIDTH) + 64 * line);
                 if (count == WIDTH) {
 #ifdef PACK_PLAIN
-                    if (WIDTH % VL == 0) { /* of a plain loop no compiler makes vectors here */
+                    if (WIDTH % VL == 0) { /* explicit vectors: no compiler vectorizes a plain loop here */
                         EACH(v, WIDTH / VL) STORE(row + v * VL, LOAD(from + v * VL));
                     } else {
                         memcpy(row, from, WIDTH * sizeof(T));
@@ -45,22 +45,25 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             continue;
         }
         int64_t done = 0;
-#if defined(TURN) && defined(PACK_PLAIN)
-        /* The last vector of a row may reach into the next row, so the last comes first: what it spoils is written
-         * after it, and at the very end lies in the slack that the driver leaves. */
+#if defined(TRANSPOSE) && defined(PACK_PLAIN)
+        /* If VL does not divide WIDTH, the last vector of a line extends beyond WIDTH, and its store overwrites the
+         * start of the next line. Therefore the loop stores the last block first, and the first elements afterwards.
+         * Behind the last line of the last panel, the driver allocates slack for these stores. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
-#define TURN_ROWS(i, have)                                                 \
-    V turned[TURN_DEPTH];                                                  \
-    TURN(turned, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
-    EACH(p, TURN_DEPTH) STORE(to + (done + p) * WIDTH + (i), turned[p]);
+#define TRANSPOSE_ROWS(i, have)                                                     \
+    V transposed[TRANSPOSE_DEPTH];                                                  \
+    TRANSPOSE(transposed, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
+    EACH(p, TRANSPOSE_DEPTH) STORE(to + (done + p) * WIDTH + (i), transposed[p]);
         if (ps == 1 && count == WIDTH)
-            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH) {
-                EACH(block, LAST_BLOCK / VL + 1) { TURN_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL) }
+            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH) {
+                EACH(block, LAST_BLOCK / VL + 1) {
+                    TRANSPOSE_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL)
+                }
             }
         else if (ps == 1)
-            for (; done + TURN_DEPTH <= k; done += TURN_DEPTH)
-                for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TURN_ROWS(i, count < i ? 0 : count - i) }
-#undef TURN_ROWS
+            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH)
+                for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TRANSPOSE_ROWS(i, count < i ? 0 : count - i) }
+#undef TRANSPOSE_ROWS
 #endif
         for (; done < k; done++) {
             T *row = to + done * WIDTH;

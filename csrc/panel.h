@@ -1,28 +1,45 @@
-/* Blocks over packed panels for the types whose sums are not their operands' own type, written once: half.h (float16,
- * bfloat16), wrap.h (integers) and complex.h give the arithmetic of a family, a kernel's file the instructions. What
- * comes out is the row KERNEL, with its block function and its packing.
+/* Block functions over packed panels, for types whose sums have another type than the operands. half.h (float16,
+ * bfloat16), wrap.h (integers) and complex.h define the arithmetic of a family of types. A kernel's file defines the
+ * instructions. The result is the descriptor KERNEL with its block function and its packing functions.
  *
- *   MR, NV, VL    rows, vectors a row, columns a vector        K_GROUP   k that one STEP takes
- *   A, B, C, SUM  element types in memory, of c and out, and of raw sums; PA, PB: in panels
- *   ACC, ZERO     accumulator of VL columns       GET(p), PUT(p, v)  from and to VL adjacent sums
- *   X, SPLAT(p)   a's K_GROUP elements of one row, for all columns
- *   Y, ROW(p)     b's K_GROUP x VL elements
- *   STEP(acc, x, y)                               acc + x * y over the group
- *   OFFSET, LESS(acc, extra)                      optional: what was added to each element of a in its panel; the
- *                                                 product of that with b is taken off the sums
- *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)            an element of memory as one of a panel, or as a sum
- *   NARROW(s)                                     a finished sum as an element of C
- *   SETTLE_B(p)   optional: puts VL elements of b at p, in memory's order, into the order in which ROW takes them
- *   TILE          optional: defined where the kernel's file has a function `tile` of its own, and X to STEP with it
- *   SCALAR(s), IS_ONE(s), MUL(s, t), FMA(s, t, u) scalars of type SUM, and the epilogue's arithmetic
- *   SAME          C and SUM are one type: finished sums may go straight to memory
- *   TAKES         flags of gemm.h; default 0
- *   PACK          optional: defined where the file has packing functions of its own, pack_a and pack_b
- *   COMPUTE       optional: the file's own block function, to follow, which may call `compute`
- *   ENTER, LEAVE  optional: statements before and after a block
- *   FMA_TOO       optional, for plain C: the block once more for CPUs that have the instruction, which are asked
+ * Types and sizes:
  *
- * parameters.h names one that is missing.
+ *   KERNEL, TARGET  name of the kernel's row in the catalog; function attributes that enable the instruction set
+ *   MR, NV, VL      rows of the tile; vectors per row; columns per vector
+ *   K_GROUP         steps along k that one STEP consumes
+ *   A, B, C, SUM    types in memory of a, of b, of c and out, and of raw sums
+ *   PA, PB          types of a and b in panels
+ *   C_IS_SUM        1 if C and SUM are the same type; then finished sums may be stored directly
+ *
+ * The tile:
+ *
+ *   ACC, ZERO       an accumulator of VL columns, and its initial value
+ *   GET(p), PUT(p, v)   load and store an accumulator from and to VL contiguous sums
+ *   X, SPLAT(p)     K_GROUP elements of one row of a, broadcast to all columns
+ *   Y, ROW(p)       K_GROUP x VL elements of b
+ *   STEP(acc, x, y) acc + x * y over the group
+ *   TILE            defined if the kernel's file has its own function `tile`; then the other parameters of this list
+ *                   are not required
+ *
+ * The arithmetic:
+ *
+ *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)   convert an element from memory: for a panel of a, a panel of b, or a sum
+ *   NARROW(s)                            convert a finished sum to C
+ *   SCALAR(s), IS_ONE(s)                 the value of a gemm_scalar as SUM, and whether it is 1
+ *   MUL(s, t), FMA(s, t, u)              the arithmetic of the epilogue
+ *
+ * Optional parameters:
+ *
+ *   OFFSET, SUBTRACT(acc, extra)   a constant that was added to each element of a in its panel; the tile computes
+ *                   OFFSET * b as `extra` and subtracts it from the sums
+ *   REORDER_B(p)    puts VL elements of b at p into the order that ROW expects
+ *   FLAGS           flags of gemm.h (default: 0)
+ *   PACK            if defined, the file has its own packing functions pack_a and pack_b
+ *   COMPUTE         a block function that the file defines afterwards; it may call `compute`
+ *   ENTER, LEAVE    statements before and after a block
+ *   FMA_VARIANT     for plain C: compile the block function a second time for CPUs with FMA, and choose at run time
+ *
+ * parameters.h reports a missing parameter.
  */
 #include "gemm.h"
 
@@ -31,8 +48,8 @@
 #include "panel_compiler.h"
 #include "parameters.h"
 
-#ifndef TAKES
-#define TAKES 0
+#ifndef FLAGS
+#define FLAGS 0
 #endif
 #ifndef ENTER
 #define ENTER
@@ -42,7 +59,7 @@
 enum { NR = (NV) * (VL) };
 
 #ifndef TILE
-/* The tile of `rows` x NR, a constant once inlined: to = (from or +0) + a * b. */
+/* The tile of `rows` x NR: to = (from or +0) + a * b. `rows` is a constant after inlining. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     ACC acc[MR][NV];
@@ -66,14 +83,15 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
     EACH(i, rows)
         EACH(j, NV) {
 #ifdef OFFSET
-            acc[i][j] = LESS(acc[i][j], extra[j]);
+            acc[i][j] = SUBTRACT(acc[i][j], extra[j]);
 #endif
             PUT(to + i * to_rs + j * (VL), acc[i][j]);
         }
 }
 #endif
 
-/* A tile of no more rows than are there, to the next power of two: row vectors are frequent, and deserve their own. */
+/* Computes a tile of `rows` rows, rounded up to a power of two. Single rows are frequent, so they have their own
+ * tile. */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
     if (rows == 1) {
@@ -89,7 +107,7 @@ TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, co
     }
 }
 
-/* One row of `count` <= NR sums, scaled, with its row of c added, in the type of C. */
+/* Applies the epilogue to one row of `count` <= NR sums: scales the sums, adds the row of c, converts to C. */
 TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C *c, C *to) {
     if (!IS_ONE(x->alpha)) {
         const SUM alpha = SCALAR(x->alpha);
@@ -103,16 +121,16 @@ TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C
 }
 
 TARGET INLINE void block(const gemm_block *x) {
-    const int plain = SAME && IS_ONE(x->alpha) && !x->c;
+    const int unscaled = C_IS_SUM && IS_ONE(x->alpha) && !x->c;
     for (int64_t j = 0; j < x->n; j += NR)
         for (int64_t i = 0; i < x->m; i += MR) {
             const int64_t rows = x->m - i < MR ? x->m - i : MR, columns = x->n - j < NR ? x->n - j : NR;
             const PA *a = (const PA *)x->a + i / MR * x->a_ts;
             const PB *b = (const PB *)x->b + j / NR * x->b_ts;
             const SUM *from = x->from ? (const SUM *)x->from + i * x->from_rs + j : NULL;
-            SUM sums[MR][NR]; /* partial tiles have whole ones here */
+            SUM sums[MR][NR]; /* a partial tile is computed as a complete tile in this buffer */
             const int whole = rows == MR && columns == NR;
-            if (whole && (x->raw || plain)) {
+            if (whole && (x->raw || unscaled)) {
                 tile(MR, x->k, a, b, from, x->from_rs, (SUM *)x->to + i * x->to_rs + j, x->to_rs);
                 continue;
             }
@@ -142,16 +160,16 @@ TARGET static void compute(const gemm_block *x) {
 }
 
 #ifdef COMPUTE
-static void COMPUTE(const gemm_block *x); /* of the file itself */
-#elif defined(FMA_TOO)
+static void COMPUTE(const gemm_block *x); /* defined by the kernel's file */
+#elif defined(FMA_VARIANT)
 __attribute__((target("fma"))) static void compute_by_fma(const gemm_block *x) {
     block(x);
 }
 
-static void compute_by_either(const gemm_block *x) {
+static void compute_dispatch(const gemm_block *x) {
     (gemm_features() & GEMM_FMA ? compute_by_fma : compute)(x);
 }
-#define COMPUTE compute_by_either
+#define COMPUTE compute_dispatch
 #else
 #define COMPUTE compute
 #endif
@@ -171,8 +189,8 @@ static void compute_by_either(const gemm_block *x) {
 #define WIDTH NR
 #undef WIDEN
 #define WIDEN(x) WIDEN_B(x)
-#ifdef SETTLE_B
-#define SETTLE(p) SETTLE_B(p)
+#ifdef REORDER_B
+#define REORDER(p) REORDER_B(p)
 #endif
 #include "panel_pack.h"
 #endif
@@ -181,4 +199,4 @@ static void compute_by_either(const gemm_block *x) {
 #define QUOTED(name) QUOTE(name)
 const gemm_kernel KERNEL = {QUOTED(KERNEL), sizeof(A),  sizeof(B), sizeof(C), sizeof(SUM),
                             sizeof(PA),     sizeof(PB), MR,        NR,        K_GROUP,
-                            TAKES,          COMPUTE,    pack_a,    pack_b};
+                            FLAGS,          COMPUTE,    pack_a,    pack_b};

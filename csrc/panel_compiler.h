@@ -1,4 +1,5 @@
-/* What compilers must be told: loops over a tile must vanish, or its accumulators live in memory. */
+/* Compiler directives. The loops over a tile must be unrolled completely. Otherwise the accumulators are kept in
+ * memory. */
 #ifndef GEMM_PANEL_COMPILER_H
 #define GEMM_PANEL_COMPILER_H
 

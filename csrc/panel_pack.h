@@ -1,13 +1,21 @@
-/* Packing that converts: the type T_IN of memory becomes P, in panels of WIDTH and groups of K_GROUP. NAMED(pack) is a
- * gemm_pack_function; WIDEN(x) and, for RUN adjacent elements, WIDEN_RUN(to, x) convert; SETTLE(p) may rearrange VL
- * elements of a line. TURN_GROUPS(to, apart, x, step, lines), optional where a group has 4 bytes: turns 4 groups of each
- * of TURNED_ROWS rows, `step` bytes apart, into up to 4 lines of groups, `apart` groups apart. GROUP_LINES(to, x, step),
- * optional: makes groups of 16 bytes of each of K_GROUP lines, `step` bytes apart. */
+/* Packing with conversion. It converts elements from T_IN in memory to P in panels of WIDTH rows, with groups of
+ * K_GROUP steps along k. NAMED(pack) is a gemm_pack_function. "Line" means the WIDTH elements of one step along k.
+ *
+ *   NAMED(stem)     the names of the functions
+ *   WIDEN(x)        converts an element
+ *   WIDEN_RUN(to, x), RUN   optional: converts RUN contiguous elements
+ *   REORDER(p)      optional: reorders VL elements of a line
+ *   TRANSPOSE_GROUPS(to, stride, x, step, lines), TRANSPOSED_ROWS
+ *                   optional, for groups of 4 bytes: transposes 4 groups from each of TRANSPOSED_ROWS rows, whose
+ *                   distance is `step` bytes, into min(4, lines) lines of groups, whose distance is `stride` groups
+ *   GROUP_LINES(to, x, step)
+ *                   optional: interleaves 16 bytes from each of K_GROUP lines, whose distance is `step` bytes
+ */
 #include <string.h>
 
 #include "panel_compiler.h"
 
-/* `count` adjacent elements, widened. */
+/* Converts `count` contiguous elements. */
 TARGET INLINE void NAMED(widen)(P *to, const T_IN *x, int64_t count) {
     int64_t i = 0;
 #ifdef WIDEN_RUN
@@ -16,7 +24,7 @@ TARGET INLINE void NAMED(widen)(P *to, const T_IN *x, int64_t count) {
     for (; i < count; i++) to[i] = WIDEN(x[i]);
 }
 
-/* A whole panel whose elements are adjacent along its width: line after line. */
+/* Packs a complete panel whose elements are contiguous along its width, line by line. */
 TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     for (int64_t p = 0; p < k; p += K_GROUP, to += WIDTH * K_GROUP, x += K_GROUP * ps) {
         P line[K_GROUP][WIDTH];
@@ -38,8 +46,9 @@ TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     }
 }
 
-/* The same of `count` < WIDTH elements a line: some lines at a time are completed with zeros. They are moved by `run` <=
- * count elements, of which the last may be moved twice, for that is a constant: a move of any length is a call. */
+/* The same for lines of `count` < WIDTH elements. It first copies some lines and completes them with zeros. A line is
+ * copied by pieces of `run` <= count elements, and the last piece may overlap the one before. `run` is a constant,
+ * because a copy of variable length is a function call. */
 TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t count, int64_t k, const int run) {
     enum { SOME = 32 };
     T_IN whole[SOME][WIDTH];
@@ -55,14 +64,15 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
     }
 }
 
-#ifdef TURN_GROUPS
-enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TURNED_ROWS * TURNED_ROWS };
+#ifdef TRANSPOSE_GROUPS
+enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
-/* Any panel, of which a stretch of all rows, those that there are not being zeros, is widened first and then turned in
- * registers. Turned rows beyond WIDTH reach into the next line of groups, so that the last rows come first: what they
- * spoil is written after them, and at the very end lies in the slack that the driver leaves. */
-TARGET INLINE void NAMED(turned_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
-                                      P (*stretch)[NAMED(STRETCH)]) {
+/* Packs any panel. It converts a range of k of all rows (missing rows are zero) and then transposes it in registers. If
+ * TRANSPOSED_ROWS does not divide WIDTH, the last block of rows extends beyond WIDTH, and its stores overwrite the
+ * first rows of the next line of groups. Therefore the loop stores the last block first, and the first rows afterwards.
+ * Behind the last line of the last panel, the driver allocates slack for these stores. */
+TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
+                                          P (*stretch)[NAMED(STRETCH)]) {
     enum { STRETCH = NAMED(STRETCH), LAST = NAMED(LAST) };
     if (rows < WIDTH) memset(stretch[rows], 0, (size_t)(WIDTH - rows) * sizeof *stretch);
     for (int64_t p = 0; p < k; p += STRETCH, x += STRETCH * ps, to += STRETCH * WIDTH) {
@@ -78,14 +88,14 @@ TARGET INLINE void NAMED(turned_rows)(P *to, const T_IN *x, int64_t rs, int64_t 
             for (int64_t q = count; q < groups * K_GROUP; q++) stretch[i][q] = (P){0};
         }
         for (int64_t q = 0; q < groups; q += 4)
-            for (int i = LAST; i >= 0; i -= TURNED_ROWS)
-                TURN_GROUPS(to + (q * WIDTH + i) * K_GROUP, WIDTH, stretch[i] + q * K_GROUP, sizeof *stretch,
-                            groups - q);
+            for (int i = LAST; i >= 0; i -= TRANSPOSED_ROWS)
+                TRANSPOSE_GROUPS(to + (q * WIDTH + i) * K_GROUP, WIDTH, stretch[i] + q * K_GROUP, sizeof *stretch,
+                                 groups - q);
     }
 }
 #endif
 
-/* Any panel: row by row, each in stretches that stay in the first cache. */
+/* Packs any panel, row by row, in pieces that stay in the L1 cache. */
 TARGET INLINE void NAMED(rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k) {
     enum { STRETCH = 64 };
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;
@@ -112,17 +122,17 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;
     P *to = (P *)panels;
     const T_IN *x = (const T_IN *)matrix;
-#ifdef TURN_GROUPS
-    P stretch[NAMED(LAST) + TURNED_ROWS][NAMED(STRETCH)];
+#ifdef TRANSPOSE_GROUPS
+    P stretch[NAMED(LAST) + TRANSPOSED_ROWS][NAMED(STRETCH)];
     if (rs != 1 || ps == 1) memset(stretch, 0, sizeof stretch);
 #endif
-    (void)width; /* the kernel's own */
+    (void)width; /* equals WIDTH */
     for (int64_t first = 0; first < rows; first += WIDTH, to += WIDTH * padded, x += WIDTH * rs) {
         const int64_t count = rows - first < WIDTH ? rows - first : WIDTH;
         if (rs != 1 || ps == 1 || count == 1)
-#ifdef TURN_GROUPS
-            if (count >= 3) /* else groups are moved one by one in less time */
-                NAMED(turned_rows)(to, x, rs, ps, count, k, stretch);
+#ifdef TRANSPOSE_GROUPS
+            if (count >= 3) /* for fewer rows, moving single groups takes less time */
+                NAMED(transposed_rows)(to, x, rs, ps, count, k, stretch);
             else
 #endif
                 NAMED(rows)(to, x, rs, ps, count, k);
@@ -136,8 +146,8 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
             NAMED(short_lines)(to, x, ps, count, k, 4);
         else
             NAMED(short_lines)(to, x, ps, count, k, 2);
-#ifdef SETTLE
-        for (int64_t i = 0; i < WIDTH * padded; i += VL) SETTLE(to + i);
+#ifdef REORDER
+        for (int64_t i = 0; i < WIDTH * padded; i += VL) REORDER(to + i);
 #endif
     }
 }
@@ -146,4 +156,4 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
 #undef T_IN
 #undef NAMED
 #undef WIDTH
-#undef SETTLE
+#undef REORDER

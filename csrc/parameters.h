@@ -1,5 +1,5 @@
-/* What a kernel's file must define before it includes tile.h (which says PARAMETERS_OF_TILE) or panel.h: the compiler
- * stops at one that is missing, and names it. What each of them is, and which are optional, stands at the head of those. */
+/* Checks the parameters of tile.h (which defines PARAMETERS_OF_TILE) and of panel.h. The compiler stops at a missing
+ * parameter and names it. The head of each of these two headers describes the parameters. */
 #ifdef PARAMETERS_OF_TILE
 #if !defined(NAME)
 #error "tile.h needs NAME"
@@ -94,8 +94,8 @@
 #if defined(KERNEL) && defined(PACK_A) && !defined(B_T)
 #error "tile.h needs B_T where there is PACK_A"
 #endif
-#if defined(TURN) && !defined(TURN_DEPTH)
-#error "tile.h needs TURN_DEPTH where there is TURN"
+#if defined(TRANSPOSE) && !defined(TRANSPOSE_DEPTH)
+#error "tile.h needs TRANSPOSE_DEPTH where there is TRANSPOSE"
 #endif
 #else
 #if !defined(KERNEL)
@@ -158,8 +158,8 @@
 #if !defined(FMA)
 #error "panel.h needs FMA"
 #endif
-#if !defined(SAME)
-#error "panel.h needs SAME"
+#if !defined(C_IS_SUM)
+#error "panel.h needs C_IS_SUM"
 #endif
 #if !defined(TILE) && !defined(ZERO)
 #error "panel.h needs ZERO"
@@ -188,8 +188,8 @@
 #if !defined(TILE) && !defined(STEP)
 #error "panel.h needs STEP"
 #endif
-#if defined(OFFSET) && !defined(LESS)
-#error "panel.h needs LESS where there is OFFSET"
+#if defined(OFFSET) && !defined(SUBTRACT)
+#error "panel.h needs SUBTRACT where there is OFFSET"
 #endif
 #if defined(ENTER) && !defined(LEAVE)
 #error "panel.h needs LEAVE where there is ENTER"

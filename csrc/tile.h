@@ -1,45 +1,74 @@
-/* The register tile and the loops over tiles, written once. A kernel's file defines the parameters below and includes
- * this; what comes out is a function that fulfils the contract of gemm.h, every accumulator in a register:
+/* The register tile and the loops over tiles, for all types whose sums have the type of the operands in registers. A
+ * kernel's file defines the parameters below and includes this header. The result is a block function that fulfils the
+ * contract of gemm.h and keeps every accumulator in a register:
  *
  *                 b: nv vectors of VL columns
  *                +------+------+------+
- *      a: rows   | acc  | acc  | acc  |    per k: load nv vectors of b, broadcast each of the elements of a,
- *                | acc  | acc  | acc  |    rows x nv fused multiply-adds
+ *      a: rows   | acc  | acc  | acc  |    per step of k: load nv vectors of b, broadcast each element of a,
+ *                | acc  | acc  | acc  |    and execute rows x nv fused multiply-adds
  *                +------+------+------+
  *
- * There is a tile for each rows x nv that fits ACCUMULATORS: 6 x 2 and 12 x 1, 4 x 3, 3 x 4, ... So no shape wastes
- * more than a part of its last vector, and blocks of few columns or few rows keep the units as busy as large ones.
+ * There is a tile function for each rows x nv that fits ACCUMULATORS. For 12 accumulators, the largest ones are 12 x 1,
+ * 6 x 2, 4 x 3 and 3 x 4. Therefore a block of any shape wastes at most a part of its last vector, and blocks of few
+ * rows or few columns use the FMA units as well as large blocks.
  *
- *   KERNEL    name of its row: defines the descriptor      NAME    of the function made
- *   TARGET    attributes of functions: the instruction set, for them alone
- *   T         the sum type                  V, VL   vector type and how many elements it holds
- *   MR, NV    rows and vectors of the tile that packed panels are made for
- *   TALLEST   rows of any tile              TILES(X)  X(nv) for each nv that there shall be; NV among them
- *   LOAD(p), STORE(p, v), SPLAT(x), MUL(x, y), FMA(x, y, z) = x*y + z
- *   ZERO, X                                 sums of nothing; the type of SPLAT, a factor; default: SPLAT((T)0), V
- *   PART, PART_OF(count), LOAD_PART(p, part), STORE_PART(p, part, v)   the first `count` elements of a vector, 1 to VL;
- *             what LOAD_PART did not read is anything but a trap
- *             without V these are plain C, only FMA is to be given
- *   TAKES     what may come unpacked; default: both operands
- *   C_T, LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   where C is of another type than T
- *   ONE(s), SCALAR(s)                       whether a gemm_scalar is 1, and its value as T; default: its real part
- *   SCALED(s, v), PLUS_SCALED(s, c, v)      s*v and s*c + v for a gemm_scalar s; default: by SPLAT, MUL and FMA
- *   PACK_A, PACK_B, A_T, B_T                packing functions, default: those of pack.h for T; types in memory
- *   IN, WIDEN_IN(x), SPLAT_IN(x), LOAD_IN(p), LOAD_IN_PART(p, part)       where a and b are of another type than T as they
- *             are read here; as T, the one, and vectors of T, the others
- *   ELEMENT(p), FMA_ELEMENT(x, y, z)      an element of a for the k loop and its FMA; default: SPLAT_IN(*(p)), FMA
- *   COMPUTE   optional: the file's own block function, to follow, which may call LOCAL(compute)
- *   FMA_ONE(x, y, z)                        for single elements, of which sums are split, unless the file has
- *   DOTS(x)                                 its own loop for that, where a and the columns of b are adjacent along k
- *   TURN(turned, x, rs, count), TURN_DEPTH  optional: turned[p] = vector of x[i * rs + p] over VL rows i, for p below
- *             TURN_DEPTH; rows from `count` on are zero and not read
- *   STREAM    defined: there are also loops for M = 1, which read b as memory likes it
- *   SPARED    optional: so many ACCUMULATORS fewer where a is not packed
- *   STREAM_FROM                             columns from which its rows are read so; default: four panels' width
- *   K_LOOP(rows, nv, acc, k, a, b)          optional: the k loop of an MR x NV tile of packed panels, in the order of k
+ * Required parameters:
  *
- * parameters.h names one that is missing. All are undefined again at the end, so that a file may include this several
- * times.
+ *   NAME             prefix of the functions that this header defines
+ *   T                type of the sums
+ *   MR, NV           rows and vectors of the tile for packed panels
+ *   ACCUMULATORS     number of accumulator registers
+ *   TALLEST          maximum number of rows of a tile
+ *   TILES(X)         X(nv) for each number of vectors nv that a tile may have, including NV
+ *   FMA(x, y, z)     x * y + z
+ *
+ * Vectors. Without V, a vector is a single element in plain C, and only FMA is required:
+ *
+ *   V, VL                           vector type, and its number of elements
+ *   LOAD(p), STORE(p, v)            load and store a vector
+ *   SPLAT(x), MUL(x, y)             broadcast an element, multiply
+ *   PART, PART_OF(count)            a description of the first `count` elements of a vector, 1 <= count <= VL
+ *   LOAD_PART(p, part)              load these elements only; the values of the other elements do not matter
+ *   STORE_PART(p, part, v)          store these elements only
+ *   X, ZERO                         type of a factor, the result of SPLAT (default: V); sums of no terms
+ *                                   (default: SPLAT((T)0))
+ *
+ * If a and b have another type than T where this header reads them:
+ *
+ *   IN, WIDEN_IN(x)                 that type, and the conversion of an element to T
+ *   SPLAT_IN(x), LOAD_IN(p), LOAD_IN_PART(p, part)   SPLAT, LOAD and LOAD_PART with that conversion
+ *
+ * If C has another type than T:
+ *
+ *   C_T                             that type
+ *   LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   the same with conversion
+ *
+ * Scalars and packing:
+ *
+ *   ONE(s), SCALAR(s)               whether a gemm_scalar is 1; its value as T (default: its real part)
+ *   SCALED(s, v)                    s * v for a gemm_scalar s (default: with SPLAT and MUL)
+ *   PLUS_SCALED(s, c, v)            s * c + v for a gemm_scalar s (default: with SPLAT and FMA)
+ *   PACK_A, PACK_B, A_T, B_T        packing functions (default: those of pack.h for T); types of a and b in memory
+ *
+ * Optional parameters:
+ *
+ *   KERNEL           name of the kernel's row in the catalog; if defined, this header defines the descriptor, too
+ *   TARGET           function attributes that enable the instruction set
+ *   FLAGS            flags of gemm.h (default: a and b may be unpacked)
+ *   COMPUTE          a block function that the file defines afterwards; it may call LOCAL(compute)
+ *   ELEMENT(p)       an element of a in the k loop (default: SPLAT_IN(*(p))), and
+ *   FMA_ELEMENT(x, y, z)   its FMA (default: FMA)
+ *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
+ *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
+ *   STREAM           if defined, there are special loops for m = 1 that read b in the order of memory
+ *   STREAM_FROM      minimum number of columns for such a loop over an unpacked b (default: the width of 4 panels)
+ *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
+ *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
+ *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
+ *   DOTS(x)          the file's own loop for such split sums; a and the columns of b are contiguous along k
+ *
+ * parameters.h reports a missing parameter. This header undefines all parameters at its end, so a file may include it
+ * several times.
  */
 #include "gemm.h"
 
@@ -50,7 +79,7 @@
 #define PARAMETERS_OF_TILE
 #include "parameters.h"
 
-#define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* of the cache */
+#define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* cache lines */
 #define JOIN_(x, y) x##_##y
 #define JOIN(x, y) JOIN_(x, y)
 #define LOCAL(stem) JOIN(NAME, stem)
@@ -101,11 +130,11 @@
 #define ELEMENT(p) SPLAT_IN(*(p))
 #define FMA_ELEMENT FMA
 #endif
-#ifndef TAKES
-#if defined(STREAM) && defined(TURN)
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
+#ifndef FLAGS
+#if defined(STREAM) && defined(TRANSPOSE)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
 #else
-#define TAKES (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
 #endif
 #endif
 #ifndef PACK_A
@@ -124,15 +153,16 @@
 #ifndef STREAM_FROM
 #define STREAM_FROM (4 * NR)
 #endif
-#ifndef SPARED
-#define SPARED 0
+#ifndef ACCUMULATORS_UNPACKED
+#define ACCUMULATORS_UNPACKED ACCUMULATORS
 #endif
 #ifndef AHEAD
-#define AHEAD 8 /* rows */
+#define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
-/* `tiles` tiles of rows x nv, one below the other, from row i and column j; a and b lie at those. `whole`: so is the
- * last vector. `packed`: a and b are panels of MR rows and NR columns. */
+/* Computes `tiles` tiles of rows x nv, one below the other, starting at row i and column j of the block. a and b point
+ * to the operands of the first tile. whole: the last vector has VL columns. packed: a and b are panels of MR rows and
+ * NR columns. */
 TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const int packed, const gemm_block *x,
                                 int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b, int64_t a_step,
                                 int64_t b_next, int last_count) {
@@ -159,7 +189,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             EACH(at, rows * nv) acc[at] = ZERO;
         }
 
-        if (tiles > 1) { /* the next tile of C, which the k loop leaves time to fetch */
+        if (tiles > 1) { /* prefetch the next tile of C during the k loop */
             const char *next = (const char *)x->to + ((i + rows) * x->to_rs + j) * (int64_t)sizeof(C_T);
             EACH(r, rows) {
                 const char *row = next + r * x->to_rs * (int64_t)sizeof(C_T);
@@ -168,8 +198,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             }
         }
 
-        /* b's rows some way ahead, from the second cache; the last tile fetches the next panel's: memory does not guess
-         * what comes after short rows far apart */
+        /* Prefetch rows of b from the L2 cache, some steps ahead. The last tile prefetches the next panel of b. The
+         * hardware prefetcher does not predict short rows that are far apart. */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
 #define STEP(a_at, a_apart, b_at)                                                                \
@@ -210,7 +240,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             }
             continue;
         }
-        if (!ONE(x->alpha)) { /* so a NaN multiplies; 1 is no multiplication only to save it */
+        if (!ONE(x->alpha)) { /* a NaN alpha multiplies, too; the test for 1 only saves time */
             EACH(at, rows * nv) acc[at] = SCALED(x->alpha, acc[at]);
         }
         if (x->c) {
@@ -230,7 +260,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv. A whole last vector is worth code of its own; a packed one is read whole. */
+/* One function for each rows x nv. It contains two copies of the loop: one for a complete last vector, one for a
+ * partial last vector. A packed last vector is always loaded completely. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
@@ -241,7 +272,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
         else                                                                                                        \
             LOCAL(tiles)(rows, nv, 0, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                         \
     }
-/* clang-format off: it never comes to rest here */
+/* clang-format off: clang-format does not converge here */
 #define TILES_OF(nv) \
     TILE(1, nv)      \
     TILE(2, nv)      \
@@ -252,10 +283,10 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
     {LOCAL(JOIN(1, nv)), LOCAL(JOIN(2, nv)),  LOCAL(JOIN(3, nv)),  LOCAL(JOIN(4, nv)), \
      LOCAL(JOIN(5, nv)), LOCAL(JOIN(6, nv)),  LOCAL(JOIN(7, nv)),  LOCAL(JOIN(8, nv)), \
      LOCAL(JOIN(9, nv)), LOCAL(JOIN(10, nv)), LOCAL(JOIN(11, nv)), LOCAL(JOIN(12, nv))},
-#define HEIGHT_OF(nv) ((ACCUMULATORS - SPARED) / (nv) < (TALLEST) ? (ACCUMULATORS - SPARED) / (nv) : (TALLEST)),
+#define HEIGHT_OF(nv) ((ACCUMULATORS_UNPACKED) / (nv) < (TALLEST) ? (ACCUMULATORS_UNPACKED) / (nv) : (TALLEST)),
 TILES(TILES_OF)
 
-/* Where large products spend their time. */
+/* The full tile of packed panels. Large products spend their time here. */
 TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b,
                                  int64_t a_step, int64_t b_next, int last_count) {
     if (last_count == VL)
@@ -271,7 +302,8 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* A vector of sums becomes C: columns from j on, `part` of them unless `whole`. */
+/* Finishes a vector of sums and stores it to C, from column j on. Unless `whole`, only the columns of `part` are
+ * stored. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;
@@ -298,8 +330,8 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
         STORE_C_PART(to, part, sum);
 }
 
-/* One row against an unpacked b: b is read along its rows, eight at a time; the sums of a stretch of columns wait in
- * the cache. */
+/* One row times an unpacked b. The loop reads b along its rows, eight rows at a time. The sums of a range of columns
+ * stay in the cache. */
 TARGET static void LOCAL(stream)(const gemm_block *x) {
     enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
     _Alignas(64) T sums[STRETCH];
@@ -340,7 +372,8 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* One row against packed panels, several at a time: one alone has too few sums to hide how long each takes. */
+/* One row times packed panels, several panels at a time: a single panel has too few accumulators to hide the latency of
+ * the FMAs. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;
@@ -349,8 +382,8 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
         const int count = x->n - j < PANELS * NR ? (int)(x->n - j) : PANELS * NR;
         const IN *panel[PANELS];
         V sum[PANELS * NV];
-        EACH(i, PANELS)
-            panel[i] = (const IN *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts; /* or read another */
+        EACH(i, PANELS) /* panels beyond n are replaced by the first panel */
+            panel[i] = (const IN *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts;
         EACH(i, PANELS * NV) {
             sum[i] = ZERO;
             if (from && (i + 1) * VL <= count)
@@ -370,11 +403,12 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
     }
 }
 
-#ifdef TURN
-/* One row against a b whose columns are adjacent in memory along k: these are turned in registers, so that each sum
- * takes its k in order. */
+#ifdef TRANSPOSE
+/* One row times a b whose columns are contiguous along k. The loop transposes pieces of b in registers, so each sum
+ * adds its terms in the order of k. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    enum { GROUPS = 2 }; /* sums at a time: enough to hide how long one takes, few enough streams for the caches */
+    /* vectors of sums at a time: enough to hide the FMA latency, and few enough streams for the caches */
+    enum { GROUPS = 2 };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;
     for (int64_t j = 0; j < x->n; j += GROUPS * VL) {
@@ -387,14 +421,14 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
             sum[g] = LOAD(start);
         }
         int64_t p = 0;
-        for (; p + TURN_DEPTH <= x->k; p += TURN_DEPTH) {
+        for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH) {
             EACH(g, GROUPS) {
-                V turned[TURN_DEPTH];
+                V transposed[TRANSPOSE_DEPTH];
                 if (count == GROUPS * VL)
-                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, VL);
+                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, VL);
                 else
-                    TURN(turned, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
-                EACH(q, TURN_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), turned[q], sum[g]);
+                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
+                EACH(q, TRANSPOSE_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), transposed[q], sum[g]);
             }
         }
         for (; p < x->k; p++) {
@@ -414,7 +448,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* The same with each sum split over k, as often as there are lanes and chains: memory's speed, another rounding. */
+/* The same product, but each sum is split over k, into one part for each lane of each chain of FMAs. It runs at the
+ * speed of memory. The result is rounded differently. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;
@@ -424,7 +459,8 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
         T total[VL] = {0};
         V sum[COLUMNS][CHAINS];
         EACH(i, COLUMNS) {
-            b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs; /* a column that misses is another one */
+            /* columns beyond n are replaced by the first column */
+            b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             EACH(h, CHAINS) sum[i][h] = ZERO;
         }
         int64_t p = 0;
@@ -457,7 +493,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         LOCAL(stream)(x);
         return;
     }
-#ifdef TURN
+#ifdef TRANSPOSE
     if (m == 1 && x->b_ps == 1 && x->k > 1 && (n == 1 || x->b_cs != 1)) {
 #ifdef DOTS
         if (!x->ordered && x->a_ps == 1 && !x->from) {
@@ -474,7 +510,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #endif
-    int wide = NV; /* few rows take wide tiles, or too few accumulators would wait for one another */
+    int wide = NV; /* few rows get wide tiles; otherwise too few accumulators would leave the FMA units waiting */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
     for (int64_t j = 0; j < n; j += wide * VL) {
@@ -485,7 +521,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         LOCAL(function) *const *const of_rows = LOCAL(table)[nv - 1];
         if (strided_a && m <= LOCAL(heights)[nv - 1]) {
             of_rows[m - 1](x, 0, j, 1, a, b, 0, b_next, last_count);
-        } else if (strided_a) { /* tiles of about equal height: no sliver of few rows is left */
+        } else if (strided_a) { /* tiles of about equal height, so that no tile has very few rows */
             const int64_t tiles = (m + LOCAL(heights)[nv - 1] - 1) / LOCAL(heights)[nv - 1];
             const int64_t rows = m / tiles, taller = m % tiles, first = taller * (rows + 1);
             if (taller) of_rows[rows](x, 0, j, taller, a, b, (rows + 1) * x->a_rs, 0, last_count);
@@ -501,7 +537,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
 
 #ifdef KERNEL
 #ifdef COMPUTE
-static void COMPUTE(const gemm_block *x); /* of the file itself */
+static void COMPUTE(const gemm_block *x); /* defined by the kernel's file */
 #else
 #define COMPUTE LOCAL(compute)
 #endif
@@ -518,7 +554,7 @@ const gemm_kernel KERNEL = {
     .mr = MR,
     .nr = NR,
     .k_group = 1,
-    .takes = TAKES,
+    .flags = FLAGS,
     .compute = COMPUTE,
     .pack_a = PACK_A,
     .pack_b = PACK_B,
@@ -538,7 +574,7 @@ const gemm_kernel KERNEL = {
 #undef NV
 #undef NR
 #undef ACCUMULATORS
-#undef SPARED
+#undef ACCUMULATORS_UNPACKED
 #undef TALLEST
 #undef TILES
 #undef LOAD
@@ -550,7 +586,7 @@ const gemm_kernel KERNEL = {
 #undef PART_OF
 #undef LOAD_PART
 #undef STORE_PART
-#undef TAKES
+#undef FLAGS
 #undef C_T
 #undef LOAD_C
 #undef STORE_C
@@ -576,10 +612,10 @@ const gemm_kernel KERNEL = {
 #undef K_LOOP
 #undef STREAM
 #undef STREAM_FROM
-#undef TURN
+#undef TRANSPOSE
 #undef FMA_ONE
 #undef DOTS
-#undef TURN_DEPTH
+#undef TRANSPOSE_DEPTH
 #undef HEIGHT
 #undef TILE
 #undef TILES_OF

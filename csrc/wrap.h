@@ -1,17 +1,21 @@
-/* Integers that wrap as NumPy's do: sums, and all that follows, modulo a power of two that C's width divides. So signs
- * make no difference but where an operand is narrower than its sums, and unsigned C types stand for both.
+/* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where s is the width of SUM and at least the
+ * width of C. Therefore signs matter only when an operand that is narrower than SUM is widened, and one kernel with an
+ * unsigned type C serves the signed type as well.
  *
- *   A, B   element types, signed where the widening must keep the sign        C, SUM   unsigned
- *   MIXED  defined: A and B stand for different types
- *   FACTOR default: int16_t, which holds both of A and B, and for whose products there are instructions
+ *   A, B     types of the elements; signed if widening must extend the sign
+ *   C, SUM   unsigned types
+ *   MIXED    defined if A and B stand for different types
+ *   FACTOR   type of the factors in the loop for one row (default: int16_t, which holds every A and B, and for which
+ *            CPUs have instructions)
  *
- * With that one row against a b whose columns are adjacent along k needs no panels. */
+ * One row times a b whose columns are contiguous along k needs no panels.
+ */
 #include <stdint.h>
 
 #ifdef MIXED
-#define TAKES (GEMM_UNPACKED_DOTS | GEMM_MIXED)
+#define FLAGS (GEMM_UNPACKED_DOTS | GEMM_MIXED)
 #else
-#define TAKES GEMM_UNPACKED_DOTS
+#define FLAGS GEMM_UNPACKED_DOTS
 #endif
 #ifndef FACTOR
 #define FACTOR int16_t
@@ -30,7 +34,7 @@
 #define FMA(s, t, u) ((s) * (t) + (u))
 #include "panel.h"
 
-/* A loop that compilers know; theirs are the vectors. */
+/* Compilers recognize this loop and vectorize it. */
 TARGET INLINE SUM dot(const FACTOR *x, const B *y, int64_t count) {
     SUM sum = 0;
     for (int64_t i = 0; i < count; i++) sum += (SUM)x[i] * (SUM)(FACTOR)y[i];

@@ -123,9 +123,9 @@ def test_products_without_memory(cc, prefix, tmp_path):
 @pytest.mark.parametrize(("header", "given", "missing"), [
     ("tile.h", (), "NAME T MR NV TALLEST TILES FMA ACCUMULATORS"),
     ("tile.h", ("V",), "VL LOAD STORE SPLAT PART PART_OF LOAD_PART STORE_PART"),
-    ("tile.h", ("TURN", "IN"), "TURN_DEPTH WIDEN_IN SPLAT_IN LOAD_IN LOAD_IN_PART"),
+    ("tile.h", ("TRANSPOSE", "IN"), "TRANSPOSE_DEPTH WIDEN_IN SPLAT_IN LOAD_IN LOAD_IN_PART"),
     ("panel.h", (), "KERNEL MR NV VL K_GROUP A B C SUM PA PB ACC ROW STEP"),
-    ("panel.h", ("OFFSET", "ENTER"), "LESS LEAVE"),
+    ("panel.h", ("OFFSET", "ENTER"), "SUBTRACT LEAVE"),
 ], ids=str)  # fmt: skip
 def test_a_missing_parameter_of_a_kernel_is_named(cc, tmp_path, header, given, missing):
     source = tmp_path / "kernel.c"

@@ -1,11 +1,15 @@
-/* Intel's matrix registers for panel.h: 16 lines of 64 bytes each. An instruction multiplies 16 rows of a, K_GROUP
- * elements of k a line, by 16 columns of b, whose line q has 4 bytes of k from 4 q on for each column, and adds that to
- * 16 x 16 sums. Two by two of these need a load for each instruction; that is also how fast they go.
+/* Intel's AMX registers for panel.h. A register is a matrix of 16 lines of 64 bytes. One instruction multiplies a
+ * register of a by a register of b and adds the result to a register of 16 x 16 sums. The register of a holds 16 rows
+ * of K_GROUP elements along k. Line q of the register of b holds, for each of 16 columns, the 4 bytes of k that start
+ * at byte 4 * q. A tile of 2 x 2 registers of sums needs one load per instruction, and the CPU executes both at the
+ * same rate.
  *
  *   K_GROUP                32 or 64: elements in a line
- *   STEP(sums, x, y)       the instruction, given the registers' numbers
+ *   STEP(sums, x, y)       the instruction; the arguments are register numbers
  *
- * The rest of panel.h's parameters but for the tile's are defined before or by what is included after this. */
+ * The other parameters of panel.h, except those of the tile, are defined before this header or by a header included
+ * after it.
+ */
 #ifdef GEMM_EMULATE_AMX
 #include "emulated.h"
 #else
@@ -25,16 +29,16 @@
 #define ENTER configure();
 #define LEAVE _tile_release();
 
-enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP /* elements of a panel: two registers */ };
+enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP /* elements of two registers of a panel */ };
 
-/* What was written before is read after: GCC's intrinsics do not say that they read memory. */
+/* A compiler barrier before tile instructions: GCC's intrinsics do not declare that they read memory. */
 #ifdef __GNUC__
 #define WRITTEN __asm__ volatile("" ::: "memory");
 #else
 #define WRITTEN
 #endif
 
-/* All eight registers at their full size. Threads have registers, and configurations, of their own. */
+/* Configures all eight registers at their full size. Each thread has its own registers and its own configuration. */
 TARGET static void configure(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -46,7 +50,7 @@ TARGET static void configure(void) {
     _tile_loadconfig(&shape);
 }
 
-/* Registers 0 to 3 are the sums, 4 and 5 of a, 6 and 7 of b. Of up to 16 rows half of that is computed. */
+/* Registers 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 hold b. For up to 16 rows, only half of them are used. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     const int two = rows > LINES;
@@ -85,10 +89,11 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
     }
 }
 
-/* Packing. Both panels hold one register after the other, two for each K_GROUP. In either order of memory 16 vectors of
- * k lie along k, or across it; the panel of a wants them along, that of b across, 4 bytes at a time. */
+/* Packing. Panels of a and of b both hold two registers for each K_GROUP, one after the other. In memory, the elements
+ * of a matrix are contiguous either along k or across k. A panel of a needs them along k. A panel of b needs them
+ * across k, in groups of 4 bytes. */
 
-/* 4 bytes of k for each of 16 columns that are adjacent in memory. */
+/* Interleaves 4 bytes along k for each of 16 columns that are contiguous in memory. */
 TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
     __m128i *out = (__m128i *)to;
 #if K_GROUP == 64
@@ -109,8 +114,8 @@ TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
 #undef AT
 }
 
-/* 16 lines, `step` bytes apart, of 16 x 4 bytes: transposed. */
-TARGET INLINE void turn(char *to, const char *from, int64_t step) {
+/* Transposes 16 lines of 16 x 4 bytes. The distance of the lines is `step` bytes. */
+TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
     for (int i = 0; i < LINES; i += 4)
         for (int j = 0; j < LINES; j += 4) {
             __m128 row[4];
@@ -128,7 +133,8 @@ TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps
         for (int64_t p0 = 0; p0 < k; p0 += K_GROUP, to += 2 * LINES * LINE) {
             const PA *x = (const PA *)matrix + i0 * rs + p0 * ps;
             const int64_t count = rows - i0 < MR ? rows - i0 : MR, depth = k - p0 < K_GROUP ? k - p0 : K_GROUP;
-            PA piece[MR][K_GROUP]; /* of what is less than a group, or adjacent in no way */
+            /* a copy for incomplete groups, and for matrices that are contiguous along neither axis */
+            PA piece[MR][K_GROUP];
             int64_t step = rs;
             const int along = ps == 1, whole = count == MR && depth == K_GROUP;
             if (!whole || (!along && rs != 1)) {
@@ -142,11 +148,11 @@ TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps
                     EACH(half, 2)
                         interleave(out + (half * LINES + q) * LINE, x + q * PER_GROUP * ps + half * LINES, ps);
                 if (!across)
-                    EACH(half, 2) turn(to + half * LINES * LINE, out + half * LINES * LINE, LINE);
+                    EACH(half, 2) transpose(to + half * LINES * LINE, out + half * LINES * LINE, LINE);
                 continue;
             }
             if (across) {
-                EACH(half, 2) turn(to + half * LINES * LINE, (const char *)(x + half * LINES * step), step * SIZE);
+                EACH(half, 2) transpose(to + half * LINES * LINE, (const char *)(x + half * LINES * step), step * SIZE);
             } else {
                 EACH(i, MR) memcpy(to + i * LINE, x + i * step, LINE);
             }

@@ -1,8 +1,8 @@
-/* int8 and uint8, the low bytes of int32 sums, which do not depend on signs. */
+/* int8 and uint8: the low bytes of int32 sums. These bytes do not depend on the signs of the operands. */
 #define KERNEL i8gemm_amx_32x32
 #define A uint8_t
 #define B uint8_t
 #define C uint8_t
-#define SAME 0
+#define C_IS_SUM 0
 #define STEP(sums, x, y) _tile_dpbuud(sums, x, y)
 #include "int8.h"

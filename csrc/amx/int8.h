@@ -1,4 +1,4 @@
-/* Sums of int32 by amx.h's registers, for wrap.h. */
+/* int32 sums in amx.h's registers, for wrap.h. */
 #if defined(__GNUC__) && !defined(GEMM_EMULATE_AMX)
 #define TARGET __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
 #elif defined(__GNUC__)

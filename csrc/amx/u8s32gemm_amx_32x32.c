@@ -1,9 +1,9 @@
-/* uint8 x int8 to int32, which wraps: sums of four products a step, exactly. */
+/* uint8 x int8 to int32, which wraps. An instruction adds four products to each sum, exactly. */
 #define KERNEL u8s32gemm_amx_32x32
 #define A uint8_t
 #define B int8_t
 #define C uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MIXED
 #define STEP(sums, x, y) _tile_dpbusd(sums, x, y)
 #include "int8.h"

@@ -1,6 +1,7 @@
-/* 32-bit Arm with NEON and VFPv4: 6 rows x 2 vectors, 12 sums, 2 vectors of b, 1 element of a: 15 of 16 registers. Its
- * vector FMA has no form with a lane, so a is broadcast by the load. NEON of 32 bits flushes subnormals whatever the
- * control register says: the ordered chain is kept, its last bits are not where a subnormal occurs. */
+/* 32-bit Arm with NEON and VFPv4: 6 rows x 2 vectors, 12 accumulators, 2 vectors of b, 1 element of a: 15 of 16
+ * registers. The vector FMA has no form by lane, so the load broadcasts an element of a. 32-bit NEON flushes subnormals
+ * to zero, whatever the control register says. Therefore sums keep the order of k, but a result differs in its last
+ * bits where a subnormal occurs. */
 #pragma GCC target("fpu=neon-vfpv4")
 #include "../neon/neon.h"
 #include "../neon/floats.h"

@@ -1,4 +1,4 @@
-/* What the AVX2 kernels share: partial vectors by mask, and transposition for packing. */
+/* Functions shared by the AVX2 kernels: partial vectors, and transposition for packing. */
 #ifndef GEMM_AVX2_H
 #define GEMM_AVX2_H
 
@@ -13,7 +13,8 @@
 #define AVX2_INLINE static __forceinline
 #endif
 
-/* The first `count` elements: as a mask for loads, and as the count, for a masked store is slow on many CPUs. */
+/* The first `count` elements of a vector. Loads use the mask. Stores use the count, because a masked store is slow on
+ * many CPUs. */
 typedef struct avx2_part {
     __m256i mask;
     int count;
@@ -62,9 +63,10 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* turned[p] = 4 bytes x[0 ... 7][p] for p < 4, x's rows being `step` bytes apart; rows from `count` on are zero. Row i
- * and row i + 4 share a register from the start, so that nothing crosses lanes later. */
-AVX2_INLINE void avx2_turn(__m256 *turned, const void *x, int64_t step, int count) {
+/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance of the rows is
+ * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two lanes of one register, so no later
+ * instruction crosses lanes. */
+AVX2_INLINE void avx2_transpose(__m256 *transposed, const void *x, int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define ROWS(i) _mm256_insertf128_ps(_mm256_castps128_ps256(ROW(i)), ROW(i + 4), 1)
     const __m256 a = ROWS(0), b = ROWS(1), c = ROWS(2), d = ROWS(3);
@@ -72,22 +74,23 @@ AVX2_INLINE void avx2_turn(__m256 *turned, const void *x, int64_t step, int coun
 #undef ROWS
     const __m256 ab_low = _mm256_unpacklo_ps(a, b), cd_low = _mm256_unpacklo_ps(c, d);
     const __m256 ab_high = _mm256_unpackhi_ps(a, b), cd_high = _mm256_unpackhi_ps(c, d);
-    turned[0] = _mm256_shuffle_ps(ab_low, cd_low, 0x44), turned[1] = _mm256_shuffle_ps(ab_low, cd_low, 0xEE);
-    turned[2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44), turned[3] = _mm256_shuffle_ps(ab_high, cd_high, 0xEE);
+    transposed[0] = _mm256_shuffle_ps(ab_low, cd_low, 0x44), transposed[1] = _mm256_shuffle_ps(ab_low, cd_low, 0xEE);
+    transposed[2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44),
+    transposed[3] = _mm256_shuffle_ps(ab_high, cd_high, 0xEE);
 }
 
-AVX2_INLINE void avx2_turn_floats(__m256 *turned, const float *x, int64_t rs, int count) {
-    avx2_turn(turned, x, rs * (int64_t)sizeof *x, count);
+AVX2_INLINE void avx2_transpose_floats(__m256 *transposed, const float *x, int64_t rs, int count) {
+    avx2_transpose(transposed, x, rs * (int64_t)sizeof *x, count);
 }
 
-/* panel_pack.h's TURN_GROUPS. */
-AVX2_INLINE void avx2_turn_groups(void *to, int64_t apart, const void *x, int64_t step, int64_t lines) {
-    __m256 turned[4];
-    avx2_turn(turned, x, step, 8);
-    for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * apart, turned[p]);
+/* panel_pack.h's TRANSPOSE_GROUPS. */
+AVX2_INLINE void avx2_transpose_groups(void *to, int64_t stride, const void *x, int64_t step, int64_t lines) {
+    __m256 transposed[4];
+    avx2_transpose(transposed, x, step, 8);
+    for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
-/* panel_pack.h's GROUP_LINES, for four bytes and for two shorts a group. */
+/* panel_pack.h's GROUP_LINES, for groups of four bytes and for groups of two 16-bit integers. */
 AVX2_INLINE void avx2_interleave_bytes(void *to, const void *x, int64_t step) {
 #define LINE(g) _mm_loadu_si128((const __m128i *)((const char *)x + (g) * step))
     const __m128i low01 = _mm_unpacklo_epi8(LINE(0), LINE(1)), high01 = _mm_unpackhi_epi8(LINE(0), LINE(1));
@@ -104,25 +107,25 @@ AVX2_INLINE void avx2_interleave_shorts(void *to, const void *x, int64_t step) {
 #undef LINE
 }
 
-/* turned[p] = x[0 ... 3][p] for p < 2. */
-AVX2_INLINE void avx2_turn_doubles(__m256d *turned, const double *x, int64_t rs, int count) {
+/* transposed[p] = x[0 ... 3][p] for p < 2. Rows i >= count are zero. */
+AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
 #define ROWS(i)                                                                               \
     _mm256_insertf128_pd(_mm256_castpd128_pd256(i < count ? _mm_loadu_pd(x + i * rs) : none), \
                          i + 2 < count ? _mm_loadu_pd(x + (i + 2) * rs) : none, 1)
     const __m256d a = ROWS(0), b = ROWS(1);
 #undef ROWS
-    turned[0] = _mm256_unpacklo_pd(a, b), turned[1] = _mm256_unpackhi_pd(a, b);
+    transposed[0] = _mm256_unpacklo_pd(a, b), transposed[1] = _mm256_unpackhi_pd(a, b);
 }
 
-/* turned[0] = the pairs x[0 ... 1][0 ... 1]; rows from `count` on are zero. */
-AVX2_INLINE void avx2_turn_pairs(__m256d *turned, const double *x, int64_t rs, int count) {
+/* Loads two rows of one pair: transposed[0] = x[0 ... 1][0 ... 1]. Rows i >= count are zero. */
+AVX2_INLINE void avx2_transpose_complex(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
-    turned[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),
-                                     count > 1 ? _mm_loadu_pd(x + rs) : none, 1);
+    transposed[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),
+                                         count > 1 ? _mm_loadu_pd(x + rs) : none, 1);
 }
 
-/* The sum of the even lanes less that of the odd ones. */
+/* The sum of the even lanes minus the sum of the odd lanes. */
 AVX2_INLINE float avx2_difference_of_floats(__m256 v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

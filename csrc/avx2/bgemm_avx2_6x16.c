@@ -1,7 +1,8 @@
-/* bfloat16 by sgemm_avx2_6x16's tiles: it is the upper half of a float, which integer operations round. */
+/* bfloat16 with the tiles of sgemm_avx2_6x16. A bfloat16 is the upper half of a float. Integer instructions round to
+ * it. */
 #include "avx2.h"
 #include "group.h"
-#include "late.h"
+#include "opaque.h"
 #include "panel_compiler.h"
 
 #define HALVES AVX2
@@ -29,10 +30,10 @@ AVX2_INLINE __m256 splat(uint16_t x) {
 }
 
 AVX2_INLINE void store(uint16_t *p, __m256 v) {
-    const __m256i bits = _mm256_castps_si256(v), one = _mm256_set1_epi32(late(1));
+    const __m256i bits = _mm256_castps_si256(v), one = _mm256_set1_epi32(opaque(1));
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(late(0x7FFF))));
-    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(late(0x400000))); /* a NaN stays one */
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(opaque(0x7FFF))));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(opaque(0x400000))); /* a NaN stays a NaN */
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0x08);

@@ -1,5 +1,6 @@
 /* complex64: 6 rows x 1 ymm of real and 1 of imaginary parts: 12 accumulators, 2 for b, 2 for a: all 16 registers.
- * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
+ * Splitting and interleaving stay within 128-bit lanes: splitting permutes the columns, and interleaving reverses
+ * that. */
 #include "avx2.h"
 
 #define CATALOG_ROW cgemm_avx2_6x8
@@ -22,18 +23,20 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm256_storeu_ps(p, _mm256_unpacklo_ps(re_, im_)), _mm256_storeu_ps((p) + 8, _mm256_unpackhi_ps(re_, im_)))
-#define TURNED(v, signs) _mm256_xor_ps(_mm256_permute_ps(v, 0xB1), _mm256_loadu_ps(signs))
+#define TIMES_I(v, signs) _mm256_xor_ps(_mm256_permute_ps(v, 0xB1), _mm256_loadu_ps(signs))
 #define PRODUCTS(x, y) _mm256_mul_ps(x, y)
 #define DIFFERENCE(v) avx2_difference_of_floats(v)
 #define PART avx2_part
 #define PART_OF(count) avx2_part_of_floats(2 * (count))
 #define LOAD_PART(p, part) _mm256_maskload_ps((const float *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, v)
-#define TURN(turned, x, rs, count) avx2_turn_doubles((__m256d *)(turned), (const double *)(x), rs, count)
-#define TURN_DEPTH 2
-/* 16 registers: 10 sums in place, with up to 2 of b, as many turned, and an element of a. */
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx2_transpose_doubles((__m256d *)(transposed), (const double *)(x), rs, count)
+#define TRANSPOSE_DEPTH 2
+/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
+ * element of a. */
 #define ACCUMULATORS 12
-#define SPARED 2
+#define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for doubles in ymm registers; no guard: tile.h undefines them. */
+/* tile.h's vector parameters for doubles in ymm registers. No include guard, because tile.h undefines them. */
 #define TARGET AVX2
 #define T double
 #define V __m256d
@@ -13,9 +13,9 @@
 #define LOAD_PART(p, part) _mm256_maskload_pd(p, (part).mask)
 #define STORE_PART(p, part, v) avx2_store_doubles(p, (part).count, v)
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
-#define TURN avx2_turn_doubles
-#define TURN_DEPTH 2
-/* 16 registers: 12 sums, up to 4 of b and one of a. */
+#define TRANSPOSE avx2_transpose_doubles
+#define TRANSPOSE_DEPTH 2
+/* 16 registers: 12 accumulators, up to 4 for b, 1 for a. */
 #define ACCUMULATORS 12
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

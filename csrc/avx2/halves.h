@@ -1,7 +1,9 @@
-/* half.h for 8 halves as floats in a ymm, given load and store of all 8, `widened` of those in a register, and low and
- * high: 8 halves of the lower, and of the upper, halves of 32 bits. */
+/* half.h for 8 halves (float16 or bfloat16), as floats in a ymm. The kernel's file defines load and store for 8 halves
+ * in memory, `widened` for 8 halves in a register, and low and high, which widen the lower and the upper halves of 8
+ * elements of 32 bits. */
 
-/* A part's first and last elements, of which some may be the same, shifted to where they belong. */
+/* Loads the first and the last elements of the part with two loads, which may overlap, and shifts the last ones into
+ * their place. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
     if (count >= 4) {
         const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));
@@ -22,13 +24,13 @@ TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
     for (int i = 0; i < count; i++) p[i] = all[i];
 }
 
-/* tile.h's TURN, two halves at a time. */
-TARGET INLINE void turn(__m256 *turned, const uint16_t *x, int64_t rs, int count) {
+/* tile.h's TRANSPOSE, for two halves at a time. */
+TARGET INLINE void transpose(__m256 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m256 pairs[4];
-    avx2_turn(pairs, x, rs * (int64_t)sizeof *x, count);
+    avx2_transpose(pairs, x, rs * (int64_t)sizeof *x, count);
     EACH(p, 4) {
         const __m256i bits = _mm256_castps_si256(pairs[p]);
-        turned[2 * p] = low(bits), turned[2 * p + 1] = high(bits);
+        transposed[2 * p] = low(bits), transposed[2 * p + 1] = high(bits);
     }
 }
 
@@ -37,6 +39,6 @@ TARGET INLINE void turn(__m256 *turned, const uint16_t *x, int64_t rs, int count
 #include "half_vectors.h"
 #define RUN 8
 #define WIDEN_RUN(to, x) _mm256_storeu_ps(to, load(x))
-#define TURN_GROUPS avx2_turn_groups
-#define TURNED_ROWS 8
+#define TRANSPOSE_GROUPS avx2_transpose_groups
+#define TRANSPOSED_ROWS 8
 #include "half.h"

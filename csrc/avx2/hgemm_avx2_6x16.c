@@ -1,4 +1,4 @@
-/* float16 by sgemm_avx2_6x16's tiles; F16C widens and rounds, 8 elements at a time. */
+/* float16 with the tiles of sgemm_avx2_6x16. F16C instructions widen and round 8 elements at a time. */
 #include "avx2.h"
 #include "group.h"
 #include "panel_compiler.h"

@@ -8,5 +8,5 @@
 #define A int16_t
 #define B int16_t
 #define C uint16_t
-#define SAME 0
+#define C_IS_SUM 0
 #include "madd.h"

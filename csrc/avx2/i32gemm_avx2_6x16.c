@@ -1,4 +1,5 @@
-/* int32 and uint32: the low halves of the products. 6 rows x 2 ymm: 12 accumulators, 2 for b, 1 for a, 1 for products. */
+/* int32 and uint32: the low halves of the products. 6 rows x 2 ymm: 12 accumulators, 2 for b, 1 for a, 1 for
+ * products. */
 #include "avx2.h"
 
 #define KERNEL i32gemm_avx2_6x16
@@ -16,8 +17,8 @@
 #define PART_OF(count) avx2_part_of_floats(count)
 #define LOAD_PART(p, part) _mm256_maskload_epi32((const int *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_floats((float *)(p), (part).count, _mm256_castsi256_ps(v))
-#define TURN(turned, x, rs, count) avx2_turn_floats((__m256 *)(turned), (const float *)(x), rs, count)
-#define TURN_DEPTH 4
+#define TRANSPOSE(transposed, x, rs, count) avx2_transpose_floats((__m256 *)(transposed), (const float *)(x), rs, count)
+#define TRANSPOSE_DEPTH 4
 #define MR 6
 #define NV 2
 #define ACCUMULATORS 12

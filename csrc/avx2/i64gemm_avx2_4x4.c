@@ -1,6 +1,7 @@
-/* int64 and uint64 from 32-bit products: x * y = xl * yl + 2^32 (xl * yh + xh * yl) modulo 2^64. The low product is one
- * vpmuludq; the two others are one vpmulld with the halves of y exchanged, whose sums stay apart, 32 bits each, until
- * the end. Additions take one cycle, so that 4 x 1 pairs of accumulators suffice; more of them spilled. */
+/* int64 and uint64 from 32-bit products: x * y = xl * yl + 2^32 (xl * yh + xh * yl) modulo 2^64. One vpmuludq computes
+ * the low product. One vpmulld computes the two others, with the halves of y exchanged. Their sums stay separate, 32
+ * bits each, until the end of the k loop. Additions have a latency of one cycle, so 4 x 1 pairs of accumulators
+ * suffice. A larger tile spills registers. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -42,7 +43,7 @@ TARGET static inline pair step(pair acc, __m256i x, pair y) {
 #define PA uint64_t
 #define PB uint64_t
 #define FACTOR uint64_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MR 4
 #define NV 1
 #define VL 4

@@ -8,5 +8,5 @@
 #define A int8_t
 #define B int8_t
 #define C uint8_t
-#define SAME 0
+#define C_IS_SUM 0
 #include "madd.h"

@@ -1,4 +1,5 @@
-/* int8 and uint8, the low bytes of int32 sums: vpdpbusd takes a without signs, which these bytes do not depend on. */
+/* int8 and uint8: the low bytes of int32 sums. vpdpbusd requires an unsigned a; the low bytes do not depend on the sign
+ * of a. */
 #include "avx2.h"
 
 #define KERNEL i8gemm_avx2_vnni_6x16
@@ -10,7 +11,7 @@
 #define C uint8_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 4
 #define STEP(acc, x, y) _mm256_dpbusd_avx_epi32(acc, x, y)
 #define MR 6

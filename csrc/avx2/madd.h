@@ -1,6 +1,6 @@
-/* Sums of 8 int32 in a ymm, two k a step: operands are int16 in their panels, and vpmaddwd adds two products of theirs
- * exactly, or modulo 2^32 where all four are -2^15. (vpmaddubsw, on bytes, saturates.) 12 accumulators, 2 for b,
- * 1 for a, 1 for the products: all 16 registers. */
+/* 8 int32 sums in a ymm, two steps of k at a time. Panels hold int16. vpmaddwd adds two products of int16; the result
+ * is exact, or exact modulo 2^32 if all four factors are -2^15. (vpmaddubsw, for bytes, would saturate.) 12
+ * accumulators, 2 for b, 1 for a, 1 for the products: all 16 registers. */
 #define MR 6
 #define K_GROUP 2
 #define PA int16_t

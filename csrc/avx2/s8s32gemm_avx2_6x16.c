@@ -8,5 +8,5 @@
 #define A int8_t
 #define B int8_t
 #define C uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #include "madd.h"

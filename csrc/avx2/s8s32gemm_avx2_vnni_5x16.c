@@ -1,6 +1,6 @@
-/* int8 x int8 to int32, which wraps: vpdpbusd sums four products exactly, but wants a without signs. So 128 is added to
- * a, and 128 b, summed by the same instruction, is taken off at the end. 10 accumulators, 2 for that, 2 for b,
- * 1 for a. */
+/* int8 x int8 to int32, which wraps. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore a + 128
+ * is packed. The same instruction also sums 128 * b, and the tile subtracts that sum at the end. 10 accumulators, 2 for
+ * the sums of 128 * b, 2 for b, 1 for a. */
 #include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_vnni_5x16
@@ -12,11 +12,11 @@
 #define C uint32_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 4
 #define WIDEN_A(x) ((uint8_t)((x) ^ 0x80))
 #define OFFSET _mm256_set1_epi8(-128)
-#define LESS(acc, extra) _mm256_sub_epi32(acc, extra)
+#define SUBTRACT(acc, extra) _mm256_sub_epi32(acc, extra)
 #define STEP(acc, x, y) _mm256_dpbusd_avx_epi32(acc, x, y)
 #define MR 5
 #include "int32.h"

@@ -8,6 +8,6 @@
 #define A uint8_t
 #define B int8_t
 #define C uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MIXED
 #include "madd.h"

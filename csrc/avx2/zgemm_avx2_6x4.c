@@ -1,5 +1,6 @@
 /* complex128: 6 rows x 1 ymm of real and 1 of imaginary parts: 12 accumulators, 2 for b, 2 for a: all 16 registers.
- * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
+ * Splitting and interleaving stay within 128-bit lanes: splitting permutes the columns, and interleaving reverses
+ * that. */
 #include "avx2.h"
 
 #define CATALOG_ROW zgemm_avx2_6x4
@@ -22,18 +23,19 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm256_storeu_pd(p, _mm256_unpacklo_pd(re_, im_)), _mm256_storeu_pd((p) + 4, _mm256_unpackhi_pd(re_, im_)))
-#define TURNED(v, signs) _mm256_xor_pd(_mm256_permute_pd(v, 0x5), _mm256_loadu_pd(signs))
+#define TIMES_I(v, signs) _mm256_xor_pd(_mm256_permute_pd(v, 0x5), _mm256_loadu_pd(signs))
 #define PRODUCTS(x, y) _mm256_mul_pd(x, y)
 #define DIFFERENCE(v) avx2_difference_of_doubles(v)
 #define PART avx2_part
 #define PART_OF(count) avx2_part_of_doubles(2 * (count))
 #define LOAD_PART(p, part) _mm256_maskload_pd((const double *)(p), (part).mask)
 #define STORE_PART(p, part, v) avx2_store_doubles((double *)(p), (part).count, v)
-#define TURN(turned, x, rs, count) avx2_turn_pairs(turned, (const double *)(x), 2 * (rs), count)
-#define TURN_DEPTH 1
-/* 16 registers: 10 sums in place, with up to 2 of b, as many turned, and an element of a. */
+#define TRANSPOSE(transposed, x, rs, count) avx2_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
+#define TRANSPOSE_DEPTH 1
+/* The implementation in place has 16 registers: 10 accumulators, up to 2 for b, 2 for i * b, 2 for the two parts of an
+ * element of a. */
 #define ACCUMULATORS 12
-#define SPARED 2
+#define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)
 #include "complex.h"

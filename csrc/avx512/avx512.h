@@ -1,4 +1,4 @@
-/* What the AVX-512 kernels share. */
+/* Functions shared by the AVX-512 kernels. */
 #ifndef GEMM_AVX512_H
 #define GEMM_AVX512_H
 
@@ -10,9 +10,10 @@
 #define AVX512
 #endif
 
-/* turned[p] = 4 bytes x[0 ... 15][p] for p < 4, x's rows being `step` bytes apart; rows from `count` on are zero. */
-AVX512 static inline __attribute__((always_inline)) void avx512_turn(__m512 *turned, const void *x, int64_t step,
-                                                                     int count) {
+/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance of the rows is
+ * `step` bytes. Rows i >= count are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
+                                                                          int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
 #define ROWS(v, i)                             \
@@ -24,29 +25,31 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn(__m512 *tur
     ROWS(d, 3);
     const __m512 ab_low = _mm512_unpacklo_ps(a, b), cd_low = _mm512_unpacklo_ps(c, d);
     const __m512 ab_high = _mm512_unpackhi_ps(a, b), cd_high = _mm512_unpackhi_ps(c, d);
-    turned[0] = _mm512_shuffle_ps(ab_low, cd_low, 0x44), turned[1] = _mm512_shuffle_ps(ab_low, cd_low, 0xEE);
-    turned[2] = _mm512_shuffle_ps(ab_high, cd_high, 0x44), turned[3] = _mm512_shuffle_ps(ab_high, cd_high, 0xEE);
+    transposed[0] = _mm512_shuffle_ps(ab_low, cd_low, 0x44), transposed[1] = _mm512_shuffle_ps(ab_low, cd_low, 0xEE);
+    transposed[2] = _mm512_shuffle_ps(ab_high, cd_high, 0x44),
+    transposed[3] = _mm512_shuffle_ps(ab_high, cd_high, 0xEE);
 #undef ROW
 #undef INTO
 #undef ROWS
 }
 
-AVX512 static inline __attribute__((always_inline)) void avx512_turn_floats(__m512 *turned, const float *x, int64_t rs,
-                                                                            int count) {
-    avx512_turn(turned, x, rs * (int64_t)sizeof *x, count);
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose_floats(__m512 *transposed, const float *x,
+                                                                                 int64_t rs, int count) {
+    avx512_transpose(transposed, x, rs * (int64_t)sizeof *x, count);
 }
 
-/* panel_pack.h's TURN_GROUPS. */
-AVX512 static inline __attribute__((always_inline)) void avx512_turn_groups(void *to, int64_t apart, const void *x,
-                                                                            int64_t step, int64_t lines) {
-    __m512 turned[4];
-    avx512_turn(turned, x, step, 16);
-    for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * apart, turned[p]);
+/* panel_pack.h's TRANSPOSE_GROUPS. */
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups(void *to, int64_t stride,
+                                                                                 const void *x, int64_t step,
+                                                                                 int64_t lines) {
+    __m512 transposed[4];
+    avx512_transpose(transposed, x, step, 16);
+    for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
-/* turned[p] = x[0 ... 7][p] for p < 2. */
-AVX512 static inline __attribute__((always_inline)) void avx512_turn_doubles(__m512d *turned, const double *x,
-                                                                             int64_t rs, int count) {
+/* transposed[p] = x[0 ... 7][p] for p < 2. Rows i >= count are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose_doubles(__m512d *transposed, const double *x,
+                                                                                  int64_t rs, int count) {
 #define ROW(i) (i < count ? _mm_castpd_ps(_mm_loadu_pd(x + (i) * rs)) : _mm_setzero_ps())
 #define INTO(v, i, lane) v = _mm512_insertf32x4(v, ROW(i), lane)
 #define ROWS(v, i)                             \
@@ -54,25 +57,25 @@ AVX512 static inline __attribute__((always_inline)) void avx512_turn_doubles(__m
     INTO(v, i + 2, 1), INTO(v, i + 4, 2), INTO(v, i + 6, 3)
     ROWS(a, 0);
     ROWS(b, 1);
-    turned[0] = _mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
-    turned[1] = _mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
+    transposed[0] = _mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
+    transposed[1] = _mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b));
 #undef ROW
 #undef INTO
 #undef ROWS
 }
 
-/* turned[0] = the pairs x[0 ... 3][0 ... 1]; rows from `count` on are zero. */
-AVX512 static inline __attribute__((always_inline)) void avx512_turn_pairs(__m512d *turned, const double *x, int64_t rs,
-                                                                           int count) {
+/* Loads four rows of one pair: transposed[0] = x[0 ... 3][0 ... 1]. Rows i >= count are zero. */
+AVX512 static inline __attribute__((always_inline)) void avx512_transpose_complex(__m512d *transposed, const double *x,
+                                                                                  int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
 #define ROW(i) (i < count ? _mm_loadu_pd(x + (i) * rs) : none)
 #define INTO(v, i) _mm512_castps_pd(_mm512_insertf32x4(_mm512_castpd_ps(v), _mm_castpd_ps(ROW(i)), i))
-    turned[0] = INTO(INTO(INTO(_mm512_castpd128_pd512(ROW(0)), 1), 2), 3);
+    transposed[0] = INTO(INTO(INTO(_mm512_castpd128_pd512(ROW(0)), 1), 2), 3);
 #undef ROW
 #undef INTO
 }
 
-/* The sum of the even lanes less that of the odd ones. */
+/* The sum of the even lanes minus the sum of the odd lanes. */
 AVX512 static inline __attribute__((always_inline)) float avx512_difference_of_floats(__m512 v) {
     const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
     return avx2_difference_of_floats(_mm256_add_ps(_mm512_castps512_ps256(v), high));

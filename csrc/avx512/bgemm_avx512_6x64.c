@@ -1,6 +1,7 @@
-/* bfloat16 by sgemm_avx512_6x64's tiles; it is the upper half of a float, which integer operations round. */
+/* bfloat16 with the tiles of sgemm_avx512_6x64. A bfloat16 is the upper half of a float. Integer instructions round to
+ * it. */
 #include "avx512.h"
-#include "late.h"
+#include "opaque.h"
 #include "panel_compiler.h"
 
 #ifdef __GNUC__
@@ -25,9 +26,9 @@ TARGET static inline __m512 load_part(const uint16_t *p, __mmask16 part) {
 
 TARGET static inline __m256i rounded(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(late(1)));
-    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(late(0x7FFF))));
-    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(late(0x400000))); /* a NaN stays one */
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(opaque(1)));
+    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(opaque(0x7FFF))));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(opaque(0x400000))); /* a NaN stays a NaN */
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, nearest, quiet), 16));
 }

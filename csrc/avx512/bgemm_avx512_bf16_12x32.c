@@ -1,4 +1,4 @@
-/* bfloat16 by vdpbf16ps: two products a lane, summed in float. */
+/* bfloat16 with vdpbf16ps, which adds two products to each lane, in float. */
 #include "avx512.h"
 #include "bfloat16.h"
 #include "group.h"
@@ -20,7 +20,7 @@
 #define SPLAT(p) _mm512_set1_epi32(group_of(p))
 #define ROW(p) _mm512_loadu_si512(p)
 #define STEP(acc, x, y) _mm512_dpbf16_ps(acc, (__m512bh)(x), (__m512bh)(y))
-#define TURN_GROUPS avx512_turn_groups
-#define TURNED_ROWS 16
+#define TRANSPOSE_GROUPS avx512_transpose_groups
+#define TRANSPOSED_ROWS 16
 #define GROUP_LINES avx2_interleave_shorts
 #include "panel.h"

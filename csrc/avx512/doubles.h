@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for doubles in zmm registers; no guard: tile.h undefines them. */
+/* tile.h's vector parameters for doubles in zmm registers. No include guard, because tile.h undefines them. */
 #define TARGET AVX512
 #define T double
 #define V __m512d
@@ -13,9 +13,9 @@
 #define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
-#define TURN avx512_turn_doubles
-#define TURN_DEPTH 2
-/* 32 registers: 24 sums, up to 4 of b and one of a. */
+#define TRANSPOSE avx512_transpose_doubles
+#define TRANSPOSE_DEPTH 2
+/* 32 registers: 24 accumulators, up to 4 for b, 1 for a. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

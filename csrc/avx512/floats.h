@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats in zmm registers; no guard: tile.h undefines them. */
+/* tile.h's vector parameters for floats in zmm registers. No include guard, because tile.h undefines them. */
 #define TARGET AVX512
 #define T float
 #define V __m512
@@ -13,9 +13,9 @@
 #define LOAD_PART(p, part) _mm512_maskz_loadu_ps(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_ps(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
-#define TURN avx512_turn_floats
-#define TURN_DEPTH 4
-/* 32 registers: 24 sums, up to 4 of b and one of a. */
+#define TRANSPOSE avx512_transpose_floats
+#define TRANSPOSE_DEPTH 4
+/* 32 registers: 24 accumulators, up to 4 for b, 1 for a. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -1,4 +1,4 @@
-/* The parameters of vectors that half.h wants; no guard: tile.h undefines them. */
+/* The vector parameters for half.h. No include guard, because tile.h undefines them. */
 #include "floats.h"
 #undef TARGET
 #define TARGET HALVES
@@ -7,7 +7,7 @@
 #define LOAD_C_PART(p, part) load_part(p, part)
 #define STORE_C_PART(p, part, v) store_part(p, part, v)
 #define SPLAT_HALF(x) splat(x)
-#define TURN_HALVES turn
+#define TRANSPOSE_HALVES transpose
 #define DEPTH_OF_HALVES 8
 #define MR 6
 #define NV 4

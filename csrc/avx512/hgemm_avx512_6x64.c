@@ -1,4 +1,4 @@
-/* float16 by sgemm_avx512_6x64's tiles; conversions are instructions. */
+/* float16 with the tiles of sgemm_avx512_6x64. Single instructions convert a vector. */
 #include "avx512.h"
 #include "panel_compiler.h"
 

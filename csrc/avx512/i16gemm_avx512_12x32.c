@@ -1,4 +1,4 @@
-/* int16 and uint16, the low halves of int32 sums: vpmaddwd adds two products. */
+/* int16 and uint16: the low halves of int32 sums. vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL i16gemm_avx512_12x32
@@ -10,7 +10,7 @@
 #define C uint16_t
 #define PA int16_t
 #define PB int16_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 2
 #define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
 #include "int32.h"

@@ -1,4 +1,4 @@
-/* int16 and uint16, the low halves of int32 sums: vpdpwssd sums two products. */
+/* int16 and uint16: the low halves of int32 sums. vpdpwssd adds two products to the accumulator. */
 #include "avx512.h"
 
 #define KERNEL i16gemm_avx512_vnni_12x32
@@ -10,7 +10,7 @@
 #define C uint16_t
 #define PA int16_t
 #define PB int16_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 2
 #define STEP(acc, x, y) _mm512_dpwssd_epi32(acc, x, y)
 #include "int32.h"

@@ -1,4 +1,5 @@
-/* int32 and uint32: the low halves of the products. 12 rows x 2 zmm: 24 accumulators, 2 for b, 1 for a, 1 for products. */
+/* int32 and uint32: the low halves of the products. 12 rows x 2 zmm: 24 accumulators, 2 for b, 1 for a, 1 for
+ * products. */
 #include "avx512.h"
 
 #define KERNEL i32gemm_avx512_12x32
@@ -16,8 +17,9 @@
 #define PART_OF(count) (__mmask16)((1u << (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_epi32(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_epi32(p, part, v)
-#define TURN(turned, x, rs, count) avx512_turn_floats((__m512 *)(turned), (const float *)(x), rs, count)
-#define TURN_DEPTH 4
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx512_transpose_floats((__m512 *)(transposed), (const float *)(x), rs, count)
+#define TRANSPOSE_DEPTH 4
 #define MR 12
 #define NV 2
 #define ACCUMULATORS 24

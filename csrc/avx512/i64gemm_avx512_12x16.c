@@ -1,4 +1,5 @@
-/* int64 and uint64: the low halves of the products, which AVX512DQ has. 12 rows x 2 zmm, as i32gemm_avx512_12x32. */
+/* int64 and uint64: the low halves of the products, an instruction of AVX512DQ. 12 rows x 2 zmm, as in
+ * i32gemm_avx512_12x32. */
 #include "avx512.h"
 
 #define KERNEL i64gemm_avx512_12x16
@@ -20,8 +21,9 @@
 #define PART_OF(count) (__mmask8)((1u << (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_epi64(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_epi64(p, part, v)
-#define TURN(turned, x, rs, count) avx512_turn_doubles((__m512d *)(turned), (const double *)(x), rs, count)
-#define TURN_DEPTH 2
+#define TRANSPOSE(transposed, x, rs, count) \
+    avx512_transpose_doubles((__m512d *)(transposed), (const double *)(x), rs, count)
+#define TRANSPOSE_DEPTH 2
 #define MR 12
 #define NV 2
 #define ACCUMULATORS 24

@@ -1,5 +1,4 @@
-/* int8 and uint8, the low bytes of int32 sums: operands are int16 in their panels, and vpmaddwd adds two products of
- * theirs. */
+/* int8 and uint8: the low bytes of int32 sums. Panels hold int16, and vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL i8gemm_avx512_12x32
@@ -11,7 +10,7 @@
 #define C uint8_t
 #define PA int16_t
 #define PB int16_t
-#define SAME 0
+#define C_IS_SUM 0
 #define K_GROUP 2
 #define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
 #include "int32.h"

@@ -1,4 +1,5 @@
-/* Sums of 16 int32 in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a, and as many again for what is in flight. */
+/* 16 int32 sums in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a. That leaves 5 registers for intermediate
+ * products. */
 #ifndef MR
 #define MR 12
 #endif
@@ -13,8 +14,8 @@
 #define PUT(p, v) _mm512_storeu_si512(p, v)
 #define SPLAT(p) _mm512_set1_epi32(group_of(p))
 #define ROW(p) _mm512_loadu_si512(p)
-#define TURN_GROUPS avx512_turn_groups
-#define TURNED_ROWS 16
+#define TRANSPOSE_GROUPS avx512_transpose_groups
+#define TRANSPOSED_ROWS 16
 #define GROUP_LINES(to, x, step) \
     ((K_GROUP) == 4 ? avx2_interleave_bytes(to, x, step) : avx2_interleave_shorts(to, x, step))
 #include "group.h"

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps: operands are int16 in their panels, and vpmaddwd adds two products of theirs. */
+/* int8 x int8 to int32, which wraps. Panels hold int16, and vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_12x32
@@ -10,7 +10,7 @@
 #define C uint32_t
 #define PA int16_t
 #define PB int16_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 2
 #define STEP(acc, x, y) _mm512_add_epi32(acc, _mm512_madd_epi16(x, y))
 #include "int32.h"

@@ -1,5 +1,5 @@
-/* int8 x int8 to int32, which wraps: vpdpbusd sums four products exactly, but wants a without signs. So 128 is added to
- * a, and 128 b, summed by the same instruction, is taken off at the end. */
+/* int8 x int8 to int32, which wraps. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore a + 128
+ * is packed. The same instruction also sums 128 * b, and the tile subtracts that sum at the end. */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_vnni_12x32
@@ -11,10 +11,10 @@
 #define C uint32_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 4
 #define WIDEN_A(x) ((uint8_t)((x) ^ 0x80))
 #define OFFSET _mm512_set1_epi8(-128)
-#define LESS(acc, extra) _mm512_sub_epi32(acc, extra)
+#define SUBTRACT(acc, extra) _mm512_sub_epi32(acc, extra)
 #define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)
 #include "int32.h"

@@ -1,5 +1,6 @@
-/* 6 rows x 4 zmm of floats: 24 accumulators, 4 for b, 1 for a: 29 of 32 registers. Wide rather than tall: 4 loads of b
- * and 6 broadcasts feed 24 FMAs, well below the two loads a cycle that the CPU can do. */
+/* 6 rows x 4 zmm of floats: 24 accumulators, 4 for b, 1 for a: 29 of 32 registers. The tile is wide rather than tall. 4
+ * loads of b and 6 broadcasts of a feed 24 FMAs, which is well below the two loads per cycle that the CPU can
+ * execute. */
 #include "avx512.h"
 #include "floats.h"
 

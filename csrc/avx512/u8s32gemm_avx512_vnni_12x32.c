@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps: vpdpbusd sums four products exactly. */
+/* uint8 x int8 to int32, which wraps. vpdpbusd adds four products exactly. */
 #include "avx512.h"
 
 #define KERNEL u8s32gemm_avx512_vnni_12x32
@@ -10,7 +10,7 @@
 #define C uint32_t
 #define PA uint8_t
 #define PB int8_t
-#define SAME 1
+#define C_IS_SUM 1
 #define K_GROUP 4
 #define MIXED
 #define STEP(acc, x, y) _mm512_dpbusd_epi32(acc, x, y)

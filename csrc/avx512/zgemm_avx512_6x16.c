@@ -1,5 +1,6 @@
 /* complex128: 6 rows x 2 zmm of real and 2 of imaginary parts: 24 accumulators, 4 for b, 2 for a: 30 of 32 registers.
- * Splitting and interleaving stay within 128-bit lanes: one permutes the columns, the other undoes it. */
+ * Splitting and interleaving stay within 128-bit lanes: splitting permutes the columns, and interleaving reverses
+ * that. */
 #include "avx512.h"
 
 #define CATALOG_ROW zgemm_avx512_6x16
@@ -22,7 +23,7 @@
     }
 #define INTERLEAVE(p, re_, im_) \
     (_mm512_storeu_pd(p, _mm512_unpacklo_pd(re_, im_)), _mm512_storeu_pd((p) + 8, _mm512_unpackhi_pd(re_, im_)))
-#define TURNED(v, signs) \
+#define TIMES_I(v, signs) \
     _mm512_castsi512_pd(_mm512_xor_si512(_mm512_castpd_si512(_mm512_permute_pd(v, 0x55)), _mm512_loadu_si512(signs)))
 #define PRODUCTS(x, y) _mm512_mul_pd(x, y)
 #define DIFFERENCE(v) avx512_difference_of_doubles(v)
@@ -30,9 +31,10 @@
 #define PART_OF(count) (__mmask8)((1u << 2 * (count)) - 1)
 #define LOAD_PART(p, part) _mm512_maskz_loadu_pd(part, p)
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
-#define TURN(turned, x, rs, count) avx512_turn_pairs(turned, (const double *)(x), 2 * (rs), count)
-#define TURN_DEPTH 1
-/* 32 registers: 24 sums, up to 4 of b and as many turned; elements of a come from memory. */
+#define TRANSPOSE(transposed, x, rs, count) avx512_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
+#define TRANSPOSE_DEPTH 1
+/* The implementation in place has 32 registers: 24 accumulators, up to 4 for b, 4 for i * b. Elements of a are memory
+ * operands. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -1,4 +1,4 @@
-/* The functions of gemm_cblas.h and those of Fortran's BLAS: arguments are checked, errors reported. */
+/* The functions of gemm_cblas.h and those of Fortran's BLAS. This file checks the arguments and reports errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #ifdef __GNUC__
 #define EXPORT __attribute__((visibility("default")))
-#define REPLACEABLE __attribute__((weak)) /* a program's own takes its place in a static library, too */
+#define REPLACEABLE __attribute__((weak)) /* a program may define its own, even if it links the static library */
 #else
 #define EXPORT
 #define REPLACEABLE
@@ -22,7 +22,7 @@ EXPORT REPLACEABLE void cblas_xerbla(int position, const char *routine, const ch
     va_end(more);
 }
 
-/* Fortran's: a string without an end, its length behind the arguments. */
+/* The Fortran interface: a string without a terminator, and its length after the other arguments. */
 EXPORT REPLACEABLE void xerbla_(const char *routine, const int *position, size_t length);
 
 void xerbla_(const char *routine, const int *position, size_t length) {
@@ -72,7 +72,7 @@ static int trans_of(const char *letter) {
 static void fortran(const char *routine, const blas_call *x, const void *a, const void *b, void *c) {
     int wrong = blas_wrong_number(x);
     if (!wrong) wrong = blas_wrong_matrix(x, a, b, c);
-    wrong -= 1; /* there is no layout */
+    wrong -= 1; /* Fortran's routines have no layout argument */
     if (wrong > 0)
         xerbla_(routine, &wrong, 6);
     else
@@ -83,7 +83,7 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
                     const int64_t strides[3], int count) {
     int wrong = blas_wrong_number(x);
     if (!wrong) wrong = blas_wrong_matrix(x, a, b, c);
-    wrong += (wrong > 9) + (wrong > 11); /* a's and b's strides come between */
+    wrong += (wrong > 9) + (wrong > 11); /* a's and b's strides are between these arguments */
     if (!wrong && count < 0) wrong = 18;
     if (wrong)
         cblas_xerbla(wrong, routine, "");
@@ -91,7 +91,7 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
         blas_run_strided(x, a, b, c, strides, count);
 }
 
-/* The arguments of cblas_?gemm_batch, whatever alpha, a, b, beta and c point to. */
+/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. */
 typedef struct groups {
     blas_type type;
     int layout;
@@ -163,7 +163,8 @@ static void batch(const char *routine, const groups *all) {
      .alpha = scalar(TYPE, ALPHA, 0),                                           \
      .beta = scalar(TYPE, BETA, 0)}
 
-/* s, S: BLAS's letter. SCALAR, AT: how CBLAS passes alpha, and its address. T: what is pointed to. */
+/* s, S: the letter of the type in BLAS. SCALAR: the type of alpha in CBLAS. AT: an operator that gives its address. T:
+ * the type that pointers point to. */
 #define ROUTINES(s, S, SCALAR, AT, T)                                                                                  \
     EXPORT void cblas_##s##gemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int m, int n,     \
                                 int k, SCALAR alpha, const T *a, int lda, const T *b, int ldb, SCALAR beta, T *c,      \

@@ -1,5 +1,5 @@
-/* BLAS's products as plans for the driver. Column-major C is the row-major product of the transposes, so that rows of
- * what is written are adjacent always; a conjugated operand is conjugated while it is packed. */
+/* Translates BLAS's products to plans for the driver. A column-major product is the row-major product of the
+ * transposes, so the rows of the driver's result are always contiguous. Packing conjugates an operand if required. */
 #include "product.h"
 
 #include <stdatomic.h>
@@ -9,7 +9,7 @@
 
 #include "gemm_cblas.h"
 
-/* The catalog's rows of BLAS's types for this architecture, the fastest of a type first; made by build.py. */
+/* The catalog's rows for BLAS's types on this architecture, in the order of speed. build.py generates rows.h. */
 #define ROW(type, name, target, needs, mc, kc, nc) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW
@@ -29,10 +29,10 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* The same whoever chooses first. */
+/* Every thread chooses the same row, so a race is harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
-/* The fastest row that this CPU can run, of the target that GEMM_CPU_ISA names if there is one. */
+/* Returns the fastest row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
 static const row *choose(blas_type type) {
     const char *wish = getenv("GEMM_CPU_ISA");
     const row *best = NULL;
@@ -62,15 +62,16 @@ grant_threads(void) {
     if (wish && atoi(wish) > 0) gemm_grant_threads(atoi(wish));
 }
 
-/* Packs by a kernel's own function what is conjugated on the way, a little at a time: no kernel's order in its panels
- * need be known. As in every kernel of complex numbers, a panel of `width` holds step p of k at p * width; a step that
- * is all of k may be packed otherwise, so none is left over. */
+/* Packs a conjugated operand. It conjugates a small piece at a time and calls the kernel's own packing function for
+ * each piece. Therefore it does not depend on the order of elements in a panel, except for one property of all complex
+ * kernels: in a panel of `width`, step p along k starts at p * width. Kernels may pack a product of a single step
+ * differently. Therefore, unless k is 1, no piece has a single step. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
-        enum { ROOM = 512 };                                                                                          \
+        enum { CAPACITY = 512 };                                                                                      \
         const gemm_kernel *kernel = row_of(TYPE)->kernel;                                                             \
-        T conjugated[ROOM][2];                                                                                        \
-        const int64_t step = ROOM / width;                                                                            \
+        T conjugated[CAPACITY][2];                                                                                    \
+        const int64_t step = CAPACITY / width;                                                                        \
         for (int64_t i0 = 0; i0 < rows; i0 += width)                                                                  \
             for (int64_t p0 = 0, depth; p0 < k; p0 += depth) {                                                        \
                 const int64_t count = rows - i0 < width ? rows - i0 : width, left = k - p0;                           \
@@ -102,7 +103,7 @@ static int is_complex(const blas_call *x) {
     return x->type == BLAS_C || x->type == BLAS_Z;
 }
 
-/* Whether op(X) lies row by row in memory. */
+/* Returns whether op(X) is stored row by row. */
 static int by_rows(const blas_call *x, int trans) {
     return (x->layout == CblasRowMajor) == (trans == CblasNoTrans);
 }
@@ -122,7 +123,7 @@ int blas_wrong_number(const blas_call *x) {
     return 0;
 }
 
-/* Whether A and B are read. */
+/* Returns whether the product reads A and B. */
 static int multiplies(const blas_call *x) {
     return x->k > 0 && !is_zero(&x->alpha);
 }
@@ -134,23 +135,24 @@ int blas_wrong_matrix(const blas_call *x, const void *a, const void *b, const vo
     return (uintptr_t)c & rest ? 13 : 0;
 }
 
-/* A plan with what it points to. */
+/* A plan and the objects that it points to. */
 typedef struct task {
     gemm_plan plan;
     gemm_kernel conjugating;
     gemm_scalar alpha, beta;
-    int swapped; /* the driver's a is B, its b is A */
+    int swapped; /* the driver's a is B, and its b is A */
     int reads_c;
 } task;
 
 static void set_scalars(task *t, const blas_call *x) {
     t->reads_c = !is_zero(&x->beta);
-    /* a sum of nothing is +0: it comes out so, whatever alpha is, or as the -0 that leaves the sign of beta * c alone */
+    /* Without terms, a sum is +0. alpha = 1 keeps +0. If C is read, alpha = -0 makes the sum -0, which keeps the sign
+     * of beta * c. */
     t->alpha = multiplies(x) ? x->alpha : (gemm_scalar){.re = t->reads_c ? -0.0 : 1};
     t->beta = x->beta;
 }
 
-/* Returns 0 where C stays as it is. */
+/* Returns 0 if C does not change. */
 static int make_task(task *t, const blas_call *x) {
     if (!x->m || !x->n || (!multiplies(x) && is_one(&x->beta))) return 0;
     const row *row = row_of(x->type);
@@ -175,7 +177,7 @@ static int make_task(task *t, const blas_call *x) {
     const int second = (t->swapped ? x->transa : x->transb) == CblasConjTrans;
     if (is_complex(x) && (first || second)) {
         t->conjugating = *row->kernel;
-        t->conjugating.takes &= ~(GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS);
+        t->conjugating.flags &= ~(GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS);
         if (first) t->conjugating.pack_a = x->type == BLAS_C ? conjugate_a_c : conjugate_a_z;
         if (second) t->conjugating.pack_b = x->type == BLAS_C ? conjugate_b_c : conjugate_b_z;
         t->plan.kernel = &t->conjugating;
@@ -186,13 +188,15 @@ static int make_task(task *t, const blas_call *x) {
 static void run(task *t, const void *a, const void *b, void *c) {
     const void *left = t->swapped ? b : a, *right = t->swapped ? a : b, *addend = t->reads_c ? c : NULL;
     if (gemm_run(&t->plan, left, right, addend, c, &t->alpha, &t->beta) != GEMM_NO_MEMORY) return;
-    /* BLAS cannot fail: blocks so small that the driver finds room on its stack. No bit hangs on their size. */
+    /* BLAS has no way to report a failure. Therefore retry with blocks so small that the driver's workspace fits its
+     * stack. Block sizes do not affect the bits of the result. */
     gemm_plan frugal = t->plan;
     frugal.mc = frugal.kernel->mr, frugal.kc = 8, frugal.nc = frugal.kernel->nr, frugal.threads = 1;
     gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta);
 }
 
-/* The latest kind of product of each thread, ready to run: of small ones finding out would take most of the time. */
+/* The most recent kind of product of each thread, with its plan. For small products, making a plan would take most of
+ * the time. */
 static _Thread_local struct {
     blas_call call;
     task task;
@@ -203,7 +207,7 @@ void blas_run(const blas_call *x, const void *a, const void *b, void *c) {
     if (multiplies(x) && !memcmp(&last.call, x, offsetof(blas_call, alpha))) {
         set_scalars(&last.task, x);
     } else {
-        last.call.layout = 0; /* no legal call's */
+        last.call.layout = 0; /* a value that no legal call has */
         if (!make_task(&last.task, x)) return;
         if (gemm_is_direct(&last.task.plan, &last.block)) last.task.plan.direct = &last.block;
         if (multiplies(x)) last.call = *x;
@@ -235,9 +239,9 @@ void blas_run_listed(const blas_call *x, const void *a, const void *b, const voi
     if (gemm_is_direct(&t.plan, &block)) t.plan.direct = &block;
     gemm_place some[SOME], *all = count > SOME ? (gemm_place *)malloc((size_t)count * sizeof *all) : NULL;
     gemm_place *const places = all ? all : some;
-    const int64_t room = all ? count : SOME;
+    const int64_t capacity = all ? count : SOME;
     for (int64_t done = 0, number; done < count; done += number) {
-        number = count - done < room ? count - done : room;
+        number = count - done < capacity ? count - done : capacity;
         for (int64_t i = 0; i < number; i++) {
             const int64_t at = first + done + i;
             void *const out = blas_listed(c, at);

@@ -1,4 +1,5 @@
-/* Cache blocking: the loops around a kernel, and what is packed for it. Elements are only moved here. */
+/* Cache blocking: the loops around a kernel, and the packing of its operands. This file moves elements and does no
+ * arithmetic. */
 #include "driver.h"
 
 #include <string.h>
@@ -7,14 +8,14 @@ int64_t gemm_depth(const gemm_plan *plan) {
     return plan->k <= plan->kc ? plan->k : equal_pieces(plan->k, plan->kc, plan->kernel->k_group);
 }
 
-int64_t gemm_prepared_bytes(const gemm_plan *plan) {
+int64_t gemm_prepacked_bytes(const gemm_plan *plan) {
     const gemm_kernel *kernel = plan->kernel;
     const int64_t kc = gemm_depth(plan), whole = kc ? plan->k / kc : 0, rest = plan->k - whole * kc;
     const int64_t depth = whole * round_up(kc, kernel->k_group) + round_up(rest, kernel->k_group);
     return round_up(depth * round_up(plan->n, kernel->nr) * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
 }
 
-void gemm_prepare(const gemm_plan *plan, const void *b, void *to) {
+void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     const gemm_kernel *kernel = plan->kernel;
     const int64_t kc = gemm_depth(plan), n = round_up(plan->n, kernel->nr);
     for (int64_t p = 0; p < plan->k; p += kc) {
@@ -24,76 +25,91 @@ void gemm_prepare(const gemm_plan *plan, const void *b, void *to) {
     }
 }
 
-/* Whether packing pays. It costs a pass over the operand; then the kernel reads short, aligned, adjacent rows instead
- * of lines all over the memory, of which a power-of-two stride lets few stay in the cache. Measured with AVX2 on Zen 3
- * and with AVX-512 on Sapphire Rapids. */
-static void choose_packing(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {
+/* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
+ * contiguous rows. Without packing it reads cache lines that are far apart, and if their distance is a power of two,
+ * few of them stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
+static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
+                           int64_t n) {
     enum {
-        FEW_TILES = 32,      /* so few times a panel of b is read in its place, of up to ... */
-        SMALL_B = 200 << 10, /* bytes */
-        SMALL_A = 256 << 10, /* the same for a, whose rows are read as often as b has panels; of its whole depth: */
-        WIDE = 200,          /* columns that repay packing a larger one */
+        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for
+         * each row of tiles). Kernels that are faster with panels get a packed b of any size, if they read it more than
+         * FEW_PASSES times. */
+        FEW_TILES = 32,
+        SMALL_B = 200 << 10,
+        FEW_PASSES = 5,
+        /* a is packed if it has more than SMALL_A bytes (with all of k), n >= WIDE and m >= FEW_ROWS. */
+        SMALL_A = 256 << 10,
+        WIDE = 200,
         FEW_ROWS = 96,
-        FEW_PASSES = 5, /* FEW_TILES, b of any size, of kernels that are faster from panels */
-        LINE = 64,      /* bytes, as in most first caches, where */
-        SETS = 64,      /* lines that are a multiple of so many apart compete */
-        WAYS = 8        /* for so many places or some more */
+        /* The L1 cache of most CPUs. A line has LINE bytes. Lines whose distance is a multiple of SETS lines share one
+         * set, and a set holds WAYS lines or a few more. */
+        LINE = 64,
+        SETS = 64,
+        WAYS = 8
     };
-    const gemm_kernel *kernel = cut->kernel;
-    const int64_t k = cut->kc;
-    const int dots = (kernel->takes & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
-    const int adjacent = (kernel->takes & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
-    const int panels = (kernel->takes & GEMM_FAST_PANELS) && n >= kernel->nr;
+    const gemm_kernel *kernel = blocking->kernel;
+    const int64_t k = blocking->kc;
+    const int dots = (kernel->flags & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
+    const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
+    const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
         panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    /* Rows apart by a multiple of a power of two share sets. Where b begins within a line, as NumPy's arrays do, a tile
-     * takes a line more of each row, and that is too much. */
+    /* Rows of b whose distance is a multiple of a power of two share cache sets. If b starts within a cache line, as
+     * NumPy's arrays do, a tile uses one more line of each row, and then the lines no longer fit the set. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
-    const int many = shared == SETS ? m > 2 * kernel->mr && k > WAYS
-                                    : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
-    const int collide = step % LINE == 0 && many;
-    cut->pack_b = k && !whole->prepared && (!(dots || adjacent) || large_b || collide);
-    /* down the columns of memory a tile uses a part of each line; few of those lines stay until the next tile */
-    const int down = !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
+    const int crowded = shared == SETS ? m > 2 * kernel->mr && k > WAYS
+                                       : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
+    const int collide = step % LINE == 0 && crowded;
+    blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
+    /* If rows of a are not contiguous, a tile uses only a part of each cache line, and few of those lines stay in the
+     * cache until the next tile uses them. */
+    const int by_columns =
+        !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
-    const int beside = panels && (cut->pack_b || whole->prepared);
-    cut->pack_a = k && (down || large_a || beside);
-    /* Where panels hold other elements, or only they hold any but for dots, both operands are packed or neither. */
-    const int only = !(kernel->takes & GEMM_UNPACKED_A), others = kernel->a_packed != kernel->a_size;
-    if (only)
-        cut->pack_a = k && (cut->pack_b || whole->prepared);
-    else if (others && (cut->pack_a || whole->prepared || cut->pack_b))
-        cut->pack_a = k > 0, cut->pack_b = k && !whole->prepared;
+    const int match_b = panels && (blocking->pack_b || whole->prepacked);
+    blocking->pack_a = k && (by_columns || large_a || match_b);
+    /* Two kinds of kernel need both operands packed or neither: kernels whose panels have another element type than
+     * memory, and kernels that read only panels (except for dot products). */
+    const int packed_only = !(kernel->flags & GEMM_UNPACKED_A), converts = kernel->a_packed != kernel->a_size;
+    if (packed_only)
+        blocking->pack_a = k && (blocking->pack_b || whole->prepacked);
+    else if (converts && (blocking->pack_a || whole->prepacked || blocking->pack_b))
+        blocking->pack_a = k > 0, blocking->pack_b = k && !whole->prepacked;
 }
 
-void gemm_cut_for(gemm_cut *cut, const gemm_plan *plan, const gemm_part *whole, int64_t m, int64_t n) {
+void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
+                          int64_t n) {
     const gemm_kernel *kernel = plan->kernel;
-    cut->kernel = kernel, cut->ordered = plan->ordered, cut->kc = gemm_depth(plan), cut->stripe = m, cut->panels = 1;
-    cut->a_bytes = cut->b_bytes = cut->sums_bytes = cut->tile_bytes = cut->bytes = 0;
-    choose_packing(cut, plan, whole, m, n);
-    if (m == 1 && !cut->pack_a && !cut->pack_b && !whole->prepared)
-        cut->kc = plan->k; /* these loops block by themselves */
-    const int apart = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
-    cut->direct = !cut->pack_a && !cut->pack_b && !whole->prepared && !apart && cut->kc == plan->k;
-    if (cut->direct) return;
-    const int64_t depth = round_up(cut->kc, kernel->k_group);
-    const int raw = cut->kc < plan->k;
-    cut->mc = equal_pieces(m, plan->mc, kernel->mr);
-    cut->nc = equal_pieces(n, plan->nc, kernel->nr);
+    blocking->kernel = kernel, blocking->ordered = plan->ordered, blocking->kc = gemm_depth(plan), blocking->stripe = m,
+    blocking->panels = 1;
+    blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
+    choose_packing(blocking, plan, whole, m, n);
+    if (m == 1 && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
+        blocking->kc = plan->k; /* for one row, kernels do their own cache blocking */
+    const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
+    blocking->direct =
+        !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
+    if (blocking->direct) return;
+    const int64_t depth = round_up(blocking->kc, kernel->k_group);
+    const int raw = blocking->kc < plan->k;
+    blocking->mc = equal_pieces(m, plan->mc, kernel->mr);
+    blocking->nc = equal_pieces(n, plan->nc, kernel->nr);
     if (raw && (whole->c == whole->out || kernel->sum_size != kernel->c_size || whole->out_cs != 1)) {
-        cut->stripe = min64(m, 8 * cut->mc); /* bounds the workspace; packing b anew for 8 blocks of a costs little */
-        cut->sums_bytes = round_up(cut->stripe * cut->nc * kernel->sum_size, GEMM_ALIGNMENT);
+        blocking->stripe =
+            min64(m, 8 * blocking->mc); /* bounds the workspace; packing b again for every 8 blocks of a costs little */
+        blocking->sums_bytes = round_up(blocking->stripe * blocking->nc * kernel->sum_size, GEMM_ALIGNMENT);
     }
-    if (cut->pack_a) /* and slack: see pack.h */
-        cut->a_bytes = round_up(cut->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    cut->once = m <= cut->mc; /* then one panel's place is enough, and stays in the first cache */
-    const int64_t kept = cut->once ? kernel->nr * cut->panels : cut->nc;
-    if (cut->pack_b) cut->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    if (apart) cut->tile_bytes = 2 * round_up(cut->mc * kernel->nr * kernel->c_size, GEMM_ALIGNMENT);
-    cut->bytes = cut->a_bytes + cut->b_bytes + cut->sums_bytes + cut->tile_bytes;
+    if (blocking->pack_a) /* plus slack for stores beyond the last panel: see pack.h */
+        blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    blocking->single_use = m <= blocking->mc; /* then b_panels holds one panel at a time, which stays in the L1 cache */
+    const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
+    if (blocking->pack_b)
+        blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    if (scattered) blocking->tile_bytes = 2 * round_up(blocking->mc * kernel->nr * kernel->c_size, GEMM_ALIGNMENT);
+    blocking->bytes = blocking->a_bytes + blocking->b_bytes + blocking->sums_bytes + blocking->tile_bytes;
 }
 
-/* An m x n matrix of elements of `size` bytes, 1 to 16. */
+/* Copies an m x n matrix of elements of `size` bytes, 1 to 16. */
 static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64_t from_rs, int64_t from_cs, int64_t m,
                  int64_t n, int64_t size) {
     for (int64_t i = 0; i < m; i++)
@@ -101,9 +117,10 @@ static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64
             memcpy(to + (i * to_rs + j * to_cs) * size, from + (i * from_rs + j * from_cs) * size, (size_t)size);
 }
 
-/* A block whose out or c has columns apart: through small blocks of both, a panel of columns at a time. */
-static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, const gemm_part *part, int64_t i,
-                          int64_t j, char *tile, int64_t tile_bytes) {
+/* Computes a block for an out or c whose columns are not contiguous. The kernel works on small contiguous copies of
+ * both, one panel of columns at a time. */
+static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block, const gemm_subproblem *sub, int64_t i,
+                              int64_t j, char *tile, int64_t tile_bytes) {
     const int64_t size = kernel->c_size;
     char *addend = tile + tile_bytes / 2;
     for (int64_t j0 = 0; j0 < block->n; j0 += kernel->nr) {
@@ -112,43 +129,45 @@ static void compute_apart(const gemm_kernel *kernel, const gemm_block *block, co
         piece.b = gemm_at(block->b, j0 / kernel->nr * block->b_ts, block->panels ? kernel->b_packed : kernel->b_size);
         piece.from = gemm_at(block->from, j0, kernel->sum_size);
         if (block->c) {
-            copy(addend, kernel->nr, 1, gemm_at(part->c, i * part->c_rs + (j + j0) * part->c_cs, size), part->c_rs,
-                 part->c_cs, block->m, piece.n, size);
+            copy(addend, kernel->nr, 1, gemm_at(sub->c, i * sub->c_rs + (j + j0) * sub->c_cs, size), sub->c_rs,
+                 sub->c_cs, block->m, piece.n, size);
             piece.c = addend, piece.c_rs = kernel->nr;
         }
         piece.to = tile, piece.to_rs = kernel->nr;
         kernel->compute(&piece);
-        copy((char *)gemm_at(part->out, i * part->out_rs + (j + j0) * part->out_cs, size), part->out_rs, part->out_cs,
-             tile, kernel->nr, 1, block->m, piece.n, size);
+        copy((char *)gemm_at(sub->out, i * sub->out_rs + (j + j0) * sub->out_cs, size), sub->out_rs, sub->out_cs, tile,
+             kernel->nr, 1, block->m, piece.n, size);
     }
 }
 
-/* Where the five loops are, each a function: columns of c by nc, rows by a stripe, k by kc, rows by mc, columns. */
+/* The state of the five nested loops. Each loop is a function. From the outermost to the innermost loop: columns of C
+ * by nc, rows by stripes, k by kc, rows by mc, columns by panels. */
 typedef struct {
-    const gemm_part *part;
-    const gemm_cut *cut;
-    char *a_panels, *b_panels, *sums, *tile; /* the workspace */
-    int64_t j0, n;                           /* the first of so many columns */
-    int64_t s0, s1;                          /* the stripe's rows */
-    char *raw;                               /* sums between blocks of k: element (i, j) of C at raw[i - s0, j - j0] */
+    const gemm_subproblem *sub;
+    const gemm_blocking *blocking;
+    char *a_panels, *b_panels, *sums, *tile; /* the parts of the workspace */
+    int64_t j0, n;                           /* first column and number of columns */
+    int64_t s0, s1;                          /* rows of the stripe */
+    /* sums between blocks of k: element (i, j) of C is at raw[i - s0, j - j0] */
+    char *raw;
     int64_t raw_rs;
-    int64_t p0, k, depth; /* the first of so many steps along k, which take `depth` in a panel */
-    int64_t i0;           /* the block's first row */
-} place;
+    int64_t p0, k, depth; /* first step along k, number of steps, and the same number padded for panels */
+    int64_t i0;           /* first row of the block */
+} position;
 
-/* Gives the block b's `columns` columns from j0 + j on, packed now if `packing`. */
-static void take_b(gemm_block *block, const place *at, int64_t j, int64_t columns, int packing) {
-    const gemm_part *x = at->part;
-    const gemm_cut *cut = at->cut;
-    const gemm_kernel *kernel = cut->kernel;
+/* Sets the b of a kernel call to `columns` columns from column j0 + j on. Packs them first if `packing` is set. */
+static void set_b(gemm_block *block, const position *at, int64_t j, int64_t columns, int packing) {
+    const gemm_subproblem *x = at->sub;
+    const gemm_blocking *blocking = at->blocking;
+    const gemm_kernel *kernel = blocking->kernel;
     const void *b = gemm_at(x->b, at->p0 * x->b_rs + (at->j0 + j) * x->b_cs, kernel->b_size);
     block->n = columns;
-    block->panels = x->prepared || cut->pack_b;
-    if (x->prepared) {
-        const int64_t first = at->p0 * x->prepared_n + (x->prepared_from + at->j0 + j) * at->depth;
-        block->b = gemm_at(x->prepared, first, kernel->b_packed);
-    } else if (cut->pack_b) {
-        char *panel = at->b_panels + (cut->once ? 0 : j * at->depth * kernel->b_packed);
+    block->panels = x->prepacked || blocking->pack_b;
+    if (x->prepacked) {
+        const int64_t first = at->p0 * x->prepacked_n + (x->prepacked_column + at->j0 + j) * at->depth;
+        block->b = gemm_at(x->prepacked, first, kernel->b_packed);
+    } else if (blocking->pack_b) {
+        char *panel = at->b_panels + (blocking->single_use ? 0 : j * at->depth * kernel->b_packed);
         if (packing) kernel->pack_b(panel, b, x->b_cs, x->b_rs, columns, at->k, kernel->nr);
         block->b = panel;
     } else {
@@ -158,95 +177,98 @@ static void take_b(gemm_block *block, const place *at, int64_t j, int64_t column
     if (block->panels) block->b_ps = kernel->nr, block->b_cs = 1, block->b_ts = kernel->nr * at->depth;
 }
 
-/* The columns of a block of rows, some panels at a time: b is packed just before its first use, and is still in the
- * cache then. */
-static void compute_columns(gemm_block *block, const place *at) {
-    const gemm_part *x = at->part;
-    const gemm_cut *cut = at->cut;
-    const gemm_kernel *kernel = cut->kernel;
-    const int first = at->p0 == 0, last = !block->raw, packing = cut->pack_b && at->i0 == at->s0;
+/* Calls the kernel for all columns of a block of rows, a few panels at a time. b is packed just before its first use,
+ * so it is still in the cache when the kernel reads it. */
+static void loop_over_columns(gemm_block *block, const position *at) {
+    const gemm_subproblem *x = at->sub;
+    const gemm_blocking *blocking = at->blocking;
+    const gemm_kernel *kernel = blocking->kernel;
+    const int first = at->p0 == 0, last = !block->raw, packing = blocking->pack_b && at->i0 == at->s0;
     for (int64_t j = 0, columns; j < at->n; j += columns) {
-        columns = packing ? min64(kernel->nr * cut->panels, at->n - j) : at->n;
-        take_b(block, at, j, columns, packing);
+        columns = packing ? min64(kernel->nr * blocking->panels, at->n - j) : at->n;
+        set_b(block, at, j, columns, packing);
         char *raw = (char *)gemm_at(at->raw, (at->i0 - at->s0) * at->raw_rs + j, kernel->sum_size);
-        block->from = first && !x->goes_on ? NULL : raw;
+        block->from = first && !x->accumulate ? NULL : raw;
         block->to = raw;
         if (last) {
             block->to = (void *)gemm_at(x->out, at->i0 * x->out_rs + (at->j0 + j) * x->out_cs, kernel->c_size);
             block->c = gemm_at(x->c, at->i0 * x->c_rs + (at->j0 + j) * x->c_cs, kernel->c_size);
         }
-        if (last && cut->tile_bytes)
-            compute_apart(kernel, block, x, at->i0, at->j0 + j, at->tile, cut->tile_bytes);
+        if (last && blocking->tile_bytes)
+            compute_scattered(kernel, block, x, at->i0, at->j0 + j, at->tile, blocking->tile_bytes);
         else
             kernel->compute(block);
     }
 }
 
-static void compute_rows(place *at) {
-    const gemm_part *x = at->part;
-    const gemm_cut *cut = at->cut;
-    const gemm_kernel *kernel = cut->kernel;
+static void loop_over_rows(position *at) {
+    const gemm_subproblem *x = at->sub;
+    const gemm_blocking *blocking = at->blocking;
+    const gemm_kernel *kernel = blocking->kernel;
     const int last = at->p0 + at->k == x->k;
-    for (at->i0 = at->s0; at->i0 < at->s1; at->i0 += cut->mc) {
-        gemm_block block = {.m = min64(cut->mc, at->s1 - at->i0), .k = at->k, .ordered = cut->ordered, .raw = !last};
+    for (at->i0 = at->s0; at->i0 < at->s1; at->i0 += blocking->mc) {
+        gemm_block block = {
+            .m = min64(blocking->mc, at->s1 - at->i0), .k = at->k, .ordered = blocking->ordered, .raw = !last};
         block.alpha = x->alpha, block.beta = x->beta;
         block.from_rs = at->raw_rs, block.c_rs = x->c_rs, block.to_rs = last ? x->out_rs : at->raw_rs;
         const void *a = gemm_at(x->a, at->i0 * x->a_rs + at->p0 * x->a_cs, kernel->a_size);
-        if (cut->pack_a) {
+        if (blocking->pack_a) {
             kernel->pack_a(at->a_panels, a, x->a_rs, x->a_cs, block.m, at->k, kernel->mr);
             block.a = at->a_panels, block.a_rs = 1, block.a_ps = kernel->mr, block.a_ts = kernel->mr * at->depth;
         } else {
             block.a = a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = kernel->mr * x->a_rs;
         }
-        compute_columns(&block, at);
+        loop_over_columns(&block, at);
     }
 }
 
-static void compute_depths(place *at) {
-    const gemm_cut *cut = at->cut;
+static void loop_over_k(position *at) {
+    const gemm_blocking *blocking = at->blocking;
     at->p0 = 0;
-    do { /* once, too, where k = 0 */
-        at->k = min64(cut->kc, at->part->k - at->p0), at->depth = round_up(at->k, cut->kernel->k_group);
-        compute_rows(at);
+    do { /* also runs once for k = 0 */
+        at->k = min64(blocking->kc, at->sub->k - at->p0), at->depth = round_up(at->k, blocking->kernel->k_group);
+        loop_over_rows(at);
         at->p0 += at->k;
-    } while (at->p0 < at->part->k);
+    } while (at->p0 < at->sub->k);
 }
 
-static void compute_stripes(place *at) {
-    const gemm_part *x = at->part;
-    const gemm_cut *cut = at->cut;
-    for (at->s0 = 0; at->s0 < x->m; at->s0 += cut->stripe) {
-        at->s1 = min64(at->s0 + cut->stripe, x->m);
+static void loop_over_stripes(position *at) {
+    const gemm_subproblem *x = at->sub;
+    const gemm_blocking *blocking = at->blocking;
+    for (at->s0 = 0; at->s0 < x->m; at->s0 += blocking->stripe) {
+        at->s1 = min64(at->s0 + blocking->stripe, x->m);
         at->raw = at->sums;
-        if (!cut->sums_bytes) at->raw = (char *)gemm_at(x->out, at->s0 * x->out_rs + at->j0, cut->kernel->c_size);
-        compute_depths(at);
+        if (!blocking->sums_bytes)
+            at->raw = (char *)gemm_at(x->out, at->s0 * x->out_rs + at->j0, blocking->kernel->c_size);
+        loop_over_k(at);
     }
 }
 
-static void compute_blocks(const gemm_part *x, const gemm_cut *cut, char *workspace) {
-    place at = {.part = x, .cut = cut, .a_panels = workspace, .b_panels = workspace + cut->a_bytes};
-    at.sums = at.b_panels + cut->b_bytes, at.tile = at.sums + cut->sums_bytes;
-    at.raw_rs = cut->sums_bytes ? cut->nc : x->out_rs;
-    for (at.j0 = 0; at.j0 < x->n; at.j0 += cut->nc) {
-        at.n = min64(cut->nc, x->n - at.j0);
-        compute_stripes(&at);
+static void loop_over_column_blocks(const gemm_subproblem *x, const gemm_blocking *blocking, char *workspace) {
+    position at = {.sub = x, .blocking = blocking, .a_panels = workspace, .b_panels = workspace + blocking->a_bytes};
+    at.sums = at.b_panels + blocking->b_bytes, at.tile = at.sums + blocking->sums_bytes;
+    at.raw_rs = blocking->sums_bytes ? blocking->nc : x->out_rs;
+    for (at.j0 = 0; at.j0 < x->n; at.j0 += blocking->nc) {
+        at.n = min64(blocking->nc, x->n - at.j0);
+        loop_over_stripes(&at);
     }
 }
 
-gemm_block gemm_block_of(const gemm_part *x, const gemm_cut *cut) {
-    gemm_block block = {.m = x->m, .n = x->n, .k = x->k, .alpha = x->alpha, .beta = x->beta, .ordered = cut->ordered};
-    block.a = x->a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = cut->kernel->mr * x->a_rs;
-    block.b = x->b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs, block.b_ts = cut->kernel->nr;
+gemm_block gemm_block_of(const gemm_subproblem *x, const gemm_blocking *blocking) {
+    gemm_block block = {
+        .m = x->m, .n = x->n, .k = x->k, .alpha = x->alpha, .beta = x->beta, .ordered = blocking->ordered};
+    block.a = x->a, block.a_rs = x->a_rs, block.a_ps = x->a_cs, block.a_ts = blocking->kernel->mr * x->a_rs;
+    block.b = x->b, block.b_ps = x->b_rs, block.b_cs = x->n == 1 ? 1 : x->b_cs, block.b_ts = blocking->kernel->nr;
     block.c = x->c, block.c_rs = x->c_rs, block.to = x->out, block.to_rs = x->out_rs;
-    if (x->goes_on) block.from = x->out, block.from_rs = x->out_rs;
+    if (x->accumulate) block.from = x->out, block.from_rs = x->out_rs;
     return block;
 }
 
-void gemm_compute(const gemm_part *part, const gemm_cut *cut, char *workspace) {
-    if (cut->direct) {
-        const gemm_block block = gemm_block_of(part, cut);
-        cut->kernel->compute(&block);
+void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace) {
+    if (blocking->direct) {
+        const gemm_block block = gemm_block_of(sub, blocking);
+        blocking->kernel->compute(&block);
     } else {
-        compute_blocks(part, cut, workspace);
+        loop_over_column_blocks(sub, blocking, workspace);
     }
 }

@@ -1,4 +1,4 @@
-/* gemm_copy: strided elements from one array to another, by threads of their own. */
+/* gemm_copy: copies strided elements between arrays, in a thread pool of its own. */
 #include "driver.h"
 #include "pool.h"
 
@@ -8,19 +8,21 @@
 #endif
 
 enum {
-    MOST_AXES = 64,         /* NumPy's */
-    JOB_BYTES = 128 * 1024, /* a core's share of its second cache */
-    STREAM_LINE = 256       /* of shorter lines too little is whole cache lines */
+    MOST_AXES = 64,         /* NumPy's limit */
+    JOB_BYTES = 128 * 1024, /* a core's share of its L2 cache */
+    STREAM_LINE = 256       /* bytes; in shorter lines, too few of the stores fill whole cache lines */
 };
 
-/* Lines of `length` elements, line by line or piece by piece; `axes` outer axes count the lines. */
+/* A copy as `lines` lines of `length` elements. A job copies several lines, or one piece of a long line. `axes` outer
+ * axes enumerate the lines. */
 typedef struct copying {
     char *to;
     const char *from;
-    int axes, whole, stream; /* whole: elements of a line are adjacent in both; stream: they go past the caches */
-    int64_t shape[MOST_AXES], to_strides[MOST_AXES], from_strides[MOST_AXES]; /* outermost first */
+    /* whole: the elements of a line are contiguous in both arrays; stream: stores bypass the caches */
+    int axes, whole, stream;
+    int64_t shape[MOST_AXES], to_strides[MOST_AXES], from_strides[MOST_AXES]; /* outermost axis first */
     int64_t lines, length, to_step, from_step, size;
-    int64_t lines_a_job, pieces, piece; /* of a line */
+    int64_t lines_a_job, pieces, piece; /* piece: elements of a line in one job */
 } copying;
 
 #define STEPS(bytes)                                                                                    \
@@ -39,7 +41,7 @@ static void copy_line(char *to, const char *from, int64_t length, int64_t to_ste
     for (int64_t i = 0; i < length; i++, to += to_step, from += from_step) memcpy(to, from, (size_t)size);
 }
 
-/* memcpy by stores past the caches, which need not read first what they overwrite. */
+/* memcpy with stores that bypass the caches. Such stores do not first read the memory that they overwrite. */
 static void stream_line(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     const size_t unaligned = (size_t)(-(uintptr_t)to % 16), head = unaligned < bytes ? unaligned : bytes;
@@ -74,15 +76,15 @@ static void copy_job(void *context, int64_t index, int slot) {
             copy_line(all->to + to, all->from + from, length, all->to_step, all->from_step, all->size);
     }
 #ifdef __SSE2__
-    if (all->stream) _mm_sfence(); /* before anybody is told that it is done */
+    if (all->stream) _mm_sfence(); /* the stores become visible before the job counts as done */
 #endif
 }
 
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
                const int64_t *from_strides, int64_t size, int32_t stream) {
-    const double ns_per_byte = 0.1; /* 10 GB/s, a core's */
+    const double ns_per_byte = 0.1; /* a core copies 10 GB/s */
     copying all = {(char *)to, (const char *)from, 0, 0, 0, {0}, {0}, {0}, 1, 1, size, size, size, 1, 1, 1};
-    for (int axis = 0; axis < ndim; axis++) { /* axes that both walk evenly become one */
+    for (int axis = 0; axis < ndim; axis++) { /* merges axes that are contiguous with each other in both arrays */
         const int64_t length = shape[axis], step = to_strides[axis], other = from_strides[axis];
         const int before = all.axes - 1;
         if (length == 0) return;
@@ -94,7 +96,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
             all.axes++;
         }
     }
-    if (all.axes) { /* the innermost is a line */
+    if (all.axes) { /* the innermost axis is the line */
         const int inner = --all.axes;
         all.length = all.shape[inner], all.to_step = all.to_strides[inner], all.from_step = all.from_strides[inner];
     }
@@ -109,7 +111,9 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
 
     const int64_t count = ceil_div(all.lines, all.lines_a_job) * all.pieces;
     const double ns = (double)all.lines * (double)line_bytes * ns_per_byte;
-    const gemm_team team = gemm_muster(GEMM_COPIES, ns, (int)min64(count, INT32_MAX));
-    gemm_parallel(team, copy_job, &all, count, team.threads);
-    if (team.threads > 1) gemm_dismiss(team); /* alone it tells nothing of how fast products are here */
+    const gemm_acquired acquired = gemm_acquire_threads(GEMM_COPY_POOL, ns, (int)min64(count, INT32_MAX));
+    gemm_parallel(acquired, copy_job, &all, count, acquired.threads);
+    /* A serial copy is not released, because gemm_release_threads would use its time to estimate the speed of
+     * products. */
+    if (acquired.threads > 1) gemm_release_threads(acquired);
 }

@@ -1,4 +1,4 @@
-/* Which instruction sets this CPU has and its operating system saves. */
+/* Finds the instruction sets that the CPU supports and whose registers the operating system saves. */
 #include "gemm.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -35,7 +35,7 @@ const char *const gemm_architecture = "other";
 
 enum { EAX, EBX, ECX, EDX };
 
-/* What `leaf` says, all zero where the CPU does not know it. */
+/* Executes cpuid for `leaf`. The result is zero if the CPU does not know the leaf. */
 static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
     found[EAX] = found[EBX] = found[ECX] = found[EDX] = 0;
 #ifndef __GNUC__
@@ -47,7 +47,7 @@ static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
 #endif
 }
 
-/* The registers that the operating system saves. */
+/* A bit mask of the register sets that the operating system saves. */
 static uint64_t saved_state(void) {
 #ifndef __GNUC__
     return _xgetbv(0);
@@ -59,7 +59,8 @@ static uint64_t saved_state(void) {
 }
 
 #ifndef GEMM_EMULATE_AMX
-/* Whether this process may use AMX's registers: Linux wants to be asked, once, for signal frames grow by 8 KiB then. */
+/* Returns whether this process may use AMX tile registers. Linux grants them only on request, once per process, because
+ * they enlarge signal frames by 8 KiB. */
 static uint32_t may_use_tiles(uint64_t state) {
 #ifdef __linux__
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
@@ -76,7 +77,7 @@ static uint32_t find(void) {
     ask(1, 0, leaf1);
     ask(7, 0, leaf7);
     if (leaf7[EAX] >= 1) ask(7, 1, leaf7_1);
-    if (!(leaf1[ECX] >> 27 & 1)) return 0; /* no OSXSAVE: xgetbv would be illegal */
+    if (!(leaf1[ECX] >> 27 & 1)) return 0; /* without OSXSAVE, xgetbv is an illegal instruction */
     const uint64_t state = saved_state();
     const uint32_t ymm = (state & 0x06) == 0x06, zmm = (state & 0xE6) == 0xE6;
     const uint32_t bw_and_vl = leaf7[EBX] >> 30 & leaf7[EBX] >> 31;
@@ -98,7 +99,7 @@ static uint32_t find(void) {
 #elif defined(__aarch64__) || defined(_M_ARM64)
 
 #ifdef __APPLE__
-/* Whether the system knows this name and says yes. */
+/* Returns whether the system knows the feature `name` and reports it as present. */
 static uint32_t says(const char *name) {
     int answer = 0;
     size_t bytes = sizeof answer;
@@ -107,9 +108,9 @@ static uint32_t says(const char *name) {
 #endif
 
 static uint32_t find(void) {
-    /* asimd is part of every AArch64 that runs an operating system's binaries */
+    /* Every AArch64 CPU that runs an operating system's binaries has Advanced SIMD. */
 #if defined(__linux__)
-    /* bits of the kernel's ABI, by number: older headers lack their names */
+    /* These bits belong to the Linux ABI. They are written as numbers because older headers do not name them. */
     const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
     return GEMM_NEON | GEMM_FP16 * (first >> 10 & 1) | GEMM_DOTPROD * (first >> 20 & 1) |
            GEMM_I8MM * (second >> 13 & 1) | GEMM_BF16 * (second >> 14 & 1);
@@ -138,7 +139,8 @@ static uint32_t find(void) {
 #endif
 
 uint32_t gemm_features(void) {
-    /* Kernels ask for each block, and a hypervisor takes 20 us for a cpuid. Threads that meet here find the same. */
+    /* The result is cached: kernels query it for each block, and under a hypervisor one cpuid takes 20 us. Threads that
+     * execute this function at the same time find the same result. */
     enum { KNOWN = 1u << 30 };
     static volatile uint32_t remembered;
 #ifdef __GNUC__

@@ -1,6 +1,6 @@
-/* The floating-point environment of a product: round to nearest, subnormals kept, nothing trapped, whatever the caller
- * or another library left in the control register (-ffast-math start-up code sets flush-to-zero for a whole process).
- * The caller's own, status flags included, comes back afterwards. */
+/* The floating-point environment of a product: round to nearest, keep subnormals, trap nothing. It replaces whatever
+ * mode the caller or another library set (for example, -ffast-math start-up code sets flush-to-zero for a whole
+ * process). Afterwards the caller's environment is restored, including its status flags. */
 #ifndef GEMM_ENVIRONMENT_H
 #define GEMM_ENVIRONMENT_H
 
@@ -13,14 +13,14 @@ typedef struct gemm_environment {
     unsigned mxcsr;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     const gemm_environment saved = {_mm_getcsr()};
     if ((saved.mxcsr & ~0x3Fu) != 0x1F80)
-        _mm_setcsr(0x1F80); /* the low bits are flags; writing costs more than reading */
+        _mm_setcsr(0x1F80); /* the low bits are flags; writing the register costs more than reading it */
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     _mm_setcsr(saved.mxcsr);
 }
 
@@ -30,30 +30,31 @@ typedef struct gemm_environment {
     uint64_t fpcr, fpsr;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     gemm_environment saved;
     __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.fpcr), "=r"(saved.fpsr) : : "memory");
-    if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory"); /* writing it stalls some cores */
+    /* only if needed: the write stalls some cores */
+    if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"(saved.fpcr) : "memory");
     __asm__ volatile("msr fpsr, %0" : : "r"(saved.fpsr) : "memory");
 }
 
-#else /* no flush-to-zero mode that a library could have left behind is known here */
+#else /* no flush-to-zero mode that a library could set is known here */
 
 typedef struct gemm_environment {
     int none;
 } gemm_environment;
 
-static inline gemm_environment gemm_enter(void) {
+static inline gemm_environment gemm_set_environment(void) {
     const gemm_environment saved = {0};
     return saved;
 }
 
-static inline void gemm_leave(gemm_environment saved) {
+static inline void gemm_restore_environment(gemm_environment saved) {
     (void)saved;
 }
 

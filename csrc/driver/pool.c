@@ -1,16 +1,19 @@
-/* Two thread pools, of products and of copies: each started by the first that is worth it, shared by all, given up by a
- * fork.
+/* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile starts a pool.
+ * All later calls share it.
  *
- * One call at a time holds a pool; a second concurrent caller finds it busy and works alone, which is right, for the
- * cores are busy too. Jobs are an atomic count: the caller takes part and can do them all, so that it never waits for
- * a worker to start, only, at the end, for jobs that still run. A worker joins by taking a seat; one that wakes too
- * late finds the seats gone. There is no lock that woken workers would queue for.
+ * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. This is
+ * appropriate, because the cores are busy, too.
  *
- * Sleepers are woken as a tree: the caller wakes two, each of those two more, as many as the call has use for. So the
- * caller starts on its own first job after two wake-ups, however many threads there are.
+ * The jobs of a call are an atomic counter. The caller executes jobs, too, and can execute all of them. Therefore it
+ * never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker joins a call
+ * by taking a free slot. A worker that wakes too late finds no free slot. Woken workers do not queue for a lock.
  *
- * Pools lie on the heap and a fork's child forgets them: whatever state other threads had left them in, the child's
- * next call builds another. Workers block all signals and are never joined: exit() ends them where they wait.
+ * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
+ * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
+ *
+ * After a fork, the child forgets both pools, whatever state other threads had left them in. Pools are allocated on the
+ * heap, and the child's next call allocates a new one. Workers block all signals and are never joined. exit() ends them
+ * while they wait.
  */
 #include "system.h"
 
@@ -21,9 +24,9 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MOST_THREADS = 1024 }; /* whatever is asked for: each has a workspace */
+enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each thread has a workspace */
 
-/* Found by name in the loaded library, as threadpoolctl does. */
+/* Exported, because threadpoolctl looks these functions up by name in the loaded library. */
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
@@ -31,98 +34,113 @@ enum { MOST_THREADS = 1024 }; /* whatever is asked for: each has a workspace */
 #endif
 
 enum {
-    WAKE_NS = 50000,        /* from waking a sleeper to its first job; under a hypervisor, where it is dearest */
-    PAY_NS = 2 * WAKE_NS,   /* a share that repays a sleeper: the caller gains even when wake-ups take thrice as long */
-    SPIN_NS = 10 * WAKE_NS, /* how long a thread burns its core before it sleeps: the next product is often that near */
-    JOIN_NS = GEMM_SHORT_NS / 2, /* a share that repays a spinning worker's part: some cache misses, and finer jobs */
-    CREDIT_NS = 2000000, /* what threads may lose, on the whole, before they count as harmful: others have the cores */
-    LOSS_NS = 10000000,  /* how long they do */
-    LOOK_NS = 1000000,   /* how long a product's thread believes what it knows of its affinity */
-    RETRY_NS = 1000000000, /* how long a refused thread is not asked for again */
-    WAKES = 2,             /* by each thread of the tree: one costs the waker some 5 us, so 15 would cost 75 */
-    ASLEEP = 1 << 20,      /* in `owed`: the caller sleeps until the rest is 0 */
-    LINE = 64,             /* bytes that cores pass around at a time */
+    /* From waking a sleeping worker to its first job, under a hypervisor (the slowest case). */
+    WAKE_NS = 50000,
+    /* Minimum work per thread if workers sleep. Even if a wake-up takes three times as long, the caller gains. */
+    MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
+    /* Minimum work per thread if workers spin. It must repay some cache misses and the smaller jobs. */
+    MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
+    /* How long a thread spins before it sleeps. The next product often comes within this time. */
+    SPIN_NS = 10 * WAKE_NS,
+    /* If threads cost more time than they saved, and the difference exceeds this limit, other programs use the cores.
+     * For BACKOFF_NS, the pool then uses fewer threads: as many as are worthwhile if all workers sleep. */
+    MAX_LOSS_NS = 2000000,
+    BACKOFF_NS = 10000000,
+    /* How long a thread caches its CPU affinity. */
+    AFFINITY_AGE_NS = 1000000,
+    /* If the system refuses to start a thread, the pool tries again after this time. */
+    RETRY_NS = 1000000000,
+    /* Wake-ups by each thread of the tree. One costs the waker about 5 us, so 15 by one thread would cost 75 us. */
+    WAKES = 2,
+    /* A flag in `outstanding`: the caller sleeps until the remaining bits are 0. */
+    CALLER_SLEEPS = 1 << 20,
+    /* Bytes of a cache line, the unit that cores exchange. */
+    LINE = 64,
     WORKER_STACK = 1024 * 1024
 };
 
 typedef struct pool {
-    atomic_flag busy;   /* held by the one call that uses the pool; guards the next four */
-    int started;        /* workers */
-    int64_t refused;    /* when the system last refused one, by now_ns; 0: never */
-    int64_t credit;     /* time that threads have lately saved, up to CREDIT_NS */
-    int64_t lost;       /* when it ran out */
-    atomic_int held;    /* threads of the one call; 0: none, or it is about to begin */
-    atomic_llong last;  /* end of a call that threads could have paid for, by now_ns */
-    bell morning, done; /* sleeping workers, the sleeping caller */
-    atomic_int cpu;     /* of the thread whose product is computed, when it began; -1: unknown */
-    atomic_int spin_ns; /* SPIN_NS; 0 where there are more threads than CPUs, which others of them have use for */
-    /* the current call: constant while there are seats or anybody inside */
+    atomic_flag busy;              /* set by the call that uses the pool; protects the next four fields */
+    int started;                   /* number of workers */
+    int64_t refused;               /* when the system last refused a worker, by now_ns; 0: never */
+    int64_t saved_ns;              /* time that threads have recently saved, at most MAX_LOSS_NS */
+    int64_t backoff_start;         /* when saved_ns last became negative */
+    atomic_int in_use;             /* threads of the current call; 0: there is none, or it is about to begin */
+    atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */
+    gemm_semaphore wake, finished; /* for sleeping workers and for the sleeping caller */
+    atomic_int cpu;                /* CPU of the calling thread when the call began; -1: unknown */
+    atomic_int spin_ns;            /* SPIN_NS, or 0 if there are more threads than CPUs: then the others need the CPU */
+    /* The current call. These three fields are constant while a slot is free or a worker executes jobs. */
     gemm_work *work;
     void *context;
     int64_t count;
-    _Alignas(LINE) atomic_int seats;  /* free ones, the next to be taken is the one numbered so; 0: closed */
-    atomic_int wanted;                /* sleepers that the current call would still have woken */
-    atomic_int asleep;                /* workers that wait for the morning; who takes one off here must ring for it */
-    _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative when many found none */
-    _Alignas(LINE) atomic_int owed;   /* minus the workers that left; plus, after the close, those that joined */
+    /* number of free slots, and the number of the next slot to take; 0: closed */
+    _Alignas(LINE) atomic_int free_slots;
+    atomic_int to_wake;               /* sleeping workers that the current call still needs */
+    atomic_int asleep;                /* workers that wait for `wake`; whoever decrements this must post `wake` */
+    _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative after threads found none */
+    /* Workers that joined minus workers that left. Those that joined are added only when the call is closed. */
+    _Alignas(LINE) atomic_int outstanding;
 } pool;
 
-static atomic_int asked_for; /* the limit that was set; 0: as many as are granted */
+static atomic_int requested; /* limit set by gemm_set_num_threads; 0: none */
 static atomic_int granted = MOST_THREADS;
-static _Thread_local int left_free; /* of either, by products of this thread */
-static _Atomic(pool *) pools[GEMM_USES];
-static _Atomic float slowness = 1; /* of this machine: the middle of time taken alone ÷ time expected */
+static _Thread_local int reserved; /* threads that products of this thread leave free */
+static _Atomic(pool *) pools[GEMM_POOLS];
+static _Atomic float slowness = 1; /* of this machine: the median of measured ÷ expected time of serial products */
 
-#ifndef _WIN32 /* which has no forks */
+#ifndef _WIN32 /* Windows has no fork */
 
 static void forget_pools(void) {
-    for (int use = 0; use < GEMM_USES; use++) atomic_store(&pools[use], NULL);
+    for (int kind = 0; kind < GEMM_POOLS; kind++) atomic_store(&pools[kind], NULL);
 }
 
-/* When the library is loaded, not when a pool is first needed: a fork just then would leave the child a pthread_once, or
- * with musl a list of handlers, in the hands of a thread that is not there, and its first product waits for ever. */
+/* The handler is registered when the library is loaded, not when the first pool is created. If a fork happened during
+ * that creation, the child would inherit a pthread_once (or, with musl, a list of handlers) that a thread of the parent
+ * holds. That thread does not exist in the child, so the child's first product would wait forever. */
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_pools);
 }
 
 #endif
 
-static pool *get_pool(gemm_use use) {
-    pool *x = atomic_load(&pools[use]);
+static pool *get_pool(gemm_pool_kind kind) {
+    pool *x = atomic_load(&pools[kind]);
     if (x) return x;
     x = (pool *)allocate(LINE, sizeof *x);
     if (!x) return NULL;
     memset(x, 0, sizeof *x);
     atomic_flag_clear(&x->busy);
-    x->credit = CREDIT_NS;
+    x->saved_ns = MAX_LOSS_NS;
     pool *first = NULL;
-    if (bell_init(&x->morning) && bell_init(&x->done) && atomic_compare_exchange_strong(&pools[use], &first, x))
+    if (gemm_semaphore_init(&x->wake) && gemm_semaphore_init(&x->finished) &&
+        atomic_compare_exchange_strong(&pools[kind], &first, x))
         return x;
-    release(x); /* another thread's was first, or there is no bell */
+    release(x); /* another thread was first, or the system has no semaphore */
     return first;
 }
 
-/* The CPUs that this thread may run on, as they were at most `age` nanoseconds ago. */
+/* The number of CPUs that this thread may run on. The cached value is at most `age` nanoseconds old. */
 static int usable_cpus(int64_t now, int64_t age) {
-    static _Thread_local int64_t looked;
+    static _Thread_local int64_t checked;
     static _Thread_local int cpus;
-    if (!looked || now - looked >= age) {
+    if (!checked || now - checked >= age) {
         cpus = count_cpus();
-        looked = now;
+        checked = now;
     }
     return cpus ? cpus : MOST_THREADS;
 }
 
 static int limit_for(int cpus) {
-    const int asked = atomic_load(&asked_for);
+    const int asked = atomic_load(&requested);
     const int limit = asked ? asked : (int)min64(atomic_load(&granted), cpus);
-    return limit > left_free ? limit - left_free : 1;
+    return limit > reserved ? limit - reserved : 1;
 }
 
-/* Of `limit` threads those that copies may have. */
-static int left_to_copies(int limit) {
-    pool *products = atomic_load(&pools[GEMM_PRODUCTS]);
-    const int left = limit - (products ? atomic_load(&products->held) : 0);
+/* The number of threads that a copy may use if the process may use `limit`. */
+static int limit_for_copies(int limit) {
+    pool *products = atomic_load(&pools[GEMM_PRODUCT_POOL]);
+    const int left = limit - (products ? atomic_load(&products->in_use) : 0);
     return left > 2 ? left - 1 : left;
 }
 
@@ -131,7 +149,7 @@ EXPORT int gemm_get_num_threads(void) {
 }
 
 EXPORT void gemm_set_num_threads(int threads) {
-    atomic_store(&asked_for, threads > 0 ? (int)min64(threads, MOST_THREADS) : 0);
+    atomic_store(&requested, threads > 0 ? (int)min64(threads, MOST_THREADS) : 0);
 }
 
 void gemm_grant_threads(int most) {
@@ -139,18 +157,20 @@ void gemm_grant_threads(int most) {
 }
 
 void gemm_leave_threads(int count) {
-    left_free = count;
+    reserved = count;
 }
 
-/* Waits for `condition` to end, but only briefly, in the pool x; and lets others have the core that wait for it. */
-#define SPIN_WHILE(condition)                                                                                  \
-    for (int64_t end = now_ns() + atomic_load(&x->spin_ns), turn = 1; (condition) && now_ns() < end; turn++) { \
-        for (int pause = 0; pause < 16; pause++) relax();                                                      \
-        if (turn % 16 == 0) yield_cpu();                                                                       \
+/* Spins while `condition` holds, but only for spin_ns of the pool x. Yields the core to waiting threads from time to
+ * time. */
+#define SPIN_WHILE(condition)                                                                                    \
+    for (int64_t end = now_ns() + atomic_load(&x->spin_ns), spins = 1; (condition) && now_ns() < end; spins++) { \
+        for (int pause = 0; pause < 16; pause++) relax();                                                        \
+        if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
-/* Takes up to `most` off a count that stays positive or 0; what it was then goes to `before`. */
-static int take(atomic_int *count, int most, int *before) {
+/* Subtracts up to `most` from a counter that never becomes negative, and returns the difference. `before` receives the
+ * old value of the counter. */
+static int take_up_to(atomic_int *count, int most, int *before) {
     int found = atomic_load(count), taken;
     do taken = found < most ? found : most;
     while (taken > 0 && !atomic_compare_exchange_weak(count, &found, found - taken));
@@ -158,18 +178,18 @@ static int take(atomic_int *count, int most, int *before) {
     return taken > 0 ? taken : 0;
 }
 
-static void wake_some(pool *x) {
-    int before, wakes = take(&x->wanted, WAKES, &before);
-    wakes = take(&x->asleep, wakes, &before);
-    while (wakes--) bell_ring(&x->morning);
+static void wake_workers(pool *x) {
+    int before, wakes = take_up_to(&x->to_wake, WAKES, &before);
+    wakes = take_up_to(&x->asleep, wakes, &before);
+    while (wakes--) gemm_semaphore_post(&x->wake);
 }
 
-static void take_jobs(pool *x, gemm_work *work, void *context, int64_t count, int slot) {
+static void run_jobs(pool *x, gemm_work *work, void *context, int64_t count, int slot) {
     for (int64_t left; (left = atomic_fetch_sub(&x->jobs, 1)) > 0;) work(context, count - left, slot);
 }
 
 static int is_open(pool *x) {
-    return atomic_load(&x->seats) > 0 && atomic_load(&x->jobs) > 0;
+    return atomic_load(&x->free_slots) > 0 && atomic_load(&x->jobs) > 0;
 }
 
 static THREAD worker(void *argument) {
@@ -178,21 +198,21 @@ static THREAD worker(void *argument) {
         SPIN_WHILE(!is_open(x))
         if (!is_open(x)) {
             atomic_fetch_add(&x->asleep, 1);
-            /* a call that was opened meanwhile may have taken this worker for an awake one */
-            if (is_open(x) && take(&x->asleep, 1, &before)) continue;
-            bell_wait(&x->morning);
-            make_way(atomic_load(&x->cpu));
-            if (is_open(x)) wake_some(x);
-        } else if (take(&x->seats, 1, &slot)) {
-            make_way(atomic_load(&x->cpu));
-            take_jobs(x, x->work, x->context, x->count, slot);
-            if (atomic_fetch_sub(&x->owed, 1) == ASLEEP + 1) bell_ring(&x->done);
+            /* A call that opened just now may have counted this worker as awake. Then this worker must not sleep. */
+            if (is_open(x) && take_up_to(&x->asleep, 1, &before)) continue;
+            gemm_semaphore_wait(&x->wake);
+            yield_to_caller(atomic_load(&x->cpu));
+            if (is_open(x)) wake_workers(x);
+        } else if (take_up_to(&x->free_slots, 1, &slot)) {
+            yield_to_caller(atomic_load(&x->cpu));
+            run_jobs(x, x->work, x->context, x->count, slot);
+            if (atomic_fetch_sub(&x->outstanding, 1) == CALLER_SLEEPS + 1) gemm_semaphore_post(&x->finished);
         }
     }
     return 0;
 }
 
-/* Starts workers up to `wanted` in all; goes on with fewer where the system refuses. */
+/* Starts workers until there are `wanted`. Continues with fewer if the system refuses one. */
 static void start_workers(pool *x, int wanted, int64_t now) {
     if (x->started >= wanted || (x->refused && now - x->refused < RETRY_NS)) return;
     x->refused = 0;
@@ -203,23 +223,24 @@ static void start_workers(pool *x, int wanted, int64_t now) {
             x->refused = now;
 }
 
-gemm_team gemm_muster(gemm_use use, double ns, int most) {
-    const gemm_team alone = {1, NULL, 0, 0};
+gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most) {
+    const gemm_acquired serial = {1, NULL, 0, 0};
     ns *= atomic_load_explicit(&slowness, memory_order_relaxed);
-    const double awake_pay = ns / JOIN_NS, asleep_pay = ns / PAY_NS;
-    if (most < 2 || awake_pay < 2) return alone;
+    const double worth_awake = ns / MIN_SHARE_AWAKE_NS, worth_asleep = ns / MIN_SHARE_ASLEEP_NS;
+    if (most < 2 || worth_awake < 2) return serial;
     const int64_t now = now_ns();
-    const int cpus = usable_cpus(now, LOOK_NS), limit = limit_for(cpus);
-    most = (int)min64(most, use == GEMM_COPIES ? left_to_copies(limit) : limit);
-    const int useful = awake_pay < most ? (int)awake_pay : most;
-    pool *x = useful > 1 ? get_pool(use) : NULL;
-    if (!x || atomic_flag_test_and_set(&x->busy)) return alone;
+    const int cpus = usable_cpus(now, AFFINITY_AGE_NS), limit = limit_for(cpus);
+    most = (int)min64(most, kind == GEMM_COPY_POOL ? limit_for_copies(limit) : limit);
+    const int useful = worth_awake < most ? (int)worth_awake : most;
+    pool *x = useful > 1 ? get_pool(kind) : NULL;
+    if (!x || atomic_flag_test_and_set(&x->busy)) return serial;
 
-    /* Workers that spin pay sooner than sleepers; and so do all in a run of products, because who is woken now will
-     * spin when the next one comes. But where other programs have the cores, waiting for a worker that lost its own
-     * costs more than small products gain. */
-    int threads = asleep_pay < useful ? (int)asleep_pay : useful;
-    if (now - x->lost > LOSS_NS) {
+    /* Spinning workers are worthwhile for less work than sleeping workers. In a series of products, all workers are
+     * worthwhile: a worker that is woken now still spins when the next product comes. But if other programs use the
+     * cores, a worker may lose its core in the middle of a job, and waiting for it costs more than a small product
+     * gains. */
+    int threads = worth_asleep < useful ? (int)worth_asleep : useful;
+    if (now - x->backoff_start > BACKOFF_NS) {
         const int awake = 1 + x->started - atomic_load(&x->asleep);
         if (threads < awake) threads = awake < useful ? awake : useful;
         if (now - atomic_load(&x->last) < SPIN_NS) threads = useful;
@@ -232,59 +253,61 @@ gemm_team gemm_muster(gemm_use use, double ns, int most) {
         threads = 1;
         atomic_flag_clear(&x->busy);
     } else {
-        atomic_store(&x->held, threads);
+        atomic_store(&x->in_use, threads);
     }
-    return (gemm_team){threads, x, now, (int64_t)ns};
+    return (gemm_acquired){threads, x, now, (int64_t)ns};
 }
 
-void gemm_dismiss(gemm_team team) {
-    pool *x = (pool *)team.pool;
+void gemm_release_threads(gemm_acquired acquired) {
+    pool *x = (pool *)acquired.pool;
     if (!x) return;
-    const int64_t now = now_ns(), saved = team.alone_ns - (now - team.start);
+    const int64_t now = now_ns(), saved = acquired.serial_ns - (now - acquired.start);
     atomic_store(&x->last, now);
-    if (team.threads < 2) { /* a step at a time, so that interruptions, however long, hardly count */
+    if (acquired.threads < 2) { /* small steps, so that an interruption hardly counts, however long it is */
         const float step = 1.05f, was = atomic_load_explicit(&slowness, memory_order_relaxed);
         atomic_store_explicit(&slowness, saved < 0 ? was * step : was / step, memory_order_relaxed);
         return;
     }
-    x->credit = min64(x->credit + saved, CREDIT_NS);
-    if (x->credit < 0) x->credit = CREDIT_NS, x->lost = now;
-    atomic_store(&x->held, 0);
+    x->saved_ns = min64(x->saved_ns + saved, MAX_LOSS_NS);
+    if (x->saved_ns < 0) x->saved_ns = MAX_LOSS_NS, x->backoff_start = now;
+    atomic_store(&x->in_use, 0);
     atomic_flag_clear(&x->busy);
 }
 
-void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads) {
+void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64_t count, int threads) {
     if (threads < 2 || count < 2) {
         for (int64_t index = 0; index < count; index++) work(context, index, 0);
         return;
     }
-    pool *x = (pool *)team.pool; /* held since gemm_muster */
-    const int seats = (int)min64(count, threads) - 1;
+    pool *x = (pool *)acquired.pool; /* held by this call since gemm_acquire_threads */
+    const int slots = (int)min64(count, threads) - 1;
     x->work = work, x->context = context, x->count = count;
     atomic_store(&x->cpu, current_cpu());
     atomic_store(&x->jobs, count);
-    atomic_store(&x->seats, seats);
-    const int awake = x->started - atomic_load(&x->asleep); /* they come of themselves */
-    if (awake < seats) {
-        atomic_store(&x->wanted, seats - awake);
-        wake_some(x);
+    atomic_store(&x->free_slots, slots);
+    const int awake = x->started - atomic_load(&x->asleep); /* these join without being woken */
+    if (awake < slots) {
+        atomic_store(&x->to_wake, slots - awake);
+        wake_workers(x);
     }
 
-    take_jobs(x, work, context, count, 0);
+    run_jobs(x, work, context, count, 0);
 
-    atomic_store(&x->wanted, 0);
-    const int joined = seats - atomic_exchange(&x->seats, 0); /* closed: nobody joins any more */
-    atomic_fetch_add(&x->owed, joined);
-    SPIN_WHILE(atomic_load(&x->owed))
-    if (atomic_fetch_add(&x->owed, ASLEEP)) bell_wait(&x->done);
-    atomic_store(&x->owed, 0);
+    atomic_store(&x->to_wake, 0);
+    const int joined = slots - atomic_exchange(&x->free_slots, 0); /* closed: no more workers can join */
+    atomic_fetch_add(&x->outstanding, joined);
+    SPIN_WHILE(atomic_load(&x->outstanding))
+    if (atomic_fetch_add(&x->outstanding, CALLER_SLEEPS)) gemm_semaphore_wait(&x->finished);
+    atomic_store(&x->outstanding, 0);
 }
 
 void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns) {
-    gemm_team team = {1, NULL, 0, 0};
-    if (ns > GEMM_SHORT_NS) team = gemm_muster(GEMM_PRODUCTS, ns + more_ns, (int)min64(count, MOST_THREADS));
-    gemm_parallel(team, work, context, count, team.threads);
-    if (team.threads < 2) return; /* alone it tells nothing of how fast products are here */
-    team.alone_ns = (int64_t)((double)team.alone_ns * (ns / (ns + more_ns)));
-    gemm_dismiss(team);
+    gemm_acquired acquired = {1, NULL, 0, 0};
+    if (ns > GEMM_SHORT_NS)
+        acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
+    gemm_parallel(acquired, work, context, count, acquired.threads);
+    /* no release: the time of a serial loop must not affect the estimate for products */
+    if (acquired.threads < 2) return;
+    acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
+    gemm_release_threads(acquired);
 }

@@ -1,29 +1,31 @@
-/* The threads of a product: gemm_muster says how many pay, gemm_parallel runs jobs in them, gemm_dismiss frees them for
- * the next product. Re-entrant, and sound in the child of a fork at any moment. */
+/* The thread pools. A call uses them in three steps: gemm_acquire_threads decides how many threads are worthwhile and
+ * reserves the pool, gemm_parallel runs jobs, gemm_release_threads frees the pool for the next call. All functions are
+ * re-entrant. They also work in the child of a fork, whenever the fork happened. */
 #ifndef GEMM_POOL_H
 #define GEMM_POOL_H
 
 #include "../gemm.h"
 
-enum { GEMM_SHORT_NS = 10000 }; /* work of so many nanoseconds is never shared */
+enum { GEMM_SHORT_NS = 10000 }; /* shorter work always runs on one thread */
 
-/* Each has a pool of its own, so that copies for a device neither wait for a product nor take its threads. */
-typedef enum gemm_use { GEMM_PRODUCTS, GEMM_COPIES, GEMM_USES } gemm_use;
+/* Copies have a separate pool: a copy for a device neither waits for a product nor takes its threads. */
+typedef enum gemm_pool_kind { GEMM_PRODUCT_POOL, GEMM_COPY_POOL, GEMM_POOLS } gemm_pool_kind;
 
-typedef struct gemm_team {
-    int threads;             /* for gemm_parallel, the caller's included */
-    void *pool;              /* NULL when threads could not pay at all; held when `threads` is above 1 */
-    int64_t start, alone_ns; /* the moment of the mustering, and what the caller alone would take from then on */
-} gemm_team;
+typedef struct gemm_acquired {
+    int threads;              /* for gemm_parallel, including the calling thread */
+    void *pool;               /* NULL if the work is too short for threads; reserved if `threads` is above 1 */
+    int64_t start, serial_ns; /* time of the acquisition, and the estimated time of the work on one thread */
+} gemm_acquired;
 
-/* The threads, up to `most` and gemm_get_num_threads, that pay at this moment for work of `ns` nanoseconds on one: 1
- * while another call has the pool. Copies get those that a product leaves meanwhile, but for one, which drives the
- * device or waits for it. Fewer may be used than were mustered, none need be. */
-gemm_team gemm_muster(gemm_use use, double ns, int most);
-void gemm_dismiss(gemm_team team);
+/* Acquires as many threads as are worthwhile at this moment for work that takes `ns` nanoseconds on one thread: at most
+ * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets the
+ * threads that the current product does not use, except for one, which remains for the thread that controls the device.
+ * The caller may use fewer threads than it acquired. */
+gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
+void gemm_release_threads(gemm_acquired acquired);
 
-/* Calls work(context, index, slot) for each index below `count`, in up to `threads` threads of the team, no more than
- * were mustered, of which the caller is slot 0; returns when all are done. */
-void gemm_parallel(gemm_team team, gemm_work *work, void *context, int64_t count, int threads);
+/* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. It uses up to
+ * `threads` threads, at most the acquired number. The calling thread has slot 0. */
+void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64_t count, int threads);
 
 #endif

@@ -1,24 +1,22 @@
-/* gemm_run and gemm_run_many: orient the product, cut it, or many, into jobs and share them among threads. */
+/* gemm_run: orients the product, splits it into jobs and runs them on several threads. */
 #include "driver.h"
 #include "environment.h"
 #include "pool.h"
 
 #include <stdlib.h>
 
-enum { STACK_BYTES = 16384 }; /* small products: no malloc, yet no strain for threads with small stacks */
+/* workspace of small products: avoids malloc, and is safe for threads with small stacks */
+enum { STACK_BYTES = 16384 };
 
 typedef struct jobs {
     const gemm_plan *plan;
-    gemm_part whole;           /* the first product of the batch, oriented */
-    gemm_strides a, b, c, out; /* `batch` of them: per batch axis */
-    const gemm_place *at;      /* of products that each lie by themselves; NULL: there is one */
-    int64_t stack;             /* matrices that one is */
-    int transposed;            /* see orient */
-    gemm_cut cut;
-    int64_t batch, batch_per_job;          /* of all products */
-    int64_t rows, columns, grid_m, grid_n; /* jobs of rows x columns, grid_m x grid_n of them a product */
+    gemm_subproblem whole;     /* the first product of the batch, after orient() */
+    gemm_strides a, b, c, out; /* strides along the batch axes */
+    gemm_blocking blocking;
+    int64_t batch, batch_per_job;
+    int64_t rows, columns, grid_m, grid_n; /* a job is rows x columns; a product is a grid of grid_m x grid_n jobs */
     char *workspace;
-    int64_t workspace_bytes; /* of one slot */
+    int64_t workspace_bytes; /* per slot */
 } jobs;
 
 static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
@@ -30,18 +28,19 @@ static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64
     return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
-/* Puts the operands of a part at product `item` of the batch. */
-static void move_to(gemm_part *part, const jobs *all, const gemm_part *first, int64_t item) {
+/* Sets the operands of `sub` to product `item` of the batch. */
+static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproblem *first, int64_t item) {
     const gemm_plan *plan = all->plan;
     const gemm_kernel *kernel = plan->kernel;
-    part->a = gemm_at(first->a, batch_offset(plan, all->a.batch, item), kernel->a_size);
-    part->b = gemm_at(first->b, batch_offset(plan, all->b.batch, item), kernel->b_size);
-    part->c = gemm_at(first->c, batch_offset(plan, all->c.batch, item), kernel->c_size);
-    part->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
+    sub->a = gemm_at(first->a, batch_offset(plan, all->a.batch, item), kernel->a_size);
+    sub->b = gemm_at(first->b, batch_offset(plan, all->b.batch, item), kernel->b_size);
+    sub->c = gemm_at(first->c, batch_offset(plan, all->c.batch, item), kernel->c_size);
+    sub->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
 }
 
-/* The next small matrix of a stack, while this one is multiplied: its lines are too few for a pattern to be seen. */
-static void fetch(const void *matrix, int64_t bytes) {
+/* Prefetches the next small matrix of a batch while the current product is computed. A small matrix has too few cache
+ * lines for the hardware prefetcher to detect a pattern. */
+static void prefetch(const void *matrix, int64_t bytes) {
 #ifdef __GNUC__
     enum { SMALL = 2048, LINE = 64 };
     for (int64_t at = 0; at < bytes && bytes <= SMALL; at += LINE) __builtin_prefetch((const char *)matrix + at);
@@ -55,61 +54,62 @@ static void run_job(void *context, int64_t index, int slot) {
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t grid = all->grid_m * all->grid_n, at = grid > 1 ? index % grid : 0;
     const int64_t j0 = grid > 1 ? at % all->grid_n * all->columns : 0, i0 = grid > 1 ? at / all->grid_n * all->rows : 0;
-    gemm_part first = all->whole;
+    gemm_subproblem first = all->whole;
     first.m = min64(all->rows, first.m - i0);
     first.n = min64(all->columns, first.n - j0);
     first.a = gemm_at(first.a, i0 * first.a_rs, kernel->a_size);
     first.b = gemm_at(first.b, j0 * first.b_cs, kernel->b_size);
     first.c = gemm_at(first.c, i0 * first.c_rs + j0 * first.c_cs, kernel->c_size);
     first.out = (void *)gemm_at(first.out, i0 * first.out_rs + j0 * first.out_cs, kernel->c_size);
-    first.prepared_from = j0;
+    first.prepacked_column = j0;
 
     char *workspace = all->workspace + slot * all->workspace_bytes;
-    const gemm_environment saved = gemm_enter();
+    const gemm_environment saved = gemm_set_environment();
     if (all->batch == 1) {
-        gemm_compute(&first, &all->cut, workspace);
+        gemm_compute(&first, &all->blocking, workspace);
     } else {
         const int64_t start = index / grid * all->batch_per_job, stop = min64(start + all->batch_per_job, all->batch);
-        gemm_part part = first, next = first;
-        move_to(&next, all, &first, start);
+        gemm_subproblem sub = first, next = first;
+        set_item(&next, all, &first, start);
         for (int64_t item = start; item < stop; item++) {
-            part = next;
+            sub = next;
             if (item + 1 < stop) {
-                move_to(&next, all, &first, item + 1);
-                fetch(next.a, first.m * first.k * kernel->a_size);
-                fetch(next.b, first.k * first.n * kernel->b_size);
-                fetch(next.out, first.m * first.n * kernel->c_size);
+                set_item(&next, all, &first, item + 1);
+                prefetch(next.a, first.m * first.k * kernel->a_size);
+                prefetch(next.b, first.k * first.n * kernel->b_size);
+                prefetch(next.out, first.m * first.n * kernel->c_size);
             }
-            gemm_compute(&part, &all->cut, workspace);
+            gemm_compute(&sub, &all->blocking, workspace);
         }
     }
-    gemm_leave(saved);
+    gemm_restore_environment(saved);
 }
 
-static const double PACKING = 12; /* an element packed takes as long as so many multiply-adds, where rows are short */
+static const double PACKING = 12; /* packing one element takes as long as this many multiply-adds, if rows are short */
 
-/* What one product of rows x columns costs for each step of k, in multiply-adds: whole tiles, and packing. */
+/* The cost of a product of rows x columns per step of k, in multiply-adds: whole tiles plus packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
     const double m = (double)round_up(rows, kernel->mr), n = (double)round_up(columns, kernel->nr);
     return m * n + PACKING * (m + n);
 }
 
-/* The time that the whole call would take alone, by the speed of a fast core; a slow one is given fewer threads than
- * would pay, never more. */
-static double alone_ns(const jobs *all) {
-    const double ns_per_byte = 1. / 200; /* of elements: 50 float or 25 double multiply-adds a nanosecond */
-    const gemm_part *x = &all->whole;
-    const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2; /* of slower multiply-adds */
+/* The estimated time of the whole call on one fast core. A slow core would need longer, so on it a call gets fewer
+ * threads than would be worthwhile, but never too many. */
+static double serial_ns(const jobs *all) {
+    const double ns_per_byte = 1. / 200; /* a fast core: 50 float or 25 double multiply-adds per nanosecond */
+    const gemm_subproblem *x = &all->whole;
+    /* half of PACKING, because the multiply-adds of this estimate are slower */
+    const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2;
     return (m * n + packing * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size *
            ns_per_byte;
 }
 
-/* The grid over one product whose jobs are done first. Up to ROUNDS jobs a thread, where they are large enough that
- * packing, which small jobs do more of, stays small: a thread that starts late or loses its core then leaves jobs to
- * the others. LATE is that risk, in jobs. */
+/* Chooses the grid of jobs that is estimated to finish first. A thread gets up to ROUNDS jobs, so a thread that starts
+ * late or loses its core leaves jobs to the other threads. STRAGGLER is the expected delay by such a thread, in jobs.
+ * Smaller jobs need more packing, which limits their number. */
 static void choose_grid(jobs *all, int threads) {
     enum { ROUNDS = 4 };
-    const double LATE = 1. / 8;
+    const double STRAGGLER = 1. / 8;
     const gemm_kernel *kernel = all->plan->kernel;
     const int64_t m = all->whole.m, n = all->whole.n;
     const int64_t most_m = ceil_div(m, kernel->mr), most_n = ceil_div(n, kernel->nr);
@@ -117,11 +117,11 @@ static void choose_grid(jobs *all, int threads) {
     for (int64_t round = 1; round <= ROUNDS; round++) {
         const int64_t pieces = ceil_div(round * threads, all->batch);
         for (int64_t gm = 1; gm <= pieces; gm++) {
-            if (pieces % gm) continue; /* few candidates: this is done for every call */
+            if (pieces % gm) continue; /* limits the candidates, because each call runs this loop */
             const int64_t rows = equal_pieces(m, ceil_div(m, min64(gm, most_m)), kernel->mr);
             const int64_t columns = equal_pieces(n, ceil_div(n, min64(pieces / gm, most_n)), kernel->nr);
             const int64_t grid_m = ceil_div(m, rows), grid_n = ceil_div(n, columns);
-            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads) + LATE;
+            const double rounds = (double)ceil_div(all->batch * grid_m * grid_n, threads) + STRAGGLER;
             const double time = rounds * cost(kernel, rows, columns);
             if (least < 0 || time < least) {
                 least = time;
@@ -131,37 +131,35 @@ static void choose_grid(jobs *all, int threads) {
     }
 }
 
-static void cut_for(jobs *all, int threads) {
-    enum { JOBS = 8 }; /* a thread, of products that lie by themselves: who starts late leaves work to the others */
-    const gemm_plan *plan = all->plan;
-    gemm_part whole = all->whole;
+static void choose_blocking(jobs *all, int threads) {
     all->batch_per_job = 1;
-    all->rows = whole.m, all->columns = whole.n;
+    all->rows = all->whole.m, all->columns = all->whole.n;
     all->grid_m = all->grid_n = 1;
     if (threads == 1)
         all->batch_per_job = all->batch;
-    else if (all->at)
-        all->batch_per_job = ceil_div(all->batch / all->stack, (int64_t)JOBS * threads) * all->stack;
     else if (all->batch >= 4 * threads)
         all->batch_per_job = ceil_div(all->batch, 4 * threads);
     else
         choose_grid(all, threads);
-    all->workspace_bytes = 0;
-    if (all->at && plan->direct) return;
-    if (all->at) whole.b = (const void *)(uintptr_t)1; /* each begins anywhere */
-    gemm_cut_for(&all->cut, plan, &whole, min64(all->rows, whole.m), min64(all->columns, whole.n));
-    all->workspace_bytes = all->cut.bytes;
+    const int64_t m = min64(all->rows, all->whole.m), n = min64(all->columns, all->whole.n);
+    gemm_choose_blocking(&all->blocking, all->plan, &all->whole, m, n);
+    all->workspace_bytes = all->blocking.bytes;
 }
 
-/* Columns of out must be adjacent for tiles to go straight to memory; where its rows are, the transposed product is
- * computed: factors commute inside an fma, so the bits stay. Where they would not, all products of a matrix and a vector
- * are transposed, as far as sums of those may be split anyway. Returns whether it is. */
+/* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns whether it is the transpose.
+ *
+ * The driver can store tiles directly only if the columns of out are contiguous. If the rows of out are contiguous
+ * instead, the driver computes the transpose. The bits are the same, because the two factors of an fma commute.
+ *
+ * Kernels with GEMM_FIXED_ORDER would compute other bits. Their only transposed products are matrix-vector products
+ * whose sums may be split anyway.
+ */
 static int orient(jobs *all, const gemm_plan *plan) {
-    const int fixed = plan->kernel->takes & GEMM_FIXED_ORDER, dots = plan->kernel->takes & GEMM_UNPACKED_DOTS;
+    const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;
     const int rows = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
-    const int mixed = plan->kernel->takes & GEMM_MIXED;
-    const int transposed = !plan->prepared && !mixed && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
-    gemm_part *x = &all->whole;
+    const int mixed = plan->kernel->flags & GEMM_MIXED;
+    const int transposed = !plan->prepacked && !mixed && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
+    gemm_subproblem *x = &all->whole;
     all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
     x->k = plan->k;
     if (transposed) {
@@ -179,21 +177,21 @@ static int orient(jobs *all, const gemm_plan *plan) {
     return transposed;
 }
 
-/* Sizes are powers of 2. */
+/* `size` is a power of 2. */
 static int misaligned(const void *pointer, const gemm_kernel *kernel, int64_t size) {
-    return ((uintptr_t)pointer & (uintptr_t)((kernel->takes & GEMM_PAIRS ? size / 2 : size) - 1)) != 0;
+    return ((uintptr_t)pointer & (uintptr_t)((kernel->flags & GEMM_COMPLEX ? size / 2 : size) - 1)) != 0;
 }
 
 int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     jobs all = {.plan = plan, .batch = 1};
-    if (plan->batch_ndim || plan->prepared || plan->goes_on || orient(&all, plan)) return 0;
-    if (alone_ns(&all) > GEMM_SHORT_NS) return 0;
-    all.whole.c = &all, all.whole.c_cs = plan->c.column; /* there may be one */
-    all.whole.b = (const void *)(uintptr_t)1;            /* it may begin anywhere */
-    cut_for(&all, 1);
-    if (!all.cut.direct) return 0;
-    all.whole.b = all.whole.c = NULL; /* these stood for any; the caller's block outlives `all` */
-    *block = gemm_block_of(&all.whole, &all.cut);
+    if (plan->batch_ndim || plan->prepacked || plan->accumulate || orient(&all, plan)) return 0;
+    if (serial_ns(&all) > GEMM_SHORT_NS) return 0;
+    all.whole.c = &all, all.whole.c_cs = plan->c.column; /* assume that there is a c */
+    all.whole.b = (const void *)(uintptr_t)1;            /* assume the worst alignment of b */
+    choose_blocking(&all, 1);
+    if (!all.blocking.direct) return 0;
+    all.whole.b = all.whole.c = NULL; /* reset these placeholders: the caller's block must not point to `all` */
+    *block = gemm_block_of(&all.whole, &all.blocking);
     return 1;
 }
 
@@ -201,93 +199,15 @@ static void run_direct(const gemm_plan *plan, const void *a, const void *b, cons
                        const gemm_scalar *alpha, const gemm_scalar *beta) {
     gemm_block block = *plan->direct;
     block.a = a, block.b = b, block.c = c, block.to = out, block.alpha = alpha, block.beta = beta;
-    const gemm_environment saved = gemm_enter();
+    const gemm_environment saved = gemm_set_environment();
     plan->kernel->compute(&block);
-    gemm_leave(saved);
+    gemm_restore_environment(saved);
 }
 
 static int unaligned(const gemm_plan *plan, const void *a, const void *b, const void *c, const void *out) {
     const gemm_kernel *kernel = plan->kernel;
     if (plan->k && (misaligned(a, kernel, kernel->a_size) || misaligned(b, kernel, kernel->b_size))) return 1;
     return misaligned(c, kernel, kernel->c_size) || misaligned(out, kernel, kernel->c_size);
-}
-
-/* A job of products that each lie by themselves. */
-static void run_some(void *context, int64_t index, int slot) {
-    enum { AHEAD = 2 }; /* products: one is over before its operands would come */
-    const jobs *all = (const jobs *)context;
-    const gemm_plan *plan = all->plan;
-    const gemm_kernel *kernel = plan->kernel;
-    const int64_t each = all->batch_per_job / all->stack, start = index * each;
-    const int64_t stop = min64(start + each, all->batch / all->stack);
-    char *workspace = all->workspace + slot * all->workspace_bytes;
-    const int direct = plan->direct != NULL;
-    gemm_block block;
-    if (direct) block = *plan->direct, block.alpha = all->whole.alpha, block.beta = all->whole.beta;
-    const gemm_environment saved = gemm_enter();
-    for (int64_t i = start; i < stop; i++) {
-        const gemm_place *at = &all->at[i];
-        if (i + AHEAD < stop) {
-            fetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
-            fetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
-            fetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
-        }
-        if (direct) {
-            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
-            kernel->compute(&block);
-            continue;
-        }
-        gemm_part whole = all->whole, part;
-        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
-        whole.c = at->c, whole.out = at->out;
-        part = whole;
-        for (int64_t item = 0; item < all->stack; item++) {
-            if (all->stack > 1) move_to(&part, all, &whole, item);
-            gemm_compute(&part, &all->cut, workspace);
-        }
-    }
-    gemm_leave(saved);
-}
-
-/* The jobs of a plan, the first of whose products lies there. Set field by field: clearing it first would take longer
- * than a small product. */
-static void begin(jobs *all, const gemm_plan *plan, const gemm_place *first, const gemm_scalar *alpha,
-                  const gemm_scalar *beta) {
-    all->plan = plan, all->at = NULL, all->stack = 1;
-    all->whole.a = first->a, all->whole.b = first->b, all->whole.c = first->c, all->whole.out = first->out;
-    all->whole.alpha = alpha, all->whole.beta = beta, all->whole.goes_on = plan->goes_on;
-    all->whole.prepared = plan->prepared ? first->b : NULL;
-    all->whole.prepared_n = plan->prepared ? round_up(plan->n, plan->kernel->nr) : 0;
-    all->transposed = orient(all, plan);
-    for (int axis = 0; axis < plan->batch_ndim; axis++) all->stack *= plan->batch_shape[axis];
-    all->batch = all->stack;
-}
-
-static int run_jobs(jobs *all) {
-    const gemm_team team = gemm_muster(GEMM_PRODUCTS, alone_ns(all), all->plan->threads);
-    int threads = team.threads, result = GEMM_OK;
-
-    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
-    cut_for(all, threads);
-    if (all->workspace_bytes && (threads > 1 || all->workspace_bytes > STACK_BYTES)) {
-        /* all at once and first: a call that fails for memory has written nothing */
-        memory = (char *)malloc((size_t)(all->workspace_bytes * threads + GEMM_ALIGNMENT));
-        if (!memory && threads > 1) {
-            threads = 1;
-            cut_for(all, threads);
-            memory = (char *)malloc((size_t)(all->workspace_bytes + GEMM_ALIGNMENT));
-        }
-    }
-    if (memory) {
-        all->workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
-        const int64_t count = ceil_div(all->batch, all->batch_per_job) * all->grid_m * all->grid_n;
-        gemm_parallel(team, all->at ? run_some : run_job, all, count, threads);
-    } else {
-        result = GEMM_NO_MEMORY;
-    }
-    gemm_dismiss(team);
-    if (memory != stack) free(memory);
-    return result;
 }
 
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
@@ -297,18 +217,123 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
     }
-    jobs all;
-    begin(&all, plan, &(gemm_place){a, b, c, out}, alpha, beta);
-    return run_jobs(&all);
+    jobs all; /* set field by field, because clearing it first would take longer than a small product */
+    all.plan = plan, all.batch = 1;
+    all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
+    all.whole.alpha = alpha, all.whole.beta = beta, all.whole.accumulate = plan->accumulate;
+    all.whole.prepacked = plan->prepacked ? b : NULL;
+    all.whole.prepacked_n = plan->prepacked ? round_up(plan->n, plan->kernel->nr) : 0;
+    orient(&all, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
+
+    const gemm_acquired acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, serial_ns(&all), plan->threads);
+    int threads = acquired.threads, result = GEMM_OK;
+
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
+    choose_blocking(&all, threads);
+    if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
+        /* All memory is allocated at once, before any work: if this fails, nothing has been written. */
+        memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
+        if (!memory && threads > 1) {
+            threads = 1;
+            choose_blocking(&all, threads);
+            memory = (char *)malloc((size_t)(all.workspace_bytes + GEMM_ALIGNMENT));
+        }
+    }
+    if (memory) {
+        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+        gemm_parallel(acquired, run_job, &all, ceil_div(all.batch, all.batch_per_job) * all.grid_m * all.grid_n,
+                      threads);
+    } else {
+        result = GEMM_NO_MEMORY;
+    }
+    gemm_release_threads(acquired);
+    if (memory != stack) free(memory);
+    return result;
+}
+
+/* Many products of one plan. A job computes `run` of them. */
+typedef struct many {
+    const jobs *one; /* The first product, oriented and blocked for one thread. NULL if the plan has a direct call. */
+    const gemm_plan *plan;
+    const gemm_place *at;
+    const gemm_scalar *alpha, *beta;
+    int64_t count, run;
+    int transposed;
+    char *workspace;
+} many;
+
+static void run_job_of_many(void *context, int64_t index, int slot) {
+    enum { AHEAD = 2 }; /* prefetch distance in products; with 1, the operands would arrive too late */
+    const many *all = (const many *)context;
+    const gemm_kernel *kernel = all->plan->kernel;
+    const int64_t start = index * all->run, stop = min64(start + all->run, all->count);
+    const gemm_subproblem *first = all->one ? &all->one->whole : NULL;
+    char *workspace = all->one ? all->workspace + slot * all->one->workspace_bytes : NULL;
+    gemm_block block;
+    if (!first) block = *all->plan->direct, block.alpha = all->alpha, block.beta = all->beta;
+    const gemm_environment saved = gemm_set_environment();
+    for (int64_t i = start; i < stop; i++) {
+        const gemm_place *at = &all->at[i];
+        if (i + AHEAD < stop) {
+            const gemm_plan *plan = all->plan;
+            prefetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
+            prefetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
+            prefetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
+        }
+        if (!first) {
+            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
+            kernel->compute(&block);
+            continue;
+        }
+        gemm_subproblem whole = *first, sub;
+        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
+        whole.c = at->c, whole.out = at->out;
+        sub = whole;
+        for (int64_t item = 0; item < all->one->batch; item++) {
+            if (all->one->batch > 1) set_item(&sub, all->one, &whole, item);
+            gemm_compute(&sub, &all->one->blocking, workspace);
+        }
+    }
+    gemm_restore_environment(saved);
 }
 
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta) {
+    enum { JOBS = 8 }; /* per thread: a thread that starts late leaves jobs to the others */
     for (int64_t i = 0; i < count; i++)
         if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
     if (count < 1) return GEMM_OK;
-    jobs all;
-    begin(&all, plan, at, alpha, beta);
-    all.at = at, all.batch *= count;
-    return run_jobs(&all);
+    jobs one = {.plan = plan, .batch = 1};
+    one.whole.a = at->a, one.whole.b = at->b, one.whole.c = at->c, one.whole.out = at->out;
+    one.whole.alpha = alpha, one.whole.beta = beta, one.whole.accumulate = plan->accumulate;
+    many all = {.plan = plan, .at = at, .alpha = alpha, .beta = beta, .count = count};
+    all.transposed = orient(&one, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
+    if (!plan->direct) {
+        one.whole.b = (const void *)(uintptr_t)1; /* assume the worst alignment of b */
+        choose_blocking(&one, 1);
+        all.one = &one;
+    }
+    const gemm_acquired acquired =
+        gemm_acquire_threads(GEMM_PRODUCT_POOL, serial_ns(&one) * (double)count, plan->threads);
+    int threads = acquired.threads, result = GEMM_OK;
+    if (all.one && (threads > 1 || one.workspace_bytes > STACK_BYTES)) {
+        memory = (char *)malloc((size_t)(one.workspace_bytes * threads + GEMM_ALIGNMENT));
+        if (!memory && threads > 1) {
+            threads = 1;
+            memory = (char *)malloc((size_t)(one.workspace_bytes + GEMM_ALIGNMENT));
+        }
+    }
+    if (memory) {
+        all.workspace = memory + (GEMM_ALIGNMENT - (uintptr_t)memory % GEMM_ALIGNMENT) % GEMM_ALIGNMENT;
+        all.run = threads > 1 ? ceil_div(count, (int64_t)JOBS * threads) : count;
+        gemm_parallel(acquired, run_job_of_many, &all, ceil_div(count, all.run), threads);
+    } else {
+        result = GEMM_NO_MEMORY;
+    }
+    gemm_release_threads(acquired);
+    if (memory != stack) free(memory);
+    return result;
 }

@@ -1,14 +1,14 @@
-/* What the thread pool needs of the operating system: threads that are never joined, a counting semaphore, aligned memory,
- * a clock, CPUs and news of forks. To be included before any other header. */
+/* The operating system's functions that the thread pool needs: detached threads, a counting semaphore, aligned memory,
+ * a clock, the CPUs of a thread, and pthread_atfork. Include this header before any other. */
 #ifndef GEMM_SYSTEM_H
 #define GEMM_SYSTEM_H
 
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* declares sched_getaffinity */
 
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Functions that may fail return whether they succeed. */
+/* Functions that can fail return whether they succeed. */
 #ifdef _WIN32
 
 #define WIN32_LEAN_AND_MEAN
@@ -18,18 +18,18 @@
 #define THREAD DWORD WINAPI
 typedef LPTHREAD_START_ROUTINE thread_function;
 
-typedef HANDLE bell;
+typedef HANDLE gemm_semaphore;
 
-static int bell_init(bell *x) {
+static int gemm_semaphore_init(gemm_semaphore *x) {
     *x = CreateSemaphoreW(NULL, 0, LONG_MAX, NULL);
     return *x != NULL;
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     ReleaseSemaphore(*x, 1, NULL);
 }
 
-static void bell_wait(bell *x) {
+static void gemm_semaphore_wait(gemm_semaphore *x) {
     WaitForSingleObject(*x, INFINITE);
 }
 
@@ -68,30 +68,30 @@ static void yield_cpu(void) {
 #define THREAD void *
 typedef void *thread_function(void *);
 
-#ifdef __APPLE__ /* has no semaphores without a name */
+#ifdef __APPLE__ /* macOS has no unnamed semaphores */
 
-typedef struct bell {
+typedef struct gemm_semaphore {
     pthread_mutex_t lock;
-    pthread_cond_t rung;
-    int rings;
-} bell;
+    pthread_cond_t posted;
+    int count;
+} gemm_semaphore;
 
-static int bell_init(bell *x) {
-    x->rings = 0;
-    return !pthread_mutex_init(&x->lock, NULL) && !pthread_cond_init(&x->rung, NULL);
+static int gemm_semaphore_init(gemm_semaphore *x) {
+    x->count = 0;
+    return !pthread_mutex_init(&x->lock, NULL) && !pthread_cond_init(&x->posted, NULL);
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     pthread_mutex_lock(&x->lock);
-    x->rings++;
+    x->count++;
     pthread_mutex_unlock(&x->lock);
-    pthread_cond_signal(&x->rung);
+    pthread_cond_signal(&x->posted);
 }
 
-static void bell_wait(bell *x) {
+static void gemm_semaphore_wait(gemm_semaphore *x) {
     pthread_mutex_lock(&x->lock);
-    while (!x->rings) pthread_cond_wait(&x->rung, &x->lock);
-    x->rings--;
+    while (!x->count) pthread_cond_wait(&x->posted, &x->lock);
+    x->count--;
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -99,29 +99,29 @@ static void bell_wait(bell *x) {
 
 #include <semaphore.h>
 
-typedef sem_t bell; /* a futex on Linux: no lock, and no system call when nobody sleeps */
+typedef sem_t gemm_semaphore; /* on Linux a futex: no lock, and no system call while nobody sleeps */
 
-static int bell_init(bell *x) {
+static int gemm_semaphore_init(gemm_semaphore *x) {
     return !sem_init(x, 0, 0);
 }
 
-static void bell_ring(bell *x) {
+static void gemm_semaphore_post(gemm_semaphore *x) {
     sem_post(x);
 }
 
-static void bell_wait(bell *x) {
-    while (sem_wait(x)) continue; /* a signal came */
+static void gemm_semaphore_wait(gemm_semaphore *x) {
+    while (sem_wait(x)) continue; /* interrupted by a signal */
 }
 
 #endif
 
-/* The thread blocks all signals, which are for the program's own threads. */
+/* Starts a thread that blocks all signals, because signals belong to the program's own threads. */
 static int start_thread(thread_function run, void *argument, size_t stack) {
     sigset_t all, before;
     pthread_attr_t attributes;
     pthread_t thread;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the new thread inherits this mask */
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, stack);
@@ -152,21 +152,23 @@ static void yield_cpu(void) {
 
 #endif
 
-/* How many CPUs this thread may run on, or 0 where that is unknown. */
+/* The number of CPUs that this thread may run on; 0: unknown. */
 static int count_cpus(void) {
     int cpus = 0;
 #ifdef __linux__
     cpu_set_t set;
-    if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set); /* else there are more than it holds */
+    /* fails if there are more CPUs than the set holds */
+    if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set);
 #elif defined(_WIN32)
     DWORD_PTR own, all;
-    if (GetProcessAffinityMask(GetCurrentProcess(), &own, &all)) /* of several groups of 64 CPUs: none */
+    /* zero if the process spans several groups of 64 CPUs */
+    if (GetProcessAffinityMask(GetCurrentProcess(), &own, &all))
         for (; own; own &= own - 1) cpus++;
 #endif
     return cpus;
 }
 
-/* The one that it runs on, or -1. */
+/* The CPU that this thread runs on; -1: unknown. */
 static int current_cpu(void) {
 #ifdef __linux__
     return sched_getcpu();
@@ -175,10 +177,10 @@ static int current_cpu(void) {
 #endif
 }
 
-/* Moves the calling worker off `cpu`, where the product's own thread runs. Systems wake a thread there, though other
- * CPUs are idle, and leave the two to take turns for milliseconds: often under a hypervisor, to whose guests a halted
- * CPU may count as taken. */
-static void make_way(int cpu) {
+/* Moves the calling worker off `cpu`, on which the thread runs that called gemm_parallel. Operating systems often wake
+ * a thread on the CPU of the thread that wakes it, although other CPUs are idle. The two threads then alternate on that
+ * CPU for milliseconds. This is frequent under a hypervisor, because a guest system may consider a halted CPU busy. */
+static void yield_to_caller(int cpu) {
 #ifdef __linux__
     cpu_set_t all, others;
     if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all)) return;

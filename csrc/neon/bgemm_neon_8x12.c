@@ -1,4 +1,5 @@
-/* bfloat16 by sgemm's tiles: widened by a shift while packed, summed in float, rounded once. */
+/* bfloat16 with the tiles of sgemm_neon_8x12. Packing widens elements by a shift. Sums are floats and are rounded
+ * once. */
 #define BFLOAT16
 #include "neon.h"
 #include "floats.h"
@@ -8,7 +9,7 @@ NEON_INLINE float32x4_t load(const uint16_t *p) {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
 
-/* To nearest even; a NaN stays one, quiet. */
+/* Rounds to the nearest even. A NaN becomes a quiet NaN. */
 NEON_INLINE void store(uint16_t *p, float32x4_t v) {
     const uint32x4_t bits = vreinterpretq_u32_f32(v), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7FFF)), odd);

@@ -1,4 +1,5 @@
-/* bfloat16 by bfmmla: 16 products an instruction, in pairs that are rounded to odd, summed in float. */
+/* bfloat16 with bfmmla: 16 products per instruction. It adds pairs of products, rounds them to odd, and sums them in
+ * float. */
 #include "bfloat16.h"
 #include "neon.h"
 
@@ -20,5 +21,5 @@
 #define JOIN_HALVES(low, high) vcombine_f32(low, high)
 #define LOW(v) vget_low_f32(v)
 #define HIGH(v) vget_high_f32(v)
-#include "pairs.h"
+#include "mmla_tile.h"
 #include "panel.h"

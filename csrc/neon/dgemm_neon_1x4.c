@@ -1,4 +1,4 @@
-/* The row kernel in double: four outputs of one row are two vectors; b vectors, a a scalar. */
+/* The tile of one row in double: four columns are two vectors. b is loaded as vectors, a as a scalar. */
 #include "neon.h"
 #include "doubles.h"
 

@@ -1,5 +1,5 @@
-/* The 4x4 block in double: a row of four is two float64x2, so that each k is eight lane FMAs; four k a step, each
- * accumulator takes them in order. */
+/* The 4 x 4 tile in double. A row of four columns is two float64x2, so each step of k is eight FMAs by lane. The loop
+ * is unrolled by four steps of k. Each accumulator adds its terms in the order of k. */
 #include "neon.h"
 #include "doubles.h"
 

@@ -1,8 +1,9 @@
-/* A 8-bit integers x int8 to int32 by dot products of four: wrap.h's parameters, given DOT(acc, x, y), which takes four
- * k of one row from lane 0 of x and of four columns from y. 24 sums of four columns, 3 vectors of b, one of a. */
+/* 8-bit integers (type A) x int8 to int32 with dot products of four elements: wrap.h's parameters. The kernel's file
+ * defines DOT(acc, x, y). Lane 0 of x holds four steps of k of one row. y holds four steps of k of four columns. 24
+ * accumulators of four columns, 3 vectors of b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define PA A
 #define PB B
 #define MR 8

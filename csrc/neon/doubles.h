@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for doubles; no guard: tile.h undefines them. */
+/* tile.h's vector parameters for doubles. No include guard, because tile.h undefines them. */
 #define T double
 #define V float64x2_t
 #define VL 2
@@ -14,5 +14,5 @@
 #define LOAD_PART(p, part) neon_load_doubles(p, part)
 #define STORE_PART(p, part, v) neon_store_doubles(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
-#define TURN neon_turn_doubles
-#define TURN_DEPTH 2
+#define TRANSPOSE neon_transpose_doubles
+#define TRANSPOSE_DEPTH 2

@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats; no guard: tile.h undefines them. */
+/* tile.h's vector parameters for floats. No include guard, because tile.h undefines them. */
 #define T float
 #define V float32x4_t
 #define VL 4
@@ -14,5 +14,5 @@
 #define LOAD_PART(p, part) neon_load_floats(p, part)
 #define STORE_PART(p, part, v) neon_store_floats(p, part, v)
 #define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
-#define TURN neon_turn_floats
-#define TURN_DEPTH 4
+#define TRANSPOSE neon_transpose_floats
+#define TRANSPOSE_DEPTH 4

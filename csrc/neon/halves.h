@@ -1,4 +1,5 @@
-/* half.h's and tile.h's parameters for 4 halves as floats, given load and store of all 4. */
+/* The parameters of half.h and tile.h for 4 halves (float16 or bfloat16), as floats. The kernel's file defines load and
+ * store for all 4. */
 NEON_INLINE float32x4_t load_part(const uint16_t *p, int count) {
     uint16_t all[4] = {0};
     for (int i = 0; i < count; i++) all[i] = p[i];

@@ -1,4 +1,5 @@
-/* float16 by sgemm's tiles: widened by fcvtl, which every AArch64 has, while packed, summed in float, rounded once. */
+/* float16 with the tiles of sgemm_neon_8x12. Packing widens elements with fcvtl, which every AArch64 CPU has. Sums are
+ * floats and are rounded once. */
 #include "neon.h"
 #include "floats.h"
 #include "tile_8x12.h"

@@ -1,7 +1,8 @@
-/* 8-bit integers x int8 to int32 by matrix instructions: wrap.h's parameters, given MMLA(acc, x, y). */
+/* 8-bit integers x int8 to int32 with matrix instructions: wrap.h's parameters. The kernel's file defines MMLA(acc, x,
+ * y). */
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define PA A
 #define PB B
 #define MR 8
@@ -19,5 +20,5 @@
 #define JOIN_HALVES(low, high) vcombine_s32(low, high)
 #define LOW(v) vget_low_s32(v)
 #define HIGH(v) vget_high_s32(v)
-#include "pairs.h"
+#include "mmla_tile.h"
 #include "wrap.h"

@@ -1,4 +1,4 @@
-/* What the NEON kernels share: partial vectors, elements of a, and transposition. */
+/* Functions shared by the NEON kernels: partial vectors, elements of a, and transposition. */
 #ifndef GEMM_NEON_H
 #define GEMM_NEON_H
 
@@ -11,7 +11,8 @@
 #define NEON_INLINE static __forceinline
 #endif
 
-/* Extensions, for single functions: the CPU is asked before they run. */
+/* Instruction set extensions for single functions. The engine checks that the CPU has the extension before it calls
+ * one. */
 #ifdef __GNUC__
 #define NEON_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
 #define NEON_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
@@ -22,8 +23,8 @@
 #define NEON_BF16
 #endif
 
-/* An element of a, ready to be multiplied lane by lane: in lane 0. Compilers make ld1r or dup of most other ways to say
- * so, which costs a slot of the units that the FMAs want; a plain load does not. */
+/* Loads an element of a into lane 0, for an FMA by lane. For most other formulations, compilers emit ld1r or dup, which
+ * occupy an execution unit that the FMAs need. A plain load does not. */
 #if defined(__GNUC__) && defined(__aarch64__)
 #define NEON_ELEMENT(name, vector, type, load)                 \
     NEON_INLINE vector name(const void *p) {                   \
@@ -46,7 +47,7 @@ NEON_ELEMENT(neon_element_bytes, int8x16_t, neon_four_bytes, "ldr %s0, %1")
 #define neon_element_bytes(p) vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(p)))
 #endif
 
-/* The first `count` elements, 1 to 4; those not read are zero. */
+/* Loads the first `count` elements, 1 to 4. The other elements are zero. */
 NEON_INLINE float32x4_t neon_load_floats(const float *p, int count) {
     if (count == 4) return vld1q_f32(p);
     const float32x2_t none = vdup_n_f32(0);
@@ -65,17 +66,17 @@ NEON_INLINE void neon_store_floats(float *p, int count, float32x4_t v) {
     }
 }
 
-/* turned[p] = x[0 ... 3][p] for p < 4, x's rows being rs apart; rows from `count` on are zero. */
-NEON_INLINE void neon_turn_floats(float32x4_t *turned, const float *x, int64_t rs, int count) {
+/* transposed[p] = x[0 ... 3][p] for p < 4. The distance of the rows is rs elements. Rows i >= count are zero. */
+NEON_INLINE void neon_transpose_floats(float32x4_t *transposed, const float *x, int64_t rs, int count) {
     const float32x4_t none = vdupq_n_f32(0);
     const float32x4_t a = count > 0 ? vld1q_f32(x) : none, b = count > 1 ? vld1q_f32(x + rs) : none;
     const float32x4_t c = count > 2 ? vld1q_f32(x + 2 * rs) : none, d = count > 3 ? vld1q_f32(x + 3 * rs) : none;
     const float32x4x2_t ac = vzipq_f32(a, c), bd = vzipq_f32(b, d);
     const float32x4x2_t low = vzipq_f32(ac.val[0], bd.val[0]), high = vzipq_f32(ac.val[1], bd.val[1]);
-    turned[0] = low.val[0], turned[1] = low.val[1], turned[2] = high.val[0], turned[3] = high.val[1];
+    transposed[0] = low.val[0], transposed[1] = low.val[1], transposed[2] = high.val[0], transposed[3] = high.val[1];
 }
 
-#ifndef __arm__ /* which has no vectors of doubles */
+#ifndef __arm__ /* 32-bit Arm has no vectors of doubles */
 NEON_INLINE float64x2_t neon_load_doubles(const double *p, int count) {
     return count == 2 ? vld1q_f64(p) : vcombine_f64(vld1_f64(p), vdup_n_f64(0));
 }
@@ -87,11 +88,11 @@ NEON_INLINE void neon_store_doubles(double *p, int count, float64x2_t v) {
         vst1q_lane_f64(p, v, 0);
 }
 
-/* turned[p] = x[0, 1][p] for p < 2. */
-NEON_INLINE void neon_turn_doubles(float64x2_t *turned, const double *x, int64_t rs, int count) {
+/* transposed[p] = x[0 ... 1][p] for p < 2. Rows i >= count are zero. */
+NEON_INLINE void neon_transpose_doubles(float64x2_t *transposed, const double *x, int64_t rs, int count) {
     const float64x2_t none = vdupq_n_f64(0);
     const float64x2_t a = count > 0 ? vld1q_f64(x) : none, b = count > 1 ? vld1q_f64(x + rs) : none;
-    turned[0] = vzip1q_f64(a, b), turned[1] = vzip2q_f64(a, b);
+    transposed[0] = vzip1q_f64(a, b), transposed[1] = vzip2q_f64(a, b);
 }
 #endif
 

@@ -1,4 +1,5 @@
-/* int8 x int8 to int32, which wraps, by sdot: four products a lane, twice the work of int16 multiply-adds and more. */
+/* int8 x int8 to int32, which wraps, with sdot: four products per lane, at least twice the rate of int16
+ * multiply-adds. */
 #include "neon.h"
 
 #define KERNEL s8s32gemm_neon_sdot_8x12

@@ -1,4 +1,5 @@
-/* The row kernel: four outputs of one row, b a vector, a a scalar. The one chain of FMAs stays in order. */
+/* The tile of one row in float: four columns. b is loaded as a vector, a as a scalar. There is a single chain of FMAs,
+ * in the order of k. */
 #include "neon.h"
 #include "floats.h"
 

@@ -1,6 +1,6 @@
-/* The 4x4 block: each step of four k loads four vectors of a and four of b and does sixteen lane FMAs. A panel holds a
- * by columns, so a vector of a is one k of four rows, its lane i belongs to row i of C, and each accumulator takes its
- * four k in order. */
+/* The 4 x 4 tile in float. The loop is unrolled by four steps of k. Four steps load four vectors of a and four of b and
+ * execute sixteen FMAs by lane. A panel stores a by columns, so a vector of a holds one step of k of four rows. Lane i
+ * of that vector belongs to row i of C. Each accumulator adds its terms in the order of k. */
 #include "neon.h"
 #include "floats.h"
 

@@ -1,4 +1,4 @@
-/* The production kernel in float. */
+/* The fastest float kernel for AArch64. */
 #include "neon.h"
 #include "floats.h"
 #include "tile_8x12.h"

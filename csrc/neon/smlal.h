@@ -1,7 +1,8 @@
-/* A 8-bit integers x int8 to int32 by int16 multiply-adds: wrap.h's parameters. 24 sums, 3 vectors of b, one of a. */
+/* 8-bit integers (type A) x int8 to int32 with int16 multiply-adds: wrap.h's parameters. 24 accumulators, 3 vectors of
+ * b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define PA int16_t
 #define PB int16_t
 #define MR 8

@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps, by smlal: operands as int16, for CPUs without dot products. */
+/* uint8 x int8 to int32, which wraps, with smlal on int16 panels, for CPUs without dot product instructions. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_smlal_8x12

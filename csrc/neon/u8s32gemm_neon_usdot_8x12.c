@@ -1,4 +1,5 @@
-/* uint8 x int8 to int32, which wraps, by usdot: the signed operand is b, so that its lanes meet one of a. */
+/* uint8 x int8 to int32, which wraps, with sudot, the form of usdot by lane: its vector operand is signed (b), and its
+ * lane operand is unsigned (a). */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12

@@ -1,4 +1,5 @@
-/* bfloat16 in plain C: integer operations widen and round; the tile exists twice, as sgemm_scalar_4x4's does. */
+/* bfloat16 in plain C. Integer operations widen and round. As in gemm_scalar_4x4.c, there are two versions of the tile
+ * on x86-64: with and without FMA instructions. */
 #define BFLOAT16
 #include "halves.h"
 

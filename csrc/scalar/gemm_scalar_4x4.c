@@ -1,5 +1,6 @@
-/* Plain C for any CPU: vectors of one element. fma() is exact everywhere, but a call into the math library where the
- * compiler may not assume the instruction. On x86-64 it may not: there the tile exists twice, and the CPU is asked. */
+/* float and double in plain C, for any CPU: a vector has one element. fma() is exact everywhere. But if the compiler
+ * may not assume the FMA instruction, fma() is a call into the math library. This is so on x86-64. There the tile is
+ * compiled twice, with and without the instruction, and the CPU's features decide at run time. */
 #include <math.h>
 
 #include "gemm.h"
@@ -7,13 +8,13 @@
 #define NAME sgemm
 #define T float
 #define FMA(x, y, z) fmaf(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define NAME dgemm
 #define T double
 #define FMA(x, y, z) fma(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -27,7 +28,7 @@
 #define TARGET WITH_FMA
 #define T float
 #define FMA(x, y, z) fmaf(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define NAME dgemm_fma
@@ -38,7 +39,7 @@
 #define TARGET WITH_FMA
 #define T double
 #define FMA(x, y, z) fma(x, y, z)
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 
 #define PICK(name) (gemm_features() & GEMM_FMA ? name##_fma_compute : name##_compute)

@@ -1,13 +1,13 @@
-/* Products of float16 or, with BFLOAT16, bfloat16 in plain C. */
+/* float16 or, with BFLOAT16, bfloat16 in plain C. */
 #include "gemm.h"
 
 #define TARGET
 #define T float
 #define VL 1
-#include "plain.h"
+#include "tile_4x4.h"
 #include "half.h"
 
-#define NAME plain
+#define NAME without_fma
 #define FMA(x, y, z) fmaf(x, y, z)
 #define LOAD_C(p) widen_half(*(p))
 #define STORE_C(p, v) (*(p) = narrow_half(v))
@@ -26,10 +26,10 @@
 #define STORE_C(p, v) (*(p) = narrow_half(v))
 #define LOAD_C_PART(p, part) ((void)(part), widen_half(*(p)))
 #define STORE_C_PART(p, part, v) ((void)(part), *(p) = narrow_half(v))
-#define TAKES 0
+#define FLAGS 0
 #define PACK_A pack_a
 #define PACK_B pack_b
-#include "plain.h"
+#include "tile_4x4.h"
 #include "tile.h"
 #endif
 
@@ -40,7 +40,7 @@ static void compute(const gemm_block *block) {
         return;
     }
 #endif
-    plain_compute(block);
+    without_fma_compute(block);
 }
 
 #define HALF_ROW(name) {#name, 2, 2, 2, 4, 4, 4, 4, 4, 1, 0, compute, pack_a, pack_b}

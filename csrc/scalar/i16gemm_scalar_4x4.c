@@ -1,4 +1,4 @@
-/* int16 and uint16, as the low halves of 32-bit sums, in plain C. */
+/* int16 and uint16 in plain C: the low halves of 32-bit sums. */
 #include <stdint.h>
 
 #define KERNEL i16gemm_scalar_4x4
@@ -6,5 +6,5 @@
 #define B int16_t
 #define C uint16_t
 #define SUM uint32_t
-#define SAME 0
+#define C_IS_SUM 0
 #include "integers.h"

@@ -1,4 +1,4 @@
-/* int32 and uint32, in plain C. */
+/* int32 and uint32 in plain C. */
 #include <stdint.h>
 
 #define KERNEL i32gemm_scalar_4x4
@@ -6,5 +6,5 @@
 #define B uint32_t
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #include "integers.h"

@@ -1,4 +1,4 @@
-/* int64 and uint64, in plain C. */
+/* int64 and uint64 in plain C. */
 #include <stdint.h>
 
 #define KERNEL i64gemm_scalar_4x4
@@ -6,5 +6,5 @@
 #define B uint64_t
 #define C uint64_t
 #define SUM uint64_t
-#define SAME 1
+#define C_IS_SUM 1
 #include "integers.h"

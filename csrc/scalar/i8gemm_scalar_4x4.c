@@ -1,4 +1,4 @@
-/* int8 and uint8, as the low bytes of 32-bit sums, in plain C. */
+/* int8 and uint8 in plain C: the low bytes of 32-bit sums. */
 #include <stdint.h>
 
 #define KERNEL i8gemm_scalar_4x4
@@ -6,5 +6,5 @@
 #define B int8_t
 #define C uint8_t
 #define SUM uint32_t
-#define SAME 0
+#define C_IS_SUM 0
 #include "integers.h"

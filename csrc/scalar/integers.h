@@ -1,4 +1,4 @@
-/* Integers of one element a vector, for wrap.h. */
+/* wrap.h's parameters for integers in plain C: a vector has one element. */
 #define PA SUM
 #define PB SUM
 #define FACTOR SUM

@@ -6,5 +6,5 @@
 #define B int8_t
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #include "integers.h"

@@ -6,6 +6,6 @@
 #define B int8_t
 #define C uint32_t
 #define SUM uint32_t
-#define SAME 1
+#define C_IS_SUM 1
 #define MIXED
 #include "integers.h"

@@ -1,4 +1,4 @@
-/* complex128 in plain C: vectors of one element. */
+/* complex128 in plain C: a vector has one element. */
 #include <math.h>
 
 #define CATALOG_ROW zgemm_scalar_2x4
@@ -17,6 +17,6 @@
 #define SPLIT(p, re_, im_) (re_ = (p)[0], im_ = (p)[1])
 #define INTERLEAVE(p, re_, im_) ((p)[0] = (re_), (p)[1] = (im_))
 #if defined(__GNUC__) && defined(__x86_64__)
-#define FMA_TOO
+#define FMA_VARIANT
 #endif
 #include "complex.h"

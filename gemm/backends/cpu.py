@@ -92,9 +92,9 @@ class CpuBackend(Backend):
             "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": n, "k": k, "kc": kernel.params["KC"],
             "b": {"row": b.strides[0] // size, "column": b.strides[1] // size},
         })  # fmt: skip
-        packed = aligned(int(lib.gemm_prepared_bytes(plan)))
+        packed = aligned(int(lib.gemm_prepacked_bytes(plan)))
         start = packed.ctypes.data
-        lib.gemm_prepare(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", start))
+        lib.gemm_prepack(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", start))
         return DeviceView(Kept(packed), start, 0, b.shape, (n * size, size), b.dtype, device, readonly=True)
 
 
@@ -164,7 +164,7 @@ class CpuLaunch:
                 *((*pair, batch) for pair, batch in zip(inner, batches, strict=True)),
             ),
         )  # fmt: skip
-        plan.goes_on = self._goes_on
+        plan.accumulate = self._goes_on
         block = ffi.new("gemm_block *")
         if self._lib.gemm_is_direct(plan, block):
             plan.direct = block

@@ -1,5 +1,6 @@
-/* The instructions of csrc/amx in plain C, for machines without them, as Intel's Software Developer's Manual defines
- * them. A build with -DGEMM_EMULATE_AMX -Itests/amx takes these, and its cpu_features.c says that they are there. */
+/* The AMX instructions that csrc/amx uses, in plain C, for machines without AMX. They follow Intel's Software
+ * Developer's Manual. A build with -DGEMM_EMULATE_AMX -Itests/amx uses these functions, and then
+ * csrc/driver/cpu_features.c reports AMX as present. */
 #ifndef GEMM_TESTS_AMX_EMULATED_H
 #define GEMM_TESTS_AMX_EMULATED_H
 
@@ -14,7 +15,7 @@ typedef struct amx_configuration {
     uint8_t rows[16];
 } amx_configuration;
 
-static _Thread_local amx_configuration amx_state; /* palette 0: every use of a register would trap */
+static _Thread_local amx_configuration amx_state; /* palette 0: any use of a register traps */
 static _Thread_local uint8_t amx_tile[8][16][64];
 
 static inline void amx_check(int tile) {
@@ -66,7 +67,7 @@ static inline void amx_bytes(int sums, int x, int y, int x_signed, int y_signed)
             }
 }
 
-/* Subnormal numbers are zero, as operands and as results. */
+/* Replaces a subnormal by zero, as the instructions do for operands and results. */
 static inline float amx_flushed(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

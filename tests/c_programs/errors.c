@@ -1,5 +1,6 @@
-/* Illegal calls of every routine: prints what the library reports of each, "position routine", by this program's own
- * handlers with -DHANDLERS, else by the library's. Ends with 1 if C was written, or if one call after them fails. */
+/* Makes illegal calls of every routine and prints what the library reports for each: "position routine". With
+ * -DHANDLERS, this program defines the error handlers; otherwise it uses the library's. Exits with 1 if an illegal call
+ * wrote to C, or if a legal call after them fails. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,14 +38,14 @@ int main(void) {
     S(R, N, N, -1, 2, 2, 2, 2, 2);
     S(R, N, N, 2, -1, 2, 2, 2, 2);
     S(R, N, N, 2, 2, -1, 2, 2, 2);
-    S(R, N, N, 1, 1, 2, 1, 1, 1); /* rows of A are 2 */
+    S(R, N, N, 1, 1, 2, 1, 1, 1); /* a row of A has 2 elements */
     S(F, N, N, 2, 1, 1, 1, 1, 2);
     S(R, T, N, 2, 1, 1, 1, 1, 1);
     S(R, N, N, 1, 2, 1, 1, 1, 2);
     S(F, N, T, 1, 2, 1, 1, 1, 1);
     S(R, N, N, 1, 2, 1, 1, 2, 1);
     S(F, N, N, 2, 1, 1, 2, 1, 1);
-    S(R, N, N, 0, 0, 0, 0, 1, 1); /* even of nothing */
+    S(R, N, N, 0, 0, 0, 0, 1, 1); /* illegal although the product is empty */
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, (float *)((char *)a + 1), 1, b, 1, 0, c, 1);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, (float *)((char *)b + 2), 1, 0, c, 1);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, b, 1, 0, (float *)((char *)c + 2), 1);
@@ -63,7 +64,7 @@ int main(void) {
     cblas_sgemm_batch_strided(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 2, 1, a, 2, 4, b, 2, 4, 0,
                               (float *)((char *)c + 1), 2, 4, 1);
 
-    /* the second group is wrong, and the first is not computed */
+    /* The second group is illegal. Then the first group must not be computed, either. */
     const CBLAS_TRANSPOSE none[2] = {CblasNoTrans, CblasNoTrans};
     const int two[2] = {2, 2}, short_line[2] = {2, 1}, sizes[2] = {1, 1}, negative[2] = {1, -1};
     const float ones[2] = {1, 1}, zeros[2] = {0, 0};

@@ -1,4 +1,5 @@
-/* Products while no memory is to be had, set against those with memory: linked with -Wl,--wrap=malloc to libgemm.a. */
+/* Compares products whose memory allocations fail with products that have memory. Link it with libgemm.a and
+ * -Wl,--wrap=malloc. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,33 +8,34 @@
 
 void *__real_malloc(size_t size);
 void *__wrap_malloc(size_t size);
-static int empty;
+static int no_memory;
 static long refused;
 
 void *__wrap_malloc(size_t size) {
-    refused += empty;
-    return empty ? NULL : __real_malloc(size);
+    refused += no_memory;
+    return no_memory ? NULL : __real_malloc(size);
 }
 
 enum { M = 150, N = 300, K = 700, MANY = 90 };
 
-/* Room for `count` doubles, full of doubles or of floats. */
+/* Fills the memory of `count` doubles with doubles or with floats. */
 static void fill(double *x, size_t count, int floats) {
     for (size_t i = 0; i < count; i++) x[i] = rand() / (double)RAND_MAX - .5;
     for (size_t i = 0; floats && i < 2 * count; i++) ((float *)x)[i] = (float)(rand() / (double)RAND_MAX - .5);
 }
 
-static double *room(size_t count) {
+static double *allocate(size_t count) {
     return (double *)malloc(count * sizeof(double));
 }
 
 int main(void) {
-    double *a = room(2 * M * K), *b = room(2 * K * N), *first = room(2 * M * N), *second = room(2 * M * N);
+    double *a = allocate(2 * M * K), *b = allocate(2 * K * N), *first = allocate(2 * M * N),
+           *second = allocate(2 * M * N);
     const double alpha[2] = {.5, .25}, beta[2] = {2, -1};
     const float alphas[2] = {.5f, .25f}, betas[2] = {2, -1};
     const double *as[MANY], *bs[MANY];
     double *cs[MANY];
-    const CBLAS_TRANSPOSE none = CblasNoTrans, turned = CblasTrans;
+    const CBLAS_TRANSPOSE none = CblasNoTrans, transposed = CblasTrans;
     const int few = 9, count = MANY, k = K;
     if (!a || !b || !first || !second) return 2;
     for (int type = 0; type < 5; type++) {
@@ -41,8 +43,8 @@ int main(void) {
         fill(a, 2 * M * K, floats), fill(b, 2 * K * N, floats), fill(first, 2 * M * N, floats);
         memcpy(second, first, 2 * M * N * sizeof *first);
         double *const results[] = {first, second};
-        for (empty = 0; empty < 2; empty++) {
-            double *c = results[empty];
+        for (no_memory = 0; no_memory < 2; no_memory++) {
+            double *c = results[no_memory];
             refused = 0;
             for (int i = 0; i < MANY; i++) as[i] = a + i, bs[i] = b + i, cs[i] = c + i * few * few;
             if (type == 0)
@@ -55,11 +57,11 @@ int main(void) {
             else if (type == 3)
                 cblas_zgemm(CblasColMajor, CblasNoTrans, CblasConjTrans, M, N, K, alpha, a, M, b, N, beta, c, M);
             else
-                cblas_dgemm_batch(CblasRowMajor, &none, &turned, &few, &few, &k, alpha, as, &k, bs, &k, beta, cs, &few,
-                                  1, &count);
-            if (empty && !refused) return 3;
+                cblas_dgemm_batch(CblasRowMajor, &none, &transposed, &few, &few, &k, alpha, as, &k, bs, &k, beta, cs,
+                                  &few, 1, &count);
+            if (no_memory && !refused) return 3;
         }
-        empty = 0;
+        no_memory = 0;
         if (memcmp(first, second, 2 * M * N * sizeof *first)) return 10 + type;
     }
     puts("the same bits");

@@ -1,7 +1,8 @@
-/* A layer between OpenCL's loader and the driver that fails calls as it was told: OPENCL_LAYERS=failing.so.
+/* An OpenCL layer that makes selected calls fail. Use it with OPENCL_LAYERS=failing.so.
  *
- * The loader hands over the driver's table of functions and takes ours: the order of its entries is part of the loader's
- * binary interface (cl_icd.h). Calls fail only after `fail` was called, which tests reach through ctypes.
+ * The OpenCL loader passes the driver's function table to the layer and takes the layer's table instead. The order of
+ * the entries belongs to the loader's binary interface (cl_icd.h). No call fails until a test calls `fail`, through
+ * ctypes.
  */
 #include <stddef.h>
 #include <string.h>
@@ -10,18 +11,19 @@ enum { ENTRIES = 256, CL_LAYER_API_VERSION = 0x4240, CL_LAYER_API_VERSION_100 = 
 
 static void *table[ENTRIES];
 static void *const *below;
-static char names[256]; /* of the functions that fail; "": none */
+static char names[256]; /* of the functions that fail, separated by spaces; "": none */
 static int after, code;
 static long calls;
 
-/* From the `count`-th call on, let those functions fail with `error` whose names begin with a word of `which`. */
+/* Makes functions fail with `error` if their names begin with a word of `which`. The first `count` such calls still
+ * succeed. */
 void fail(const char *which, int count, int error) {
     strncpy(names, which, sizeof names - 1);
     after = count;
     code = error;
 }
 
-/* Calls so far. */
+/* The number of calls so far. */
 long called(void) {
     return calls;
 }

@@ -1,6 +1,6 @@
-/* The engine without Python: each kernel of float and double that this CPU can run on products of many shapes, strides and
- * scalars, whose every element must have the bits of the contract's chain; then the thread pool. Prints how many products
- * agree; exits 1 at the first that does not. */
+/* Tests the engine without Python. Each float and double kernel that this CPU can run computes products of many shapes,
+ * strides and scalars. Every element must have the bits that the contract in csrc/gemm.h defines. Then the thread pool
+ * is tested. Prints the number of correct products. Exits with 1 at the first wrong one. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,16 +12,16 @@
 enum { ROOM = 130, THREADS = 4 };
 static unsigned state = 1;
 
-static double number(void) { /* of either sign, over some binades */
+static double number(void) { /* of either sign, over several powers of two */
     state = state * 1664525u + 1013904223u;
     const double x = (double)(state >> 8) / (1 << 24) - 0.5;
     return x * (1 << (state >> 4 & 7));
 }
 
 typedef struct product {
-    int m, n, k, layout, kc; /* bits of layout: a, b, c by columns */
+    int m, n, k, layout, kc; /* layout: bits for a, b and c; a set bit means column-major */
     double alpha, beta;
-    int times; /* one after another, by threads if it is more than one */
+    int times; /* number of repetitions; more than one use threads */
 } product;
 
 #define CHECK(T, NAME, FMA)                                                                                         \
@@ -58,7 +58,7 @@ typedef struct product {
         for (int time = 0; time < x.times; time++) {                                                                \
             memcpy(out, c, sizeof c);                                                                               \
             right &= gemm_run(&plan, a, b, x.beta == 0 ? NULL : out, out, &alpha, &beta) == GEMM_OK;                \
-            right &= !memcmp(out, want, sizeof out); /* nor was anything else written */                            \
+            right &= !memcmp(out, want, sizeof out); /* this also detects writes outside of c */                    \
         }                                                                                                           \
         return right;                                                                                               \
     }
@@ -93,7 +93,7 @@ static void check_kernel(const gemm_kernel *kernel, check *agrees) {
                            1};
         agree(kernel, agrees, x);
     }
-    for (int layout = 0; layout < 8; layout += 3) /* soon one after another, even these are worth threads */
+    for (int layout = 0; layout < 8; layout += 3) /* in such a fast series, even these products use threads */
         agree(kernel, agrees, (product){LARGE, LARGE, LARGE, layout, 64, 1.3, betas[layout / 3], RUN});
 }
 
@@ -103,9 +103,9 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* How many jobs have begun of those that wait for one another: as many as there are threads to take them. */
+/* The number of jobs that have begun. Each job waits for the others, so every thread must take one. */
 static atomic_int begun;
-static const double PATIENCE = 20; /* seconds, of which a system that is at fault lets all pass */
+static const double PATIENCE = 20; /* seconds; then a faulty engine is detected instead of waiting forever */
 
 static void meet(void *threads, int64_t index, int slot) {
     (void)index, (void)slot;
@@ -113,7 +113,7 @@ static void meet(void *threads, int64_t index, int slot) {
     for (const double end = seconds() + PATIENCE; atomic_load(&begun) < *(int *)threads && seconds() < end;) continue;
 }
 
-/* Every thread of the pool takes its job, whether it is awake or sleeps. */
+/* Checks that every thread of the pool takes a job, whether it spins or sleeps. */
 static void check_pool(void) {
     enum { MEETINGS = 30 };
     int threads = gemm_get_num_threads();
@@ -125,13 +125,14 @@ static void check_pool(void) {
             printf("not all of %d threads took a job\n", threads);
             exit(1);
         }
-        for (const double end = seconds() + 0.003; meeting % 2 && seconds() < end;) continue; /* now they sleep */
+        /* long enough that the workers sleep */
+        for (const double end = seconds() + 0.003; meeting % 2 && seconds() < end;) continue;
     }
     printf("%d threads met %d times\n", threads, MEETINGS);
 }
 
 int main(void) {
-    gemm_set_num_threads(THREADS); /* whatever CPUs there are */
+    gemm_set_num_threads(THREADS); /* independent of the number of CPUs */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const gemm_kernel *kernel = rows[i].kernel;
         check *const agrees = !strncmp(kernel->name, "sgemm", 5)   ? check_float

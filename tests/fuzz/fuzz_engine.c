@@ -1,4 +1,5 @@
-/* libFuzzer's entry: one product from its bytes. Without libFuzzer (-DSEEDED): fuzz_engine SECONDS SEED, random ones. */
+/* libFuzzer's entry point: computes one product, decoded from the input bytes. With -DSEEDED, this file is a program
+ * that computes random products without libFuzzer: fuzz_engine SECONDS SEED. */
 #include "product.h"
 
 #ifndef SEEDED
@@ -7,7 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stream s = {data, data + size, size};
-    gemm_set_num_threads(4); /* whatever CPUs there are */
+    gemm_set_num_threads(4); /* independent of the number of CPUs */
     product(&s, 4);
     return 0;
 }

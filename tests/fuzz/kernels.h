@@ -1,4 +1,4 @@
-/* The engine's kernels, and which of them this CPU can run. */
+/* The engine's kernels, and a check whether this CPU can run them. */
 #ifndef KERNELS_H
 #define KERNELS_H
 
@@ -6,7 +6,7 @@
 
 #include "gemm.h"
 
-/* The catalog's rows for this architecture: ROW(name, "feature feature ") each; made by ci/engine.py. */
+/* The catalog's rows for this architecture, as ROW(name, "feature feature "). ci/engine.py generates rows.h. */
 #define ROW(name, needs) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW

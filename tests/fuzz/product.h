@@ -1,11 +1,12 @@
-/* Random products for sanitizers and fuzzers: any kernel, shape, strides, batch, scalars, blocks and threads, decoded
- * from a string of bytes. Every operand lies in a heap block that ends with it, so that the address sanitizer sees each
- * access beyond; what lies between its elements is poison that must neither show in the result nor change.
+/* Random products for sanitizers and fuzzers. The kernel, shape, strides, batch, scalars, blocks and threads are
+ * decoded from a string of bytes. Every operand is at the end of its own heap block, so the address sanitizer detects
+ * each access beyond it. The gaps between the elements of an operand are filled with poison: it must not affect the
+ * result, and it must not change.
  *
- * No type is known here: a kernel's descriptor gives the sizes, and data are bit patterns that are small finite numbers in
- * every floating-point type and anything in integers. The result is compared, bit for bit, with that of the plainest
- * call for the same numbers: adjacent copies, one thread, other blocks, one product at a time. (Not that of a vector
- * whose sums may be split.)
+ * The code does not depend on the element type. A kernel's descriptor gives the sizes, and the data are bit patterns
+ * that are small finite numbers in every floating-point type. In integers they are arbitrary numbers. The result is
+ * compared bit by bit with a reference: the same product with contiguous copies, one thread, other block sizes, and one
+ * matrix of the batch at a time. Matrix-vector products are not compared if their sums may be split.
  */
 #ifndef PRODUCT_H
 #define PRODUCT_H
@@ -35,7 +36,7 @@ enum { AXES = 2, POISON = 0xFF };
 
 typedef struct stream {
     const uint8_t *at, *end;
-    uint64_t state; /* goes on where the bytes end */
+    uint64_t state; /* of a random generator, used after the last byte */
 } stream;
 
 static uint32_t next(stream *s, uint32_t below) {
@@ -45,13 +46,14 @@ static uint32_t next(stream *s, uint32_t below) {
 }
 
 static void fail(const gemm_plan *plan, const char *what) {
-    fprintf(stderr, "%s: %s, m %lld n %lld k %lld, blocks %lld %lld %lld, %d threads, prepared %d, %d batch axes\n",
+    fprintf(stderr, "%s: %s, m %lld n %lld k %lld, blocks %lld %lld %lld, %d threads, prepacked %d, %d batch axes\n",
             plan->kernel->name, what, (long long)plan->m, (long long)plan->n, (long long)plan->k, (long long)plan->mc,
-            (long long)plan->kc, (long long)plan->nc, plan->threads, plan->prepared, plan->batch_ndim);
+            (long long)plan->kc, (long long)plan->nc, plan->threads, plan->prepacked, plan->batch_ndim);
     abort();
 }
 
-/* An operand: shape[0 ... AXES - 1] batch, then rows and columns, at `first` with strides in elements. */
+/* An operand: the batch axes shape[0 ... AXES - 1], then rows and columns. Its first element is at `first`. Strides are
+ * in elements. */
 typedef struct operand {
     char *block, *first;
     int64_t bytes, front, size, shape[AXES + 2], strides[AXES + 2];
@@ -72,7 +74,8 @@ static char *element(const operand *x, int64_t index) {
     return x->first + offset * x->size;
 }
 
-/* Sizes below 2 ** 15 or so in half, bfloat, float and double, of either sign, zeros and ones among them. */
+/* Writes an element: a number whose magnitude is below about 2 ** 15 in half, bfloat16, float and double, of either
+ * sign. Zeros and ones are frequent. */
 static void put(char *to, int64_t size, stream *s) {
     static const uint16_t high[] = {0x3C00, 0xBC00, 0x0000, 0x8000, 0x3F80, 0xBE00, 0x3D55, 0x3A31};
     for (int64_t i = 0; i < size; i++) to[i] = (char)next(s, 256);
@@ -80,14 +83,14 @@ static void put(char *to, int64_t size, stream *s) {
     for (int64_t end = word; size > 1 && end <= size; end += word) memcpy(to + end - 2, &high[next(s, 8)], 2);
 }
 
-/* Places an operand of `shape` with random strides; those of `broadcast` axes are 0. */
-static operand place(stream *s, int64_t size, const int64_t *shape, unsigned broadcast) {
+/* Allocates an operand of `shape` with random strides. The strides of the axes in `broadcast` are 0. */
+static operand make_operand(stream *s, int64_t size, const int64_t *shape, unsigned broadcast) {
     operand x = {.size = size};
     memcpy(x.shape, shape, sizeof x.shape);
-    const int swap = (int)next(s, 3) == 0; /* columns outermost of the two, as in a transposed matrix */
+    const int swap = (int)next(s, 3) == 0; /* transposed: the column axis has the larger stride */
     int64_t step = next(s, 6) ? 1 : 2 + next(s, 2), low = 0, high = 0;
-    for (int turn = AXES + 1; turn >= 0; turn--) {
-        const int axis = swap && turn >= AXES ? 2 * AXES + 1 - turn : turn;
+    for (int next_axis = AXES + 1; next_axis >= 0; next_axis--) {
+        const int axis = swap && next_axis >= AXES ? 2 * AXES + 1 - next_axis : next_axis;
         if (broadcast >> axis & 1) continue;
         x.strides[axis] = next(s, 5) ? step : -step;
         const int64_t reach = x.strides[axis] * (shape[axis] > 0 ? shape[axis] - 1 : 0);
@@ -106,7 +109,7 @@ static operand place(stream *s, int64_t size, const int64_t *shape, unsigned bro
     return x;
 }
 
-static operand adjacent(const operand *x) {
+static operand contiguous_copy(const operand *x) {
     operand y = {.size = x->size, .bytes = elements(x) * x->size};
     memcpy(y.shape, x->shape, sizeof y.shape);
     for (int64_t axis = AXES + 1, step = 1; axis >= 0; step *= y.shape[axis--]) y.strides[axis] = step;
@@ -127,13 +130,13 @@ static gemm_scalar scalar(stream *s) {
 }
 
 static int64_t length(stream *s, int large) {
-    if (large) return 60 + next(s, 50); /* worth threads */
+    if (large) return 60 + next(s, 50); /* large enough for threads */
     const uint32_t kind = next(s, 12);
     return kind == 0 ? 0 : kind < 8 ? 1 + next(s, 20) : kind < 11 ? 1 + next(s, 75) : 1 + next(s, 240);
 }
 
-/* Whether each byte of `after` beside x's elements is what it was in `before`. */
-static int untouched_beside(const operand *x, char *before) {
+/* Returns whether all bytes outside of x's elements are the same as in `before`. */
+static int unchanged_elsewhere(const operand *x, char *before) {
     for (int64_t i = 0; i < elements(x); i++)
         memcpy(before + (element(x, i) - x->block), element(x, i), (size_t)x->size);
     return !memcmp(before + x->front, x->block + x->front, (size_t)(x->bytes - x->front));
@@ -151,11 +154,11 @@ static void release(operand *x) {
     free(x->block);
 }
 
-/* The plainest way to the same result. */
-static void plain(const gemm_plan *like, const operand *a, const operand *b, const operand *c, operand *out,
-                  const gemm_scalar *alpha, const gemm_scalar *beta) {
+/* The reference: the simplest way to compute the same result. */
+static void reference(const gemm_plan *like, const operand *a, const operand *b, const operand *c, operand *out,
+                      const gemm_scalar *alpha, const gemm_scalar *beta) {
     gemm_plan plan = *like;
-    plan.batch_ndim = 0, plan.threads = 1, plan.prepared = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61,
+    plan.batch_ndim = 0, plan.threads = 1, plan.prepacked = 0, plan.direct = 0, plan.mc = 97, plan.kc = 61,
     plan.nc = 103;
     plan.kc = (plan.kc + plan.kernel->k_group - 1) / plan.kernel->k_group * plan.kernel->k_group;
     plan.a = strides_of(a), plan.b = strides_of(b), plan.out = strides_of(out);
@@ -164,10 +167,10 @@ static void plain(const gemm_plan *like, const operand *a, const operand *b, con
     for (int64_t i = 0; i < stacks && mn; i++)
         if (gemm_run(&plan, a->first + i * plan.m * plan.k * a->size, b->first + i * plan.k * plan.n * b->size,
                      c ? c->first + i * mn * c->size : NULL, out->first + i * mn * out->size, alpha, beta) != GEMM_OK)
-            fail(&plan, "the plain product failed");
+            fail(&plan, "the reference product failed");
 }
 
-/* One product; `threads`: the most that it may use. */
+/* Computes and checks one product on at most `threads` threads. */
 static void product(stream *s, int threads) {
     const uint32_t row = next(s, sizeof rows / sizeof *rows);
     if (!runs_here(rows[row].needs)) return;
@@ -182,35 +185,38 @@ static void product(stream *s, int threads) {
     plan.threads = large ? threads : 1 + (int)next(s, (uint32_t)threads);
     plan.mc = kernel->mr * (1 + next(s, 12)), plan.nc = kernel->nr * (1 + next(s, 6));
     plan.kc = group * (1 + next(s, next(s, 2) ? 90 : 12));
-    if (!plan.m || !plan.n) return; /* callers never ask for these */
+    if (!plan.m || !plan.n) return; /* the engine's callers never request these */
     plan.ordered = (int)next(s, 2);
-    const int may_split = !plan.ordered && (plan.m == 1 || plan.n == 1); /* then the way decides the bits */
+    /* then the bits depend on the strides and blocks */
+    const int may_split = !plan.ordered && (plan.m == 1 || plan.n == 1);
     const gemm_scalar alpha = scalar(s), beta = scalar(s);
     const int no_c = beta.re == 0 && beta.im == 0 && beta.integer == 0;
 
     const int64_t sa[] = {batch[0], batch[1], plan.m, plan.k}, sb[] = {batch[0], batch[1], plan.k, plan.n},
                   sc[] = {batch[0], batch[1], plan.m, plan.n};
-    const int fixed_b = plan.batch_ndim == 0 && !next(s, 5); /* b prepared */
-    operand a = place(s, kernel->a_size, sa, next(s, 4) ? 0 : next(s, 16));
-    operand b = place(s, kernel->b_size, sb, next(s, 4) ? 0 : next(s, 16));
-    operand out = place(s, kernel->c_size, sc, 0);
+    const int fixed_b = plan.batch_ndim == 0 && !next(s, 5); /* b is prepacked */
+    operand a = make_operand(s, kernel->a_size, sa, next(s, 4) ? 0 : next(s, 16));
+    operand b = make_operand(s, kernel->b_size, sb, next(s, 4) ? 0 : next(s, 16));
+    operand out = make_operand(s, kernel->c_size, sc, 0);
     const int in_place = !no_c && next(s, 2);
-    operand c = in_place ? out : place(s, kernel->c_size, sc, next(s, 4) ? 0 : next(s, 16));
+    operand c = in_place ? out : make_operand(s, kernel->c_size, sc, next(s, 4) ? 0 : next(s, 16));
     plan.a = strides_of(&a), plan.b = strides_of(&b), plan.c = strides_of(&c), plan.out = strides_of(&out);
 
-    operand pa = adjacent(&a), pb = adjacent(&b), pc = adjacent(&c), expected = adjacent(&out);
-    plain(&plan, &pa, &pb, no_c ? NULL : &pc, &expected, &alpha, &beta);
+    operand pa = contiguous_copy(&a), pb = contiguous_copy(&b), pc = contiguous_copy(&c),
+            expected = contiguous_copy(&out);
+    reference(&plan, &pa, &pb, no_c ? NULL : &pc, &expected, &alpha, &beta);
     char *a_before = copy_of(&a), *b_before = copy_of(&b), *c_before = copy_of(&c), *out_before = copy_of(&out);
 
     const void *b_data = b.first;
     void *panels = NULL, *memory = NULL;
     if (fixed_b) {
-        const size_t bytes = (size_t)gemm_prepared_bytes(&plan);
+        const size_t bytes = (size_t)gemm_prepacked_bytes(&plan);
         memory =
-            malloc(bytes + 63); /* malloc aligns to 16, and the sanitizer sees nothing of aligned_alloc's padding */
+            /* malloc aligns to 16 bytes; aligned_alloc would add padding that the sanitizer does not check */
+            malloc(bytes + 63);
         panels = (char *)memory + (64 - (uintptr_t)memory % 64) % 64;
-        gemm_prepare(&plan, b.first, panels);
-        plan.prepared = 1, b_data = panels;
+        gemm_prepack(&plan, b.first, panels);
+        plan.prepacked = 1, b_data = panels;
     }
     gemm_block block;
     plan.direct = next(s, 2) && gemm_is_direct(&plan, &block) ? &block : 0;
@@ -219,17 +225,17 @@ static void product(stream *s, int threads) {
 
     for (int64_t i = 0; i < elements(&out) && !may_split; i++)
         if (memcmp(element(&out, i), element(&expected, i), (size_t)out.size))
-            fail(&plan, "other bits than the plain way");
+            fail(&plan, "the bits differ from the reference");
     if (memcmp(a_before + a.front, a.block + a.front, (size_t)(a.bytes - a.front)) ||
         memcmp(b_before + b.front, b.block + b.front, (size_t)(b.bytes - b.front)))
         fail(&plan, "an input was written");
     if (!in_place && memcmp(c_before + c.front, c.block + c.front, (size_t)(c.bytes - c.front)))
         fail(&plan, "c was written");
-    if (!untouched_beside(&out, out_before)) fail(&plan, "something beside out was written");
+    if (!unchanged_elsewhere(&out, out_before)) fail(&plan, "memory outside of out was written");
     if (!next(s, 8) && kernel->c_size > 1) {
         char *now = copy_of(&out);
         if (gemm_run(&plan, a.first, b_data, no_c ? NULL : c.first, out.first + 1, &alpha, &beta) != GEMM_UNALIGNED)
-            fail(&plan, "out is not aligned, which went unnoticed");
+            fail(&plan, "an unaligned out was accepted");
         if (memcmp(now + out.front, out.block + out.front, (size_t)(out.bytes - out.front)))
             fail(&plan, "an unaligned out was written");
         free(now);

@@ -1,6 +1,6 @@
-/* Threads that multiply and copy at once, share one plan, change the limit of threads and fork: for the thread sanitizer,
- * and for C libraries. Before, so many processes that fork in their first product, which that sanitizer's allocator does
- * not survive.
+/* A stress test for the thread sanitizer and for different C libraries. Several threads multiply and copy at the same
+ * time, share one plan, change the thread limit and fork. Before that, PROCESSES processes fork during their first
+ * product. Set PROCESSES to 0 with the thread sanitizer: its allocator does not survive such forks.
  *
  *   race_engine SECONDS [PROCESSES]
  */
@@ -19,7 +19,7 @@ enum { THREADS = 6, SIZE = 96, PATIENCE = 60 /* seconds */ };
 static time_t end;
 static atomic_long done;
 
-/* Large enough for several threads; all callers share the plan and its inputs. */
+/* Large enough for several threads. All callers share the plan and its inputs. */
 static struct {
     gemm_plan plan;
     operand a, b, expected;
@@ -33,9 +33,10 @@ static void make_common(void) {
     while (row > 0 && !runs_here(rows[row].needs)) row--;
     const gemm_kernel *kernel = rows[row].kernel;
     const int64_t shape[] = {1, 1, SIZE, SIZE};
-    common.a = place(&s, kernel->a_size, shape, 0), common.b = place(&s, kernel->b_size, shape, 0);
-    common.expected = place(&s, kernel->c_size, shape, 0);
-    operand expected = adjacent(&common.expected), a = adjacent(&common.a), b = adjacent(&common.b);
+    common.a = make_operand(&s, kernel->a_size, shape, 0), common.b = make_operand(&s, kernel->b_size, shape, 0);
+    common.expected = make_operand(&s, kernel->c_size, shape, 0);
+    operand expected = contiguous_copy(&common.expected), a = contiguous_copy(&common.a),
+            b = contiguous_copy(&common.b);
     release(&common.expected);
     common.expected = expected;
     common.plan = (gemm_plan){.kernel = kernel,
@@ -46,14 +47,14 @@ static void make_common(void) {
                               .mc = 4 * kernel->mr,
                               .kc = 32,
                               .nc = 4 * kernel->nr};
-    plain(&common.plan, &a, &b, NULL, &common.expected, &one, &zero);
+    reference(&common.plan, &a, &b, NULL, &common.expected, &one, &zero);
     common.plan.a = strides_of(&common.a), common.plan.b = strides_of(&common.b);
     common.plan.out = strides_of(&common.expected);
     release(&a), release(&b);
 }
 
 static int shared_product(void) {
-    operand out = adjacent(&common.expected);
+    operand out = contiguous_copy(&common.expected);
     memset(out.block, POISON, (size_t)out.bytes);
     const int result = gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero);
     const int right = result == GEMM_OK && !memcmp(out.block, common.expected.block, (size_t)out.bytes);
@@ -61,10 +62,11 @@ static int shared_product(void) {
     return right;
 }
 
-/* Large enough for several threads, beside the products of others. */
+/* A copy that is large enough for several threads. It runs at the same time as other threads' products. */
 static int shared_copy(void) {
     enum { ROWS = 64, COLUMNS = 4096, BYTES = 16 };
-    static const char from[ROWS][COLUMNS][2][BYTES] = {{{{1}, {2}}, {{3}}}, {{{4}}}}; /* every second element */
+    /* the copy reads every second element */
+    static const char from[ROWS][COLUMNS][2][BYTES] = {{{{1}, {2}}, {{3}}}, {{{4}}}};
     const int64_t shape[] = {ROWS, COLUMNS}, steps[] = {COLUMNS * BYTES, BYTES};
     const int64_t jumps[] = {2 * COLUMNS * BYTES, 2 * BYTES};
     char(*to)[COLUMNS][BYTES] = malloc(sizeof *to * ROWS);
@@ -89,7 +91,7 @@ static void *multiply(void *argument) {
     return NULL;
 }
 
-#ifdef _WIN32 /* has no forks */
+#ifdef _WIN32 /* Windows has no fork */
 
 static int fork_once(void) {
     return 0;
@@ -101,7 +103,7 @@ static void fork_at_first(int processes) {
 
 #else
 
-/* Returns how many forks that were. */
+/* Returns the number of forks. */
 static int fork_once(void) {
     const pid_t child = fork();
     if (child < 0) abort();
@@ -118,14 +120,15 @@ static int fork_once(void) {
 }
 
 static void *multiply_once(void *begins) {
-    operand out = adjacent(&common.expected);
+    operand out = contiguous_copy(&common.expected);
     atomic_store((atomic_int *)begins, 1);
     if (gemm_run(&common.plan, common.a.first, common.b.first, NULL, out.first, &one, &zero)) abort();
     release(&out);
     return NULL;
 }
 
-/* Processes whose first product, by a thread of its own, meets a fork at some moment of starting the pool. */
+/* Starts processes that fork during their first product. That product runs in a thread of its own. The fork comes at
+ * different moments of the start of the thread pool. */
 static void fork_at_first(int processes) {
     for (int i = 0; i < processes; i++) {
         const pid_t process = fork();
@@ -151,12 +154,12 @@ int main(int count, char **arguments) {
     pthread_t threads[THREADS];
     make_common();
     fork_at_first(count > 2 ? atoi(arguments[2]) : 0);
-    long forks = fork_once(); /* before the pool is used */
+    long forks = fork_once(); /* before the first use of the pool */
     end = time(NULL) + (count > 1 ? atoi(arguments[1]) : 10);
     for (intptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, multiply, (void *)(i + 1))) abort();
     while (time(NULL) < end) {
-        forks += fork_once(); /* while others multiply */
+        forks += fork_once(); /* while other threads multiply */
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);

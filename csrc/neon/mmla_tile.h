@@ -1,6 +1,12 @@
-/* panel.h's tile by matrix instructions: MMLA adds a 2 x K_GROUP block of a times a K_GROUP x 2 block of b to a 2 x 2
- * block of sums. 16 of these, 4 vectors of b and 4 of a, in MR x NR = 8 x 8. ACC holds four sums, HALF two:
- * JOIN_HALVES, LOW, HIGH make one of the other; GET_HALF, PUT_HALF move two sums; LOAD_A, LOAD_B load 16 bytes. */
+/* panel.h's tile with matrix instructions. MMLA multiplies a block of 2 x K_GROUP elements of a by a block of K_GROUP x
+ * 2 elements of b and adds the result to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8: 16 such blocks, 4 vectors
+ * of b, 4 vectors of a.
+ *
+ *   ACC                         four sums
+ *   JOIN_HALVES, LOW, HIGH      make an ACC of two halves of two sums, and return its halves
+ *   GET_HALF, PUT_HALF          load and store two sums
+ *   LOAD_A, LOAD_B              load 16 bytes
+ */
 #include <stdint.h>
 
 #include "panel_compiler.h"
