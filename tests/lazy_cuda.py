@@ -11,7 +11,6 @@ from collections import deque
 import numpy as np
 
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import Work
 
 
 class LazyCuda:
