@@ -505,7 +505,7 @@ def test_a_direct_product_has_the_bits_of_any(row, m, n, k, flip):
     results = []
     for allowed in (True, False):
         out = np.zeros((n, m), row.dtype).T if flip else np.zeros((m, n), row.dtype)
-        plan, _ = launch._plan(a, b, None, out)
+        plan, _ = launch._ready(a, b, None, out)
         if allowed:
             assert not plan.direct or m * n * k < 10**6
             assert plan.direct or flip or n == 1 or row.target == "scalar" or m * n * k > 10**6
@@ -526,7 +526,7 @@ def test_a_prepared_call_keeps_no_pointer(shapes):
     row = next(row for row in KERNELS if row.name == "sgemm_scalar_4x4")
     backend = CpuBackend()
     launch = backend.launcher(row, backend.devices()[0], Problem("float32", *out.shape, x.shape[1]))
-    plan, (*_, block) = launch._plan(x, y, None, out)
+    plan, (*_, block) = launch._ready(x, y, None, out)
     assert plan.direct
     pointers = {name: getattr(block, name) for name in ("a", "b", "c", "to", "from", "alpha", "beta")}
     assert all(pointer == engine().ffi.NULL for pointer in pointers.values()), pointers

@@ -107,11 +107,12 @@ def test_a_chain_in_pieces(failing, monkeypatch):
 
 def test_a_repeated_product_goes_the_long_way(failing):
     """Where the failure is met again, demotes its kernel, and another one delivers; not if an operand is spoilt."""
-    replays = plan_cache.Replays()
+    plans = plan_cache.DevicePlans()
     known = plan_cache.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))
-    replays._array, replays._signature, replays._era = np.ndarray, lambda *_: "key", plan_cache.since()
-    replays._known = {("key", False, True): known}
+    plans.begin(plan_cache.since())
+    plans._signatures = {np.ndarray: lambda *_: "key"}
+    plans._known = {("key", False, True): known}
     if failing.expected is RuntimeError:
-        meets(failing, lambda: replays.run((A, A, None, None, None, 1.0, 0.0)))
+        meets(failing, lambda: plans.run((A, A, None, None, None, 1.0, 0.0)))
     else:
-        assert replays.run((A, A, None, None, None, 1.0, 0.0)) is None
+        assert plans.run((A, A, None, None, None, 1.0, 0.0)) is None

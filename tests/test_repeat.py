@@ -16,7 +16,7 @@ from gemm.core.backend import Converting
 from gemm.frontend import plan_cache
 from gemm.select import verification
 
-pytestmark = pytest.mark.skipif(plan_cache.new(1) is None, reason="gemm._memo is not built")
+pytestmark = pytest.mark.skipif(not plan_cache.built, reason="gemm._memo is not built")
 
 RNG = np.random.default_rng(5)
 
@@ -373,7 +373,7 @@ def test_a_scalar_that_becomes_nothing_reads_nothing(long_way, dtype):
 
 def test_more_kinds_than_are_remembered():
     """Some give way, and none is taken for another."""
-    memo = plan_cache.new(50)
+    memo = plan_cache.PlanCache(50)
     x = floats(40, 40)
     plans = {}
 

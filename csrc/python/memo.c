@@ -394,7 +394,8 @@ static PyType_Slot type_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT, type_slots};
+PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                               type_slots};
 
 PyDoc_STRVAR(since_doc, "since()\n--\n\nThe era, which ends when what was chosen before is not to be repeated.");
 

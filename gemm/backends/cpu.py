@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from contextlib import suppress
+from functools import lru_cache
+from operator import floordiv
 from typing import Any, ClassVar
 
 import numpy as np
@@ -99,21 +102,22 @@ class CpuBackend(Backend):
 
 
 class CpuLaunch:
-    """A launch; what depends on strides is made once per layout, so that repeated products find it."""
-
-    KEPT_LAYOUTS = 64
-    """How many layouts of operands are remembered before it starts anew."""
+    """A launch; what depends on shapes and strides is made once for each, so that other operands like these find it."""
 
     def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, goes_on: bool = False) -> None:
         """`goes_on`: sums go on from what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
-        self._layouts: dict[object, tuple[Any, Any] | None] = {}
+        self._planned = lru_cache(64)(self._plan)
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        ready = self._plan(a, b, c, out)
+        ready = self._ready(a, b, c, out)
         if ready is not None:
-            addresses = map(self._address, (a, b.owner.memory if isinstance(b, DeviceView) else b, c, out))
+            right, cast = b.owner.memory if isinstance(b, DeviceView) else b, self._ffi.cast
+            addresses = [
+                self._ffi.NULL if x is None else cast("void *", x.__array_interface__["data"][0])
+                for x in (a, right, c, out)
+            ]
             result = self._lib.gemm_run(ready[0], *addresses, self._scalar(alpha), self._scalar(beta))
             if result == self._lib.GEMM_OK:
                 return
@@ -123,7 +127,7 @@ class CpuLaunch:
 
     def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
         """The address of the gemm_plan for operands like these, and what owns it; for gemm.frontend.plan_cache."""
-        ready = self._plan(a, b, c, out)
+        ready = self._ready(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
     def _scalar(self, value: complex) -> Any:
@@ -131,49 +135,42 @@ class CpuLaunch:
         integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
         return self._ffi.new("gemm_scalar *", (value.real, value.imag, integer - (integer >> 63 << 64)))
 
-    def _address(self, array: np.ndarray | None) -> Any:
-        return self._ffi.NULL if array is None else self._ffi.cast("void *", array.__array_interface__["data"][0])
+    def _ready(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
+        strides = a.strides, b.strides, (out if c is None else c).strides, out.strides
+        sizes = a.itemsize, b.dtype.itemsize, out.itemsize, out.itemsize
+        return self._planned(out.shape[:-2], strides, sizes, isinstance(b, DeviceView))
 
-    def _plan(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
-        layout = out.shape, out.strides, a.strides, b.__class__, b.strides, None if c is None else c.strides
-        if layout not in self._layouts:
-            if len(self._layouts) >= self.KEPT_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[layout] = self._prepare(a, b, out if c is None else c, out)
-        return self._layouts[layout]
-
-    def _prepare(self, *arrays: Operand) -> tuple[Any, Any] | None:
+    def _plan(
+        self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
+    ) -> tuple[Any, Any] | None:
         """(gemm_plan, what it points to) for a, b, c and out; None if a stride is no multiple of the element."""
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
-        if any(step % x.dtype.itemsize for x in arrays for step in x.strides):
-            return None
-        steps = [[step // x.dtype.itemsize for step in x.strides] for x in arrays]
-        axes = same_stack(arrays[-1].shape[:-2], *(step[:-2] for step in steps))
-        inner = [(step[-2], step[-1]) for step in steps]
+        steps = []
+        for step, size in zip(strides, sizes, strict=True):
+            if math.gcd(size, *step) != size:
+                return None
+            steps.append(tuple(map(floordiv, step, (size,) * len(step))))
+        *outer, rows, columns = zip(*steps, strict=True)
+        axes = same_stack(stack, *zip(*outer, strict=True)) if stack else []
         m = problem.m
-        while axes and self._is_one_product(m, [rows for rows, _ in inner], axes[-1][1]):
+        # A stack with one b for all, in which each matrix follows the one before, is one product of more rows.
+        while axes and axes[-1][1] == (m * rows[0], 0, m * rows[2], m * rows[3]):
             m *= axes.pop()[0]
-        shape = ffi.new("int64_t[]", [length for length, _ in axes])
-        batches = [ffi.new("int64_t[]", [step[i] for _, step in axes]) for i in range(4)]
+        by_operand = zip(*((length, *step) for length, step in axes), strict=True)
+        lengths, *batches = [ffi.new("int64_t[]", each) for each in by_operand] or [ffi.NULL] * 5
         plan = ffi.new(
             "gemm_plan *",
             (
                 ffi.addressof(getattr(self._lib, self._kernel.name)), m, problem.n, problem.k,
-                params["MC"], params["KC"], params["NC"], threads.MOST, isinstance(arrays[1], DeviceView),
-                problem.reproducible, len(axes), shape,
-                *((*pair, batch) for pair, batch in zip(inner, batches, strict=True)),
+                params["MC"], params["KC"], params["NC"], threads.MOST, prepared, problem.reproducible, len(axes),
+                lengths, *zip(rows, columns, batches, strict=True),
             ),
         )  # fmt: skip
         plan.accumulate = self._goes_on
         block = ffi.new("gemm_block *")
         if self._lib.gemm_is_direct(plan, block):
             plan.direct = block
-        return plan, (shape, batches, block)
-
-    @staticmethod
-    def _is_one_product(m: int, rows: list[int], step: tuple[int, ...]) -> bool:
-        """Whether a stack with one b for all is a single product of more rows, each matrix following the one before."""
-        return step[1] == 0 and all(step[i] == m * rows[i] for i in (0, 2, 3))
+        return plan, (lengths, batches, block)
 
 
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:

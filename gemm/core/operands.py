@@ -5,6 +5,7 @@ device.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -114,7 +115,7 @@ def kernel_ready(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """
     if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(dtype)
-    elif any(stride % dtype.itemsize for stride in array.strides):
+    elif math.gcd(dtype.itemsize, *array.strides) != dtype.itemsize:
         array = array.copy()
     return array
 

@@ -42,11 +42,11 @@ class Together:
     def launch(self, number: int) -> int:
         """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
         left = len(self._results) - number
-        known = plan_cache.replays.get(self._options) if left >= LEAST and number >= self._from else None
+        known = plan_cache.memos.get(self._options) if left >= LEAST and number >= self._from else None
         if known is None:
             return 0
         a, b, c, out = (item(column, number) for column in self._columns)
-        found, scales = known.known((a, b, c, out, None, *self._scales))
+        found, scales = known.devices.known((a, b, c, out, None, *self._scales))
         if found is None:
             return 0
         count = self._delivered(number, min(left, self._limit), found, scales)

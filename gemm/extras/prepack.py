@@ -7,7 +7,7 @@ same as cblas_?gemm_pack.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -51,10 +51,11 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        self._repeated = memory if isinstance(memory, np.ndarray) else None  # b of repeated products; a Replay knows it
+        # b of repeated products; on a device their launches have it.
+        self._repeated = memory if isinstance(memory, np.ndarray) else None
         # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
-        self._memos: dict[object, Any] = {}
+        self._caches: dict[object, plan_cache.PlanCache] = {}
 
     kernel = property(lambda self: self._plan.kernel.name)
     device = property(lambda self: self._plan.device.key)
@@ -88,14 +89,10 @@ class Prepared:
 
     def product(self, given: Given, options: Options) -> Any:
         """alpha · op(a) · self + beta · c; `given` and `options` as `gemm.gemm` has them, with this as b."""
-        known: object = options, tuple(map(type, options))
         since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
-        try:
-            memo = self._memos.get(known)
-        except TypeError:  # an option without a hash
-            memo, known = None, None
-        if memo is not None:
-            result = memo.run(used) if isinstance(memo, plan_cache.Replays) else memo.run(*used)
+        cache = plan_cache.plan_cache(options, self._caches)
+        if cache is not None:
+            result = cache.devices.run(used) if self._repeated is None else cache.run(*used)
             if result is not None:
                 return result
         self._check(options)
@@ -110,12 +107,8 @@ class Prepared:
             return call.finish()
         call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
         launch = self._launched(call)
-        if known is not None and hasattr(launch, "replay"):
-            self._memo(known, plan_cache.Replays).learn(since, launch, call, used)
-        elif known is not None and self._plan.kernel.backend == "cpu":
-            memo = self._memo(known, lambda: plan_cache.new(plan_cache.KINDS))
-            if memo is not None:
-                plan_cache.learn_native(since, memo, launch, call, used)
+        if cache is not None:
+            cache.learn_product(since, launch, call, used)
         return call.finish()
 
     def _check(self, options: Options) -> None:
@@ -174,14 +167,6 @@ class Prepared:
             except KernelFailed as error:
                 verification.demote(made.kernel, made.device, error)
                 raise
-
-    def _memo(self, known: object, new: Callable[[], Any]) -> Any:
-        """What repeats products with the options `known`."""
-        if known not in self._memos:
-            if len(self._memos) >= plan_cache.OPTIONS:
-                self._memos.clear()
-            self._memos[known] = new()
-        return self._memos[known]
 
 
 def product(given: Given, options: Options) -> Any:

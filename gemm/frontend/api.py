@@ -77,9 +77,10 @@ def gemm(
     )  # fmt: skip
     since, operands = plan_cache.since(), (a, b, c, out, bias, alpha, beta)
     plan_cache.settle()
-    if plan_cache.replays and (result := plan_cache.again(key, operands)) is not None:
-        return result
     options, given = Options._make(key), Given._make(operands)
+    cache = plan_cache.plan_cache(options, plan_cache.memos)
+    if cache is not None and (result := cache.devices.run(given)) is not None:
+        return result
     if made_by := interop.maker("product", a.__class__, b.__class__, c.__class__, bias.__class__):
         return made_by(given, options)
     call = normalise(given, options)
@@ -89,8 +90,9 @@ def gemm(
     chosen = execute.run(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
-    if chosen is not None:
-        plan_cache.remember(since, options, chosen, call, given)
+    if chosen is not None and cache is not None:
+        merged = chosen.kernel.backend != "numpy"  # whose bits are not a stack's
+        cache.learn_product(since, execute.launcher(chosen), call, given, merged=merged)
     return call.finish()
 
 
@@ -123,7 +125,7 @@ class GemmPlan:
         self._options, self._scales, self._problem, self._held_by = options, scales, example.problem, held_by
         asked = options.backend, options.kernel
         execute.deliver(example.problem, *asked, held_by, lambda chosen: self._take(chosen, example))
-        self._memo, self._replays = plan_cache.new(4), plan_cache.Replays()
+        self._cache = plan_cache.PlanCache(4)
 
     def _take(self, chosen: Plan, example: Call) -> None:
         """Make `chosen` the plan, for products like `example`. Raises KernelFailed."""
@@ -146,10 +148,10 @@ class GemmPlan:
         """The product of these operands. Raises ValueError if they make another problem than the plan's."""
         given = a, b, c, out, bias, *self._scales
         since = plan_cache.since()
-        result = None if self._memo is None else self._memo.run(*given)
+        result = self._cache.run(*given)
         if result is None:
             plan_cache.settle()
-            result = self._replays.run(given)
+            result = self._cache.devices.run(given)
         return self._delivered(since, Given._make(given)) if result is None else result
 
     def _delivered(self, since: object, given: Given) -> Any:
@@ -166,10 +168,7 @@ class GemmPlan:
         if delivered is not self._plan:
             with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
                 self._take(delivered, call)
-        if hasattr(self._launch, "replay"):
-            self._replays.learn(since, self._launch, call, given)
-        elif self._memo is not None:
-            plan_cache.learn(since, self._memo, self._plan, call, given)
+        self._cache.learn_product(since, self._launch, call, given)
         return call.finish()
 
     def _repr_html_(self) -> str:

@@ -20,6 +20,9 @@ from gemm.core.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, 
 from gemm.frontend import interop
 from gemm.frontend.arguments import Given, Options
 
+_CLASSES = {0: "0", 1: "1"}
+"""alpha and beta as a Problem has them; others are "x"."""
+
 
 @dataclass
 class Call:
@@ -97,10 +100,6 @@ class Shaped(NamedTuple):
         operand = operands.expanded(operand, -1) if self.column else operand
         return operands.expanded(operand, operand.ndim - 1) if self.row else operand
 
-    def empty(self) -> bool:
-        """Whether the result has no elements."""
-        return not all(self.shape)
-
 
 def normalise(given: Given, options: Options) -> Call:
     """Check every argument and build the Call. Nothing is written; errors name the argument."""
@@ -113,19 +112,22 @@ def normalise(given: Given, options: Options) -> Call:
     z, added = _summands(views, what, lie)
     x, y, k, alpha = _factors(what, lie)
     target, direct, finish = _target((x, y, z, added), views.out, lie, what.kind, given)
-    x = operands.broadcast(x, (*lie.batch, *x.shape[-2:]))
-    y = operands.broadcast(y, (*lie.batch, *y.shape[-2:]))
+    if lie.batch:
+        x, y = (operands.broadcast(each, (*lie.batch, *each.shape[-2:])) for each in (x, y))
+    alpha, beta = alpha.item(), what.beta.item()
     places = tuple(map(operands.place, (x, y, z, target)))
     m, n, _ = lie.sizes
     problem = Problem(
         dtype=operands.name_of(what.kind), m=m, n=n, k=k, batch=math.prod(lie.batch),
         layout="".join(map(operands.layout, (x, y, target))),
-        alpha=_class(alpha), beta=_class(what.beta), precision=options.precision,
+        alpha=_CLASSES.get(alpha, "x"), beta=_CLASSES.get(beta, "x"), precision=options.precision,
         reproducible=bool(options.reproducible), device=device, inputs=what.inputs,
         places=places if any(places) else (), bias=added is not None, activation=what.activation,
     )  # fmt: skip
-    as_given = direct and not (_conjugates(views.a, options.trans_a) or _conjugates(views.b, options.trans_b))
-    return Call(x, y, z, target, alpha.item(), what.beta.item(), problem, lie.shape, as_given, finish, added)
+    if what.kind.kind == "c":
+        conjugated = (views.a.dtype.kind, options.trans_a), (views.b.dtype.kind, options.trans_b)
+        direct = direct and not {("c", "C"), ("c", "c")} & {*conjugated}
+    return Call(x, y, z, target, alpha, beta, problem, lie.shape, direct, finish, added)
 
 
 def _views(given: Given) -> Views:
@@ -144,9 +146,9 @@ def _arithmetic(views: Views, given: Given, options: Options) -> Arithmetic:
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())) if held else ():
         if operand is not None and operand.dtype != kind and not own:
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
-    types = tuple(operands.named(name, name) for name in inputs) or (kind, kind)
+    types = tuple(map(operands.named, inputs, inputs)) or (kind, kind)
     alpha, beta = scalar("alpha", given.alpha, kind), scalar("beta", given.beta, kind)
-    applied = _activation(options.activation, kind, options.reproducible)
+    applied = _activation(options.activation, kind, options.reproducible) if options.activation is not None else ""
     if z is None and beta != 0:
         raise ValueError(f"beta = {given.beta} scales c, but c is None; pass c (c=out to update out in place)")
     return Arithmetic(kind, inputs, types, alpha, beta, applied)
@@ -184,7 +186,7 @@ def _summands(views: Views, what: Arithmetic, lie: Shaped) -> tuple[Operand | No
     if added is not None:
         m, n, _ = lie.sizes
         added = _bias(added, m, n, what.kind, column=lie.column)
-    if isinstance(z, np.ndarray) and not lie.empty():
+    if isinstance(z, np.ndarray) and all(lie.shape):
         z = operands.kernel_ready(z, what.kind)
     return z, added
 
@@ -198,7 +200,7 @@ def _factors(what: Arithmetic, lie: Shaped) -> tuple[Operand, Operand, int, Any]
         alpha = what.kind.type(-1 if what.beta != 0 and what.kind.kind not in "biu" else 1)
         left, right = what.types
         return _nothing(x, left, (*lie.batch, m, 0)), _nothing(y, right, (*lie.batch, 0, n)), 0, alpha
-    if not lie.empty():
+    if all(lie.shape):
         left, right = what.types
         x = x if isinstance(x, DeviceView) else operands.kernel_ready(x, left)
         y = y if isinstance(y, DeviceView) else operands.kernel_ready(y, right)
@@ -224,8 +226,12 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
     if asked is not None:
         asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
-    present = [(name, operand.dtype) for name, operand in given.items() if operand is not None]
-    kind = _common(tuple(present), asked, tuple(dtype.num for _, dtype in present), asked and asked.num)
+    present, numbers_of = [], [asked and asked.num]
+    for name, operand in given.items():
+        if operand is not None:
+            present.append((name, operand.dtype))
+            numbers_of.append(operand.dtype.num)
+    kind = _common(tuple(present), asked, *numbers_of)
     if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
     if isinstance(out, DeviceView) and out.dtype != kind:
@@ -303,10 +309,8 @@ def _constant(kind: np.dtype[Any], one: bool) -> Any:
     return kind.type(one)
 
 
-def _activation(name: str | None, kind: np.dtype[Any], reproducible: bool) -> str:
+def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
     """`activation` as a Problem has it."""
-    if name is None:
-        return ""
     if name not in ACTIVATIONS[1:]:
         raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {name!r}")
     if kind.kind != "f" and kind.name not in NARROW:
@@ -350,20 +354,11 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
     return (operands.transposed(operand) if flip else operand), False
 
 
-def _conjugates(operand: Operand, trans: bool | str) -> bool:
-    """Whether what is multiplied is a conjugate of an operand."""
-    return operand.dtype.kind == "c" and trans in ("C", "c")
-
-
 def _nothing(operand: Operand, kind: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
     """An operand of no elements, lying where `operand` does."""
     if isinstance(operand, DeviceView):
         return operands.nothing_of(operand, *shape)
     return np.empty(shape, kind)
-
-
-def _class(value: Any) -> str:
-    return "0" if value == 0 else "1" if value == 1 else "x"
 
 
 def _target(
@@ -382,8 +377,9 @@ def _target(
             result = registry.backend(x.device.backend).empty(lie.shape, replace(x, dtype=kind))
     made: Operand = np.empty(lie.shape, kind) if result is None else result
     if out is None:
-        like = given[:3]
-        example = next((array for array in like if type(array) is not np.ndarray and array is not None), given.a)
+        example = given.a
+        for array in given[2::-1]:  # the first that is of another library
+            example = example if array is None or type(array) is np.ndarray else array
         return lie.as_matrices(made), True, lambda: interop.like(made, example)
 
     def copied() -> Any:

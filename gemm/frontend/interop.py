@@ -69,7 +69,6 @@ def _tensor(array: Any, name: str) -> Operand:
 
 
 KINDS = [
-    Kind("numpy", "ndarray", _as_it_is, exact=True),
     Kind("gemm.core.problem", "DeviceView", _as_it_is),
     Kind("numpy.ma", "MaskedArray", _masked),
     Kind("torch", "Tensor", _tensor),
@@ -100,7 +99,8 @@ def wrap(array: Any, name: str) -> Operand:
     Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
     """
     kind: type = type(array)
-    return _reader(kind)(array, name)
+    operand: Operand = array if kind is np.ndarray else _reader(kind)(array, name)
+    return operand
 
 
 def _on_device(array: Any, name: str) -> DeviceView | None:

@@ -1,12 +1,11 @@
-"""Repeated products: after the first one of a kind the checks in Python are skipped.
+"""The plan cache: after the first product of a kind, the checks in Python are skipped.
 
-A small product takes less time than its arguments take to check. So each set of options has a Memo (see
-csrc/python/memo.c). It knows the signatures of operands (dtype, shapes, strides) for which `gemm.frontend.call` and
-`gemm.execute` ended in a native CPU plan, and runs them again by itself; `gemm.gemm` is a function in C that asks it
-(front.c). What it does not know, or must not repeat (overlapping operands, subclasses, read-only outputs, other
-dtypes), takes the long way, whose result is the same. Products of device arrays have Replays, which know launches whose
-commands only need other buffers. To both, alpha, beta and the bias are arguments; only whether alpha and beta are 0 is
-part of a kind.
+A small product takes less time than its arguments take to check. So each set of options has a `PlanCache`, and so has
+each plan and each prepared matrix. It knows the signatures of operands (dtype, shapes, strides) that were multiplied
+before, each with what computes such a product: a native CPU plan (csrc/python/memo.c), or a device's launches, which
+only need other addresses. `gemm.gemm` is a function in C that asks it (front.c). What it does not know, or must not
+repeat (overlapping operands, subclasses, read-only outputs, other dtypes), takes the long way, whose result is the
+same. alpha, beta and the bias are arguments; only whether alpha and beta are 0 is part of a kind.
 
 What is known is of an era (`since`), which ends when a kernel or device fails, say. Nobody repeats a product that was
 chosen in an era that has ended, or learns it, for it may have been at work meanwhile.
@@ -20,16 +19,15 @@ import numbers
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from gemm.core import epilogue, operands
 from gemm.core.errors import KernelFailed, delivering
-from gemm.core.plan import Plan
 from gemm.core.problem import Device, DeviceView, Problem
-from gemm.execute.delivery import launcher
 from gemm.frontend.arguments import DEFAULTS
 from gemm.frontend.call import Call, scalar
 from gemm.select import verification
@@ -41,18 +39,46 @@ Operands = tuple[Any, Any, Any, Any, Any, Any, Any]
 OPTIONS, KINDS = 64, 4096
 """How many sets of options are remembered, and how many kinds of products each; of more, some give way by chance."""
 
-memos: dict[object, Any] = {}
-"""{options: Memo}, for `gemm.gemm`."""
+
+class _Nothing:
+    """gemm._memo.Memo where that was not built: it knows nothing."""
+
+    def __new__(cls, *_: Any) -> _Nothing:
+        return object.__new__(cls)
+
+    def run(self, *_: Any) -> None:
+        return None
+
+    learn = run
 
 
-def forget() -> None:
-    """Let no product be repeated that was learned before, or that is being computed."""
-    _end()
-    replays.clear()
-    memos.clear()
+def _without() -> Any:
+    """gemm._memo where it was not built: its Memo, its eras, and no batches."""
+    made = SimpleNamespace(era=object(), Memo=_Nothing, current=lambda: None, exchange=lambda _: None)
+    made.since, made.forget = lambda: made.era, lambda: setattr(made, "era", object())
+    return made
 
 
-verification.repeating.append(forget)
+def _loaded() -> tuple[Any, list[int]]:
+    """gemm._memo, and where the engine has gemm_run, gemm_run_many and gemm_share, if they were built."""
+    try:
+        engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
+    except ImportError:
+        return _without(), []
+    names = "gemm_run", "gemm_run_many", "gemm_share"
+    return memo, [int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name))) for name in names]
+
+
+_memo, _engine = _loaded()
+_Memo: Any = _memo.Memo
+built = bool(_engine)
+"""Whether there is the C that repeats products on the CPU."""
+since: Callable[[], object] = _memo.since
+"""The era; `PlanCache.learn` is to be given the one that a product was chosen in."""
+current: Callable[[], Any] = _memo.current
+"""The gemm.extras.batching.Batch that this thread's products may wait in, or None."""
+exchange: Callable[[Any], Any] = _memo.exchange
+"""Gives this thread another gemm._memo.Batch (or None); returns the one before."""
 
 
 class Known(NamedTuple):
@@ -87,21 +113,26 @@ def _rounded(alpha: Any, beta: Any, dtype: Any) -> tuple[Any, Any] | None:
     return None if (x == 0) != (alpha == 0) or (y == 0) != (beta == 0) else (x.item(), y.item())
 
 
-class Replays(threading.local):
-    """Products of device arrays that can be repeated, each thread's own: a kernel's arguments are no thread's alone."""
+class DevicePlans(threading.local):
+    """A plan cache's products of device arrays, each thread's own: a kernel's arguments are no thread's alone."""
 
     def __init__(self) -> None:
-        self._array: Any = None  # the class of the arrays
-        self._signature: Any = None
+        self.begin(None)
+
+    def begin(self, era: object) -> None:
+        """Forget what was known before that era."""
+        self._era = era
+        self._signatures: dict[type, Callable[..., Any]] = {}  # by the class of arrays
         self._known: dict[object, Known] = {}
-        self._memo: Any = None  # a native one, for libraries that it can read
-        self._era: Any = None
+        self._native: Any = None  # a gemm._cuda.Memo, for arrays of one class
 
     def run(self, given: Operands) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
+        if self._era is not since():
+            return None
         a, b, c, out, bias, alpha, beta = given
-        if bias is None and self._memo is not None and self._era is since():
-            result = self._memo.run(a, b, c, out, alpha, beta)
+        if bias is None and self._native is not None:
+            result = self._native.run(a, b, c, out, alpha, beta)
             if result is not None:
                 return result
         known, scales = self.known(given)
@@ -117,120 +148,147 @@ class Replays(threading.local):
 
     def known(self, given: Operands) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
         """What is known of a product of arrays like others before, with its alpha and beta as they are launched."""
-        found = None
-        if self._era is since() and all(x is None or x.__class__ is self._array for x in given[:5]):
-            found = self._known.get(self._key(given))
+        found = self._known.get(self._key(given)) if self._era is since() else None
         scales = None if found is None else found.scales(*given[5:])
         return (None, ()) if found is None or scales is None else (found, scales)
 
     def _key(self, given: Operands) -> object:
         """What a product is known by; None: it cannot be."""
         a, b, c, out, bias, *scales = given
-        if not all(isinstance(x, numbers.Number) for x in scales):
+        kind = a.__class__
+        read = self._signatures.get(kind)
+        alike = read is not None and all(x is None or x.__class__ is kind for x in (b, c, out, bias))
+        if read is None or not alike or not all(isinstance(x, numbers.Number) for x in scales):
             return None
-        signature = self._signature(a, b, c, out, *(() if bias is None else (bias,)))
+        signature = read(a, b, c, out, *(() if bias is None else (bias,)))
         return None if signature is None else (signature, *(bool(x == 0) for x in scales))
 
     def learn(self, began: object, launch: Any, call: Call, given: Operands) -> None:
-        """Know again what `launch` has just done for the caller's arrays, if it can be repeated.
-
-        began: `since()` before it was chosen.
-        """
-        if not call.direct or not call.shape or not isinstance(call.out, DeviceView):
-            return
+        """`PlanCache.learn`, of products of device arrays."""
         a, b, c, out, bias, alpha, beta = given
         read = None if call.c is None else c
-        replay = self._replay(launch, (a, b, read, call.out.owner, *(() if bias is None else (bias,))))
+        arrays = (a, b, read, cast(DeviceView, call.out).owner, *(() if bias is None else (bias,)))
+        if len({x.__class__ for x in arrays if x is not None}) > 1:
+            return  # which nothing can read
+        try:
+            replay = launch.replay(*arrays)
+        except KernelFailed:  # this product is delivered; what is wrong shows in the next one
+            return
         if replay is None:
             return
         if self._era is not began:
-            self._known.clear()
-            self._array, self._memo, self._era = None, None, began
-        if a.__class__ is not self._array:  # a native memo is for arrays of one class
-            self._array, self._memo = a.__class__, None
-        self._signature = launch.signature
+            self.begin(began)
+        self._signatures[a.__class__] = launch.signature
+        known = Known(replay, call.out.dtype, call.alpha, call.problem, cast(DeviceView, call.out).device)
         key = self._key(given)
-        if key is None:
-            return
-        known = Known(replay, call.out.dtype, call.alpha, call.problem, call.out.device)
-        if known.scales(alpha, beta) is None:
+        if key is None or known.scales(alpha, beta) is None:
             return
         native = call.problem.k > 0 or alpha == 0  # what a native memo launches of k = 0 would be the caller's alpha
         if native and hasattr(replay, "taught") and bias is None:
-            self._memo = replay.taught(self._memo, a, b, c, out, alpha, beta, call.alpha, _rounds(call), KINDS)
+            rounds = known.dtype.str[1:]
+            self._native = replay.taught(self._native, a, b, c, out, alpha, beta, call.alpha, rounds, KINDS)
         if len(self._known) >= KINDS and key not in self._known:
             del self._known[next(iter(self._known))]
         self._known[key] = known
 
-    @staticmethod
-    def _replay(launch: Any, arrays: tuple[Any, ...]) -> Any:
-        """What repeats a launch of the caller's arrays; None: nothing can."""
-        if len({x.__class__ for x in arrays if x is not None}) > 1:
-            return None  # which no replay can read
-        try:
-            return launch.replay(*arrays)
-        except KernelFailed:  # this product is delivered; what is wrong shows in the next one
-            return None
+
+class PlanCache(_Memo):  # type: ignore[misc]
+    """What repeats products with one set of options, of one plan, or by one prepared matrix.
+
+    As a gemm._memo.Memo it knows those on the CPU: run(a, b, c, out, bias, alpha, beta) is the product of operands like
+    others before, or None.
+
+    Attributes:
+        devices: those of device arrays.
+    """
+
+    def __new__(cls, kinds: int = KINDS, options: object = None) -> PlanCache:
+        made: PlanCache = super().__new__(cls, *_engine[:1], kinds, options)
+        made.devices = DevicePlans()
+        return made
+
+    devices: DevicePlans
+
+    def learn_product(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
+        """Know again what `launch` has just done for the caller's operands, if it may be repeated.
+
+        Args:
+            began: `since()` before it was chosen. given: b is whatever that multiplies by, or None on a device.
+            merged: a launch that is not native is known to a Batch, at least, which computes such products as a stack.
+        """
+        if not call.direct or not call.shape:
+            return
+        if not isinstance(call.out, DeviceView):
+            self._learn_native(began, launch, call, given, merged=merged)
+        elif hasattr(launch, "replay"):
+            self.devices.learn(began, launch, call, given)
+
+    def _learn_native(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool) -> None:
+        a, b, c, out, bias, *_ = given
+        native, problem = getattr(launch, "native", None), call.problem
+        right = None if isinstance(call.b, DeviceView) else call.b  # a prepared one is as it is
+        used = zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True)
+        for x, y in used:  # what is converted is not the caller's
+            if x is not None and y is not None and getattr(x, "dtype", None) != y.dtype:
+                return
+        if native is None and (not merged or bias is not None):
+            return
+        if problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
+            own = operands.bfloat16("repeated")
+            if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
+                return
+        finish = wide = None
+        views: tuple[Any, Any, Any, Any] | None = (call.a, call.b, call.c, call.out)
+        ready: Any = 0, float(problem.m * problem.n * problem.k * problem.batch)
+        if native is not None:
+            if problem.fused:
+                finish = partial(epilogue.finish, launch.activation, len(call.shape) < call.out.ndim)
+            if getattr(launch, "wide", None) is not None:
+                wide = np.dtype(launch.wide)
+                views = _widened((a, b, c), call, wide)
+            ready = None if views is None else native(*views)
+        if ready is not None:
+            make = (call.shape, call.out.dtype) if out is None else None
+            self.learn(*given, began, make, ready[0], call.out.dtype.str[1:], call.alpha, ready[1], finish, wide)
 
 
-replays: dict[object, Replays] = {}
-"""{options: Replays}, for `gemm.gemm`."""
+memos: dict[object, PlanCache] = {}
+"""{options: PlanCache}, for `gemm.gemm`, which front.c reads."""
 
 
-def again(options: object, given: Operands) -> Any:
-    """The product of device arrays like others before, or None."""
+def forget() -> None:
+    """Let no product be repeated that was learned before, or that is being computed."""
+    _memo.forget()
+    memos.clear()
+
+
+verification.repeating.append(forget)
+
+
+def plan_cache(options: object, caches: dict[object, PlanCache]) -> PlanCache | None:
+    """The one of `caches` for these options, new if need be; None: one of them has no hash."""
     try:
-        known = replays.get(options)
-    except TypeError:  # an option without a hash
+        found = caches.get(options)
+    except TypeError:
         return None
-    return None if known is None else known.run(given)
-
-
-@cache
-def _native() -> tuple[Any, int, int, int] | None:
-    """gemm._memo, and where the engine has gemm_run, gemm_run_many and gemm_share; None where they were not built."""
-    try:
-        engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
-    except ImportError:
-        return None
-    run, many, share = (
-        int(engine.ffi.cast("uintptr_t", engine.ffi.addressof(engine.lib, name)))
-        for name in ("gemm_run", "gemm_run_many", "gemm_share")
-    )
-    return memo, run, many, share
-
-
-class _Era:
-    """What ends when it is forgotten: as gemm._memo has it, where that was not built."""
-
-    def __init__(self) -> None:
-        self._now: object = object()
-
-    def since(self) -> object:
-        return self._now
-
-    def forget(self) -> None:
-        self._now = object()
-
-
-_built = _native()
-_kept: Any = _Era() if _built is None else _built[0]
-since: Callable[[], object] = _kept.since
-"""The era; `learn` is to be given the one that a product was chosen in."""
-_end: Callable[[], None] = _kept.forget
+    if found is None:
+        if len(caches) >= OPTIONS:
+            caches.clear()
+        found = caches[options] = PlanCache(options=options)
+    return found
 
 
 _at_once: dict[Any, Any] = {}
 
 
 def quick(function: Function) -> Function:
-    """`function`, which is gemm.gemm, as one in C that calls it only for products that no Memo knows; see front.c."""
-    given, native = inspect.signature(function), _native()
-    if native is None:
+    """`function`, gemm.gemm, as one in C that calls it only for products that no PlanCache has; see front.c."""
+    if not built:
         return function
+    given = inspect.signature(function)
     bare = [parameter.replace(annotation=parameter.empty) for parameter in given.parameters.values()]
     text = f"{function.__name__}{inspect.Signature(bare)}\n--\n\n{inspect.getdoc(function)}"
-    made, at_once = native[0].front(
+    made, at_once = _memo.front(
         function, memos, (*DEFAULTS, "c", "out", "bias"), tuple(DEFAULTS.values()), function.__module__,
         function.__name__, text,
     )  # fmt: skip
@@ -243,26 +301,9 @@ def at_once(function: Function) -> Function:
     return cast(Function, _at_once.get(function, function))
 
 
-def new(kinds: int, options: object = None) -> Any:
-    """A Memo for `kinds` kinds of products with `options`, or None where there is none."""
-    native = _native()
-    return None if native is None else native[0].Memo(native[1], kinds, options)
-
-
 def pending(owner: Any) -> Any:
     """A gemm._memo.Batch of `owner`, whose deliver() computes what it remembers; None where there is none."""
-    native = _native()
-    return None if native is None else native[0].Batch(*native[2:], owner)
-
-
-def _nothing(_: Any = None) -> Any:
-    return None
-
-
-current: Callable[[], Any] = _nothing if (_found := _native()) is None else _found[0].current
-"""The gemm.extras.batching.Batch that this thread's products may wait in, or None."""
-exchange: Callable[[Any], Any] = _nothing if _found is None else _found[0].exchange
-"""Gives this thread another gemm._memo.Batch (or None); returns the one before."""
+    return _memo.Batch(*_engine[1:], owner) if built else None
 
 
 def settle() -> None:
@@ -298,70 +339,3 @@ def _widened(given: tuple[Any, Any, Any], call: Call, wide: np.dtype[Any]) -> tu
         c, out = None if c is None else converted(given[2], c), np.empty(out.shape, wide)
     known = a is not None and b is not None and (c is None) == (call.c is None)
     return (a, b, c, out) if known else None
-
-
-def _rounds(call: Call) -> str:
-    """What alpha and beta are rounded to, as a text."""
-    return f"{call.out.dtype.kind}{call.out.dtype.itemsize}"
-
-
-def learn(began: object, memo: Any, plan: Plan, call: Call, given: Operands) -> None:
-    """Let `memo` repeat what `plan` has just done for the caller's arrays, if that may be repeated.
-
-    began: `since()` before it was chosen.
-    """
-    _, b, _, _, bias, *_ = given
-    if getattr(b, "dtype", None) == call.b.dtype:
-        merged = plan.kernel.backend != "numpy" and bias is None  # numpy's bits are not a stack's
-        learn_native(began, memo, launcher(plan), call, given, merged=merged)
-
-
-def learn_native(began: object, memo: Any, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
-    """`learn` for a launch, of which only a native one can be repeated; b is whatever that multiplies by.
-
-    merged: others are known to a Batch, at least, which computes them as a stack.
-    """
-    a, b, c, out, bias, *_ = given
-    native = getattr(launch, "native", None)
-    used = zip((a, c, out, bias), (call.a, call.c, call.out, call.bias), strict=True)
-    converted = any(x is not None and y is not None and getattr(x, "dtype", None) != y.dtype for x, y in used)
-    if (native is None and not merged) or not call.direct or not call.shape or converted:
-        return
-    problem = call.problem
-    views: tuple[Any, Any, Any, Any] | None = (call.a, call.b, call.c, call.out)
-    if problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
-        own = operands.bfloat16("repeated")
-        if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
-            return
-    finish = wide = None
-    if native is None:
-        ready: Any = 0, float(problem.m * problem.n * problem.k * problem.batch)
-    else:
-        if problem.fused:
-            finish = partial(epilogue.finish, launch.activation, len(call.shape) < call.out.ndim)
-        if getattr(launch, "wide", None) is not None:
-            wide = np.dtype(launch.wide)
-            views = _widened((a, b, c), call, wide)
-        ready = None if views is None else native(*views)
-    if ready is not None:
-        make = (call.shape, call.out.dtype) if out is None else None
-        memo.learn(*given, began, make, ready[0], _rounds(call), call.alpha, ready[1], finish, wide)
-
-
-def remember(began: object, options: object, plan: Plan, call: Call, given: Operands) -> None:
-    """`learn` for `gemm.gemm` called with `options`."""
-    try:
-        memo = memos.get(options)
-    except TypeError:  # an option without a hash
-        return
-    if isinstance(call.out, DeviceView) and hasattr(launch := launcher(plan), "replay"):
-        if len(replays) >= OPTIONS and options not in replays:
-            replays.clear()
-        replays.setdefault(options, Replays()).learn(began, launch, call, given)
-        return
-    if memo is None:
-        if len(memos) >= OPTIONS:
-            memos.clear()
-        memo = memos[options] = new(KINDS, options)
-    if memo is not None:
-        learn(began, memo, plan, call, given)
