@@ -160,21 +160,16 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
 
 
 def extensions() -> list[Any]:
-    """gemm._memo and gemm._cuda, for Python's limited API. A free-threaded Python gets none: they require the GIL."""
+    """gemm._memo, for Python's limited API. A free-threaded Python gets none: it requires the GIL."""
     from numpy import get_include
     from setuptools import Extension
 
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
-    shared = "memo", "batch", "order", "scalar", "table"
+    folder = ROOT / "csrc/python"
+    sources, headers = (sorted(path.relative_to(ROOT).as_posix() for path in folder.glob(f"*.{x}")) for x in "ch")
     return [
-        Extension("gemm._memo", [f"csrc/python/{part}.c" for part in ("front", "many", *shared)],
-                  include_dirs=[get_include()],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in shared)],
-                  py_limited_api=True),
-        Extension("gemm._cuda", [*(f"csrc/python/cuda_{part}.c" for part in ("memo", "module", "sequence")),
-                                 *(f"csrc/python/{part}.c" for part in ("order", "scalar", "table"))],
-                  depends=["csrc/gemm.h", *(f"csrc/python/{part}.h" for part in ("cuda", "order", "scalar", "table"))],
+        Extension("gemm._memo", sources, include_dirs=[get_include()], depends=["csrc/gemm.h", *headers],
                   py_limited_api=True),
     ]  # fmt: skip
 

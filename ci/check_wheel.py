@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main(arguments: list[str]) -> str | int:
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    needs_gil = [] if free_threaded else ["gemm._memo", "gemm._cuda"]
+    needs_gil = [] if free_threaded else ["gemm._memo"]
     site = Path(sysconfig.get_path("platlib")).resolve()
     for name in ("gemm", "gemm._cpu", *needs_gil):
         file = Path(importlib.import_module(name).__file__ or "").resolve()

@@ -62,7 +62,7 @@ def _read():
 
 
 MUTANTS = _read()
-LIBRARIES = "_cpu", "_memo", "_cuda"
+LIBRARIES = "_cpu", "_memo"
 
 
 class Copy:

@@ -17,6 +17,7 @@ from gemm.backends.cuda.launch_plan import Layout
 from gemm.backends.cuda.operand_layout import Map, Step
 from gemm.catalog import Kernel
 from gemm.core.errors import KernelFailed
+from gemm.frontend import plan_cache
 from gemm.frontend.call import scalar
 
 CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
@@ -124,9 +125,10 @@ class Fake:
 
 def native(fake, room=4096, made_of=None):
     """The sequence in C over a Fake."""
-    module = pytest.importorskip("gemm._cuda")
-    given = CONTEXT, POOL, room, (256, 64) if room else (0, 0), made_of or steps()
-    return module.Sequence(fake.addresses, *given)
+    made = launch_graph._native()
+    if made is None:
+        pytest.skip("gemm._memo was not built")
+    return made(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), made_of or steps())
 
 
 @pytest.fixture
@@ -312,36 +314,33 @@ def scale(alpha, beta):
     return struct.pack("f12xf12x", alpha, beta)
 
 
-SPANS = (0, 96, 0, 96, 0, 96, 0, 96)
-
-
 class Lesson:
     """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
 
     def __init__(
-        self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
-        form = "f", alpha = 1,
+        self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False, rounds: str = "f4",
+        form: str = "f", alpha: Any = 1,
     ):  # fmt: skip
+        made = launch_graph._native()
+        if made is None:
+            pytest.skip("gemm._memo was not built")
         self.fake = Fake()
         step = (0xAC0, 1, 1, 256, 1, 0, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
-        self.sequence = native(self.fake, 0, (step,))
-        self.memo = pytest.importorskip("gemm._cuda").Memo(Tensor, capsule(), 4)
+        self.sequence = made(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
+        native = importlib.import_module("gemm._memo")
+        native.reads(Tensor, capsule())
+        self.memo = native.Memo(1, 4)
         self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))
-        lesson = self.a, None if kept else self.b, with_c, None if new else self.out
-        options = (
-            alpha,
-            int(reads_c),
-            lambda: Tensor(0x9000, 4, 6),
-            self.sequence,
-            rounds,
-            form,
-            7,
-            kept,
-            reads_c,
-            (16, 16, 16, 4),
-            SPANS,
-        )
-        assert self.memo.learn(*lesson, *options)
+        device = form, kept, 0, 96, 15, 15, 15, 3
+        make = (lambda: Tensor(0x9000, 4, 6)) if new else None
+        self.memo.learn(
+            self.a, None if kept else self.b, with_c, None if new else self.out, None, alpha, int(reads_c),
+            native.since(), make, 0, rounds, 7, self.sequence, None, None, device,
+        )  # fmt: skip
+        assert self.memo.known() == 1
+
+    def run(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        return self.memo.run(a, b, c, out, None, alpha, beta)
 
     def addresses(self):
         """Those of the last launch."""
@@ -352,21 +351,21 @@ class Lesson:
 def test_memo_repeats_what_it_has_learned():
     known = Lesson()
     a, b, out = (Tensor(at, 4, 6) for at in (0x11000, 0x12000, 0x14004))
-    assert known.memo.run(a, b, None, out, 1.0, 0.0) is out
+    assert known.run(a, b, None, out, 1.0, 0.0) is out
     assert known.addresses() == [0x11000, 0x12000, 0, 0x14004]
     assert known.fake.said[-1][9] == STREAM
     Tensor.stream = 0
-    assert known.memo.run(a, b, None, out, 1.0, 0.0) is out
+    assert known.run(a, b, None, out, 1.0, 0.0) is out
     assert known.fake.said[-1][9] == 1, "the default stream by its explicit handle"
     Tensor.stream = STREAM
 
 
 def test_memo_makes_results_and_keeps_prepared_matrices():
     known = Lesson(kept=0x7000, new=True)
-    made = known.memo.run(known.a, None, None, None, 1.0, 0.0)
+    made = known.run(known.a, None, None, None, 1.0, 0.0)
     assert made.address == 0x9000
     assert known.addresses() == [0x1000, 0x7000, 0, 0x9000]
-    assert known.memo.run(known.a, known.b, None, None, 1.0, 0.0) is None
+    assert known.run(known.a, known.b, None, None, 1.0, 0.0) is None
 
 
 @pytest.mark.parametrize("reads_c", [False, True])
@@ -374,11 +373,11 @@ def test_memo_tells_what_c_is(reads_c):
     c = Tensor(0x6000, 4, 6)
     known = Lesson(reads_c=reads_c, with_c=c)
     beta = float(reads_c)
-    assert known.memo.run(known.a, known.b, c, known.out, 1.0, beta) is known.out
+    assert known.run(known.a, known.b, c, known.out, 1.0, beta) is known.out
     assert known.addresses() == [0x1000, 0x2000, 0x6000 * reads_c, 0x4000]
-    assert known.memo.run(known.a, known.b, known.out, known.out, 1.0, beta) is None, "c is out: another product"
+    assert known.run(known.a, known.b, known.out, known.out, 1.0, beta) is None, "c is out: another product"
     near = Tensor(0x4000 + 16, 4, 6)
-    assert (known.memo.run(known.a, known.b, near, known.out, 1.0, beta) is None) == reads_c, "overlapping out"
+    assert known.run(known.a, known.b, near, known.out, 1.0, beta) is None, "overlapping out"
 
 
 SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, math.inf, 1 + 2j, 0j]
@@ -401,7 +400,7 @@ def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype, form):
             rounded = scalar("alpha", alpha, kind)
         except (TypeError, ValueError):
             rounded = None
-        found = lesson.memo.run(lesson.a, lesson.b, None, lesson.out, alpha, 0.0)
+        found = lesson.run(lesson.a, lesson.b, None, lesson.out, alpha, 0.0)
         if rounded is None or (rounded == 0) != (alpha == 0):
             assert found is None, alpha
             continue
@@ -427,25 +426,51 @@ def test_memo_leaves_the_rest_to_the_long_way():
         (Tensor(0x1000, 1, 1, 1, 4, 6), b, out), (a, b, None),
     ]  # fmt: skip
     for x, y, goal in strangers:
-        assert known.memo.run(x, y, None, goal, 1.0, 0.0) is None
+        assert known.run(x, y, None, goal, 1.0, 0.0) is None
     assert not known.fake.said
     known.fake.failing["cuLaunchKernel"] = 700
-    assert known.memo.run(a, b, None, out, 1.0, 0.0) is None
-    assert not known.memo.learn(
-        unlike, b, None, out, 1.0, 0.0, list, known.sequence, "f4", "f", 1.0, 0, False, (1, 1, 1, 1), SPANS
+    assert known.run(a, b, None, out, 1.0, 0.0) is None
+    device = "f", 0, 0, 0, 0, 0, 0, 0
+    known.memo.learn(
+        unlike, b, None, out, None, 1.0, 0.0, plan_cache.since(), None, 0, "f4", 1.0, known.sequence, None, None, device
     )
+    assert known.memo.known() == 1
 
 
-def test_memo_is_made_for_an_exchange_that_it_knows():
-    memo = pytest.importorskip("gemm._cuda").Memo
+def test_products_of_the_host_and_of_a_device_are_told_apart():
+    known, array = Lesson(), np.ones((4, 6), np.float32)
+    a, b, out = known.a, known.b, known.out
+    for x, y, goal in ((array, b, out), (a, array, out), (a, b, array), (array, array, array), (array, None, None)):
+        assert known.run(x, y, None, goal, 1.0, 0.0) is None
+    assert known.memo.run(a, b, None, out, array, 1.0, 0.0) is None
+    assert known.run(a, None, None, out, 1.0, 0.0) is None, "no b is prepared"
+    assert not known.fake.said
+    with pytest.raises(TypeError, match="Sequence"):
+        known.memo.learn(
+            a, b, None, out, None, 1.0, 0.0, plan_cache.since(), None, 0, "f4", 1.0, object(), None, None,
+            ("f", 0, 0, 0, 0, 0, 0, 0),
+        )  # fmt: skip
+    with pytest.raises(TypeError, match="device"):
+        known.memo.learn(
+            a, b, None, out, None, 1.0, 0.0, plan_cache.since(), None, 0, "f4", 1.0, known.sequence, None, None, None
+        )
+
+
+def test_a_prepared_matrix_that_out_overlaps_takes_the_long_way():
+    known = Lesson(kept=0x4000 + 16)
+    assert known.run(known.a, None, None, known.out, 1.0, 0.0) is None
+    far = Tensor(0x14000, 4, 6)
+    assert known.run(known.a, None, None, far, 1.0, 0.0) is far
+
+
+def test_an_exchange_that_is_not_known_is_refused():
+    native = importlib.import_module("gemm._memo")
     with pytest.raises(ValueError, match="another version"):
-        memo(Tensor, capsule(Exchange(2, 0)), 4)
+        native.reads(Tensor, capsule(Exchange(2, 0)))
     newer = Exchange(2, 0, ctypes.addressof(EXCHANGE))
-    memo(Tensor, capsule(newer), 4)
+    native.reads(Tensor, capsule(newer))
     with pytest.raises(ValueError, match="PyCapsule"):
-        memo(Tensor, object(), 4)
-    with pytest.raises(TypeError, match="keyword"):
-        memo(Tensor, capsule(), 4, kind=1)
+        native.reads(Tensor, object())
 
 
 READER = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
@@ -461,26 +486,3 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal, repeats):
     replay = cuda_replay.Replay(launches, layout, scale, "f", 0, READER, (a, b, None, out, None))
     assert replay(a, b, None, out, 1.0, 0.0) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])
-
-
-def test_one_that_the_memo_cannot_read_empties_nothing():
-    """Of more kinds than a small table has, too: all are repeated."""
-    known = Lesson()
-    kind = type("Known", (Tensor,), {"__dlpack_c_exchange_api__": capsule()})
-
-    def taught(memo, a, b, out, n):
-        layout = Layout((4, n), 6, ((24, 4), (4 * n, 4), (4 * n, 4), (4 * n, 4)), (16,) * 4)
-        for x in (a, b, out):
-            x.dtype = np.dtype(np.float32)
-        launches = SimpleNamespace(run=None, native=known.sequence)
-        replay = cuda_replay.Replay(launches, layout, scale, "f", 0, READER, (a, b, None, out, None))
-        return replay.taught(memo, a, b, None, out, 1.0, 0.0, 1.0, "f4", 4096)
-
-    many = [(kind(0x10000, 4, 6), kind(0x20000, 6, n), kind(0x40000, 4, n)) for n in range(1, 301)]
-    memo = None
-    for n, (a, b, out) in enumerate(many, 1):
-        memo = taught(memo, a, b, out, n)
-    negated = kind(0x10000, 4, 6)
-    negated.negated = True
-    memo = taught(memo, negated, many[0][1], many[0][2], 1)
-    assert [memo.run(a, b, None, out, 1.0, 0.0) is out for a, b, out in many] == [True] * 300

@@ -384,7 +384,7 @@ def test_more_kinds_than_are_remembered():
         plans[m, n] = ready
         made = (m, n), np.dtype("f4")
         given = a, b, None, None, None, 1.0, 0.0
-        memo.learn(*given, plan_cache.since(), made, ready[0], "f4", 1.0, ready[1], None, None)
+        memo.learn(*given, plan_cache.since(), made, ready[0], "f4", 1.0, ready[1], None, None, None)
 
     def known(m, n):
         found = memo.run(x[:m, :3], x[:3, :n], None, None, None, 2.0, 0.0)

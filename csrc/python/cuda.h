@@ -1,16 +1,13 @@
-/* What the files of gemm._cuda share. Limited API: one build serves every CPython from 3.10. */
+/* What the files for products of CUDA arrays share. */
 #ifndef GEMM_PYTHON_CUDA_H
 #define GEMM_PYTHON_CUDA_H
 
-#define Py_LIMITED_API 0x030A0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "memo.h"
 
-#include <stdint.h>
 #include <string.h>
 
 /* What a launch's addresses point into: the operands, and room of its own; as in gemm/backends/cuda/operand_layout.py. */
-enum { A, B, C, OUT, BIAS, ROOM, SLOTS };
+enum { ROOM = ARRAYS, SLOTS };
 enum { SCALE_BYTES = 32 }; /* of alpha and beta */
 
 /* Gives the launches of a Sequence for operands at `at`, of which ROOM is filled in; the CUresult, and in `which` the
@@ -34,10 +31,5 @@ typedef struct {
     int (*read)(void *, dl_tensor *);
     int (*stream)(int, int32_t, void **);
 } exchange;
-
-/* The exchange of version 1 in a capsule; NULL with an error set: there is none. */
-const exchange *gemm_exchange(PyObject *capsule);
-
-extern PyType_Spec gemm_sequence_type, gemm_memo_type;
 
 #endif

@@ -1,4 +1,4 @@
-/* gemm._cuda.Sequence: kernel launches prepared once and given again for other addresses.
+/* gemm._memo.Sequence: kernel launches prepared once and given again for other addresses.
  *
  * What gemm/backends/cuda/launch_plan.py has made of a product becomes a Sequence: functions, grids, and their parameters as
  * bytes, in which only addresses, tensor maps and the scalars change from one product to the next. Running it is a few
@@ -274,4 +274,4 @@ static PyType_Slot type_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec gemm_sequence_type = {"gemm._cuda.Sequence", sizeof(sequence), 0, Py_TPFLAGS_DEFAULT, type_slots};
+PyType_Spec gemm_sequence_type = {"gemm._memo.Sequence", sizeof(sequence), 0, Py_TPFLAGS_DEFAULT, type_slots};

@@ -1,4 +1,4 @@
-/* gemm._memo: repeats products of NumPy arrays without the checks in Python.
+/* gemm._memo: repeats products of NumPy arrays, and of some on devices, without the checks in Python.
  *
  * The first product of a kind goes through gemm/frontend/call.py, which checks, normalises and chooses; what came out is learned
  * here under the operands' signature: element type, shapes and strides. A later call whose operands have a known
@@ -10,6 +10,7 @@
 #define GEMM_IMPORTS_NUMPY
 #include "memo.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The word that stands for an element type: NumPy's number of it; types that are not NumPy's own, such as bfloat16, are
@@ -22,11 +23,11 @@ static Py_ssize_t type_of(PyArrayObject *array) {
 
 /* Adds `object` to the signature; 0 for anything but an aligned ndarray of numbers with few axes and some elements. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
-    if (!PyArray_CheckExact(object)) return 0;
+    if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
     const int needs = NPY_ARRAY_ALIGNED | (at == OUT ? NPY_ARRAY_WRITEABLE : 0), axes = PyArray_NDIM(array);
     const Py_ssize_t type = type_of(array), size = (Py_ssize_t)PyArray_ITEMSIZE(array);
-    if (!type || axes < 1 || axes > MOST_AXES) return 0;
+    if (!type || axes < 1 || axes > MOST_AXES || key->place) return 0;
     if ((PyArray_FLAGS(array) & needs) != needs || !PyArray_ISNOTSWAPPED(array)) return 0;
     const npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array);
     key->type[at] = type;
@@ -72,15 +73,13 @@ int gemm_memo_holds(const memo *self) {
     return self->era == era;
 }
 
-static int apart(const extent *x, const extent *y) {
-    return x->high <= y->low || y->high <= x->low;
-}
-
 /* The signature and extents of a, b, c, out and bias (None: absent); 0 if their product cannot be repeated from here. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
     memset(where, 0, ARRAYS * sizeof *where);
-    if (!read_array(arrays[A], A, key, &where[A]) || !read_array(arrays[B], B, key, &where[B])) return 0;
+    if (!read_array(arrays[A], A, key, &where[A])) return 0;
+    const int kept = key->place && arrays[B] == Py_None;
+    if (!kept && !read_array(arrays[B], B, key, &where[B])) return 0;
     if (arrays[C] != Py_None) {
         key->role_of_c = arrays[C] == arrays[OUT] ? 2 : 1;
         if (!read_array(arrays[C], C, key, &where[C])) return 0;
@@ -88,9 +87,10 @@ static int read_operands(PyObject *const *arrays, signature *key, extent *where)
     const int biased = arrays[BIAS] != Py_None;
     if (biased && !read_array(arrays[BIAS], BIAS, key, &where[BIAS])) return 0;
     if (arrays[OUT] == Py_None) return 1;
-    return read_array(arrays[OUT], OUT, key, &where[OUT]) && apart(&where[A], &where[OUT]) &&
-           apart(&where[B], &where[OUT]) && (key->role_of_c != 1 || apart(&where[C], &where[OUT])) &&
-           (!biased || apart(&where[BIAS], &where[OUT]));
+    return read_array(arrays[OUT], OUT, key, &where[OUT]) && gemm_apart(&where[A], &where[OUT]) &&
+           (kept || gemm_apart(&where[B], &where[OUT])) &&
+           (key->role_of_c != 1 || gemm_apart(&where[C], &where[OUT])) &&
+           (!biased || gemm_apart(&where[BIAS], &where[OUT]));
 }
 
 static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
@@ -233,9 +233,14 @@ PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *given) {
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     const slot *found = gemm_memo_find(self, given, at, scale);
-    if (!found || !found->plan) return NULL;
+    if (!found || !(found->plan || found->key.place)) return NULL;
     const slot known = *found; /* others may learn meanwhile, which moves it */
     hold(&known);
+    if (known.key.place) {
+        PyObject *enqueued = gemm_device_repeat(&known, given, at, scale);
+        let_go(&known);
+        return enqueued;
+    }
     PyObject *result = gemm_memo_output(&known, given, at);
     const int done = result && (known.finish || known.wide ? compute_around(self, &known, scale, given, at, result)
                                                            : compute(self, &known, scale, at) == GEMM_OK);
@@ -275,9 +280,12 @@ static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
 
 PyDoc_STRVAR(
     learn_doc,
-    "learn(a, b, c, out, bias, alpha, beta, began, make, plan, rounds, zero, keep, finish, wide, /)\n--\n\n"
+    "learn(a, b, c, out, bias, alpha, beta, began, make, plan, rounds, zero, keep, finish, wide, device, /)\n--\n\n"
     "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
-    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nWith "
+    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nOr, with `device`, by "
+    "the Sequence `keep`: it is (form, address, low, high, bits of a, b, c, out); alpha and beta are packed as `form`, "
+    "a letter or two of struct; at the address there is b, where that is None, from `low` to `high` bytes after it; and "
+    "addresses have none of the bits. `make` makes a new result then.\n\nWith "
     "out=None, `make` is the result's (shape, dtype). alpha and beta may be others then, but for being 0; they "
     "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. finish(sums, out, bias), or None, "
     "is called after the plan has run, whose result is `sums`: out itself, but a new array where `wide` is wider. The "
@@ -285,7 +293,7 @@ PyDoc_STRVAR(
     "repeated is not learned, nor what was chosen in an era `began` that has ended.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    enum { BEGAN = GIVEN, MAKE, PLAN, ROUNDS, ZERO, KEEP, FINISH, WIDE, COUNT };
+    enum { BEGAN = GIVEN, MAKE, PLAN, ROUNDS, ZERO, KEEP, FINISH, WIDE, DEVICE, COUNT };
     memo *self = (memo *)object;
     slot fresh, before;
     extent at[ARRAYS];
@@ -304,9 +312,15 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
         !round_scales(&fresh, scales, scale))
         Py_RETURN_NONE;
     fresh.keep = arguments[KEEP], fresh.make = Py_None;
-    fresh.work = fresh.plan ? work_of(fresh.plan) : PyFloat_AsDouble(fresh.keep);
-    if (PyErr_Occurred()) return NULL;
-    if (arguments[MAKE] != Py_None) {
+    if (fresh.key.place) {
+        if (!gemm_device_learn(arguments[DEVICE], &fresh)) return NULL;
+        fresh.make = arguments[MAKE];
+        fresh.work = INFINITY; /* which never waits */
+    } else {
+        fresh.work = fresh.plan ? work_of(fresh.plan) : PyFloat_AsDouble(fresh.keep);
+        if (PyErr_Occurred()) return NULL;
+    }
+    if (!fresh.key.place && arguments[MAKE] != Py_None) {
         PyObject *shape;
         if (!PyArg_ParseTuple(arguments[MAKE], "O!O!", &PyTuple_Type, &shape, &PyArrayDescr_Type, &fresh.make))
             return NULL;
@@ -437,9 +451,12 @@ PyMODINIT_FUNC PyInit__memo(void) {
     PyObject *begun = forget(NULL, NULL), *made = begun ? PyModule_Create(&module) : NULL;
     Py_XDECREF(begun);
     if (made && !PyModule_AddFunctions(made, functions) && add_type(made, &gemm_memo_type, "Memo") &&
-        add_type(made, &gemm_batch_type, "Batch") && !PyModule_AddFunctions(made, gemm_front_methods) &&
-        !PyModule_AddFunctions(made, gemm_batch_methods))
+        add_type(made, &gemm_batch_type, "Batch") && add_type(made, &gemm_sequence_type, "Sequence") &&
+        !PyModule_AddFunctions(made, gemm_front_methods) && !PyModule_AddFunctions(made, gemm_batch_methods) &&
+        !PyModule_AddFunctions(made, gemm_device_methods)) {
+        gemm_sequences = PyObject_GetAttrString(made, "Sequence");
         return made;
+    }
     Py_XDECREF(made);
     return NULL;
 }

@@ -22,12 +22,13 @@
 /* What a call brings: arrays, or None; and numbers. */
 enum { A, B, C, OUT, OPERANDS, BIAS = OPERANDS, ARRAYS, ALPHA = ARRAYS, BETA, GIVEN };
 enum { SCALES = 2 };
-enum { MOST_AXES = 3 }; /* operands of more axes are always unknown */
+enum { MOST_AXES = 4 }; /* operands of more axes are always unknown */
 
 static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
 
 /* What a product is known by: for each array its axes, shape and strides, in bytes. Unused words are 0. */
 typedef struct {
+    Py_ssize_t place;        /* 0: the host, by NumPy's arrays; else a device, by arrays of another class */
     Py_ssize_t role_of_c;    /* absent, an array of its own, or `out` itself */
     Py_ssize_t zero[SCALES]; /* alpha is 0, so that a and b are not read; beta is 0, so that c is not */
     Py_ssize_t type[ARRAYS], axes[ARRAYS], shape[ARRAYS][MOST_AXES], strides[ARRAYS][MOST_AXES];
@@ -38,19 +39,27 @@ typedef struct {
     uintptr_t low, high; /* its first byte, and one past its last */
 } extent;
 
+/* What launches on a device need besides. */
+typedef struct {
+    char form[3];                 /* what alpha and beta are packed as, each: letters of Python's struct */
+    uintptr_t low_bits[OPERANDS]; /* that addresses must not have */
+    extent kept;                  /* b, where it is prepared: then calls bring None for it */
+} device_part;
+
 /* A kind of product that a Memo has learned. */
 typedef struct {
     signature key;
-    const gemm_plan *plan; /* NULL: it is computed elsewhere, and known to a Batch only */
+    const gemm_plan *plan; /* NULL: it is launched on a device, or computed elsewhere, and known to a Batch only */
     number_type rounds;    /* alpha and beta to this */
     gemm_scalar alpha;     /* instead of the call's, where that is 0 */
-    PyObject *keep;        /* owns the plan */
-    PyObject *make;        /* the dtype of a new result, or None where calls bring an output */
+    PyObject *keep;        /* owns the plan; of a device the Sequence */
+    PyObject *make;        /* the dtype of a new result, or None where calls bring an output; a device's makes one */
     PyObject *finish;      /* adds the bias and applies the activation; NULL: there is neither */
     PyObject *wide;        /* the dtype that a and b are converted to, and sums, if the result is narrower; or NULL */
     int axes;              /* of a new result */
     npy_intp shape[MOST_AXES];
     double work; /* multiply-adds */
+    device_part device;
 } slot;
 
 typedef int run_function(const gemm_plan *, const void *, const void *, const void *, void *, const gemm_scalar *,
@@ -86,6 +95,20 @@ PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *
  * NULL without an error where it has not. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
+/* Whether two operands share no byte. */
+static inline int gemm_apart(const extent *x, const extent *y) {
+    return x->high <= y->low || y->high <= x->low;
+}
+
+/* For arrays on devices; see cuda_plan.c. Adds one to the signature; 0: it is none that is known. */
+int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
+
+/* Reads what a kind of product needs besides; 0: an error is set. */
+int gemm_device_learn(PyObject *from, slot *to);
+
+/* The product, enqueued; NULL without an error: the long way meets what is wrong. */
+PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *at, const gemm_scalar *scale);
+
 /* How many Batches are there that some thread has entered: 0 for almost every call. */
 extern int gemm_batches;
 
@@ -97,7 +120,8 @@ PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 PyObject *gemm_batch_pause(void);
 void gemm_batch_resume(PyObject *batch);
 
-extern PyType_Spec gemm_memo_type, gemm_batch_type;
-extern PyMethodDef gemm_front_methods[], gemm_batch_methods[];
+extern PyType_Spec gemm_memo_type, gemm_batch_type, gemm_sequence_type;
+extern PyObject *gemm_sequences; /* the type */
+extern PyMethodDef gemm_front_methods[], gemm_batch_methods[], gemm_device_methods[];
 
 #endif

@@ -1,4 +1,4 @@
-/* Whether products may be computed in any order, and what reads them in columns: for gemm._memo and gemm._cuda. */
+/* Whether products may be computed in any order, and what reads them in columns: for gemm._memo. */
 #ifndef GEMM_PYTHON_ORDER_H
 #define GEMM_PYTHON_ORDER_H
 

@@ -1,4 +1,4 @@
-/* alpha and beta as arguments of a call in C: for gemm._memo and gemm._cuda. */
+/* alpha and beta as arguments of a call in C: for gemm._memo. */
 #ifndef GEMM_PYTHON_SCALAR_H
 #define GEMM_PYTHON_SCALAR_H
 

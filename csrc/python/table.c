@@ -7,13 +7,20 @@ enum { FIRST_ROOM = 8 }; /* entries */
 
 static uint64_t hash_of(const table *t, const void *key) {
     const char *at = (const char *)key;
-    uint64_t hash = 0x9E3779B97F4A7C15u;
-    for (size_t i = 0; i < t->key_bytes; i += sizeof hash) {
-        uint64_t word;
-        memcpy(&word, at + i, sizeof word);
-        hash = (hash ^ word) * 0xBF58476D1CE4E5B9u;
+    uint64_t hash[2] = {0x9E3779B97F4A7C15u, 0x94D049BB133111EBu}; /* side by side: a multiplication waits for its factors */
+    size_t i = 0;
+    for (; i + sizeof hash <= t->key_bytes; i += sizeof hash) {
+        uint64_t word[2];
+        memcpy(word, at + i, sizeof word);
+        for (int j = 0; j < 2; j++) hash[j] = (hash[j] ^ word[j]) * 0xBF58476D1CE4E5B9u;
     }
-    return hash ^ hash >> 32;
+    if (i < t->key_bytes) {
+        uint64_t last;
+        memcpy(&last, at + i, sizeof last);
+        hash[0] = (hash[0] ^ last) * 0xBF58476D1CE4E5B9u;
+    }
+    const uint64_t both = (hash[0] ^ hash[1] >> 32) * 0xBF58476D1CE4E5B9u ^ hash[1];
+    return both ^ both >> 32;
 }
 
 static char *entry_at(const table *t, uint32_t number) {

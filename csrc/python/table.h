@@ -1,5 +1,5 @@
-/* A hash table that grows up to a limit, from where on a fresh entry takes another's place: for gemm._memo and
- * gemm._cuda. Whose place is left to chance: a rotation over a few entries too many then misses some, not all. */
+/* A hash table that grows up to a limit, from where on a fresh entry takes another's place: for
+ * gemm._memo. Whose place is left to chance: a rotation over a few entries too many then misses some, not all. */
 #ifndef GEMM_PYTHON_TABLE_H
 #define GEMM_PYTHON_TABLE_H
 

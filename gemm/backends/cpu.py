@@ -6,7 +6,6 @@ import math
 import os
 import platform
 from contextlib import suppress
-from functools import lru_cache
 from operator import floordiv
 from typing import Any, ClassVar
 
@@ -104,11 +103,14 @@ class CpuBackend(Backend):
 class CpuLaunch:
     """A launch; what depends on shapes and strides is made once for each, so that other operands like these find it."""
 
+    KEPT = 64
+    """How many of these are remembered before it starts anew."""
+
     def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, goes_on: bool = False) -> None:
         """`goes_on`: sums go on from what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
-        self._planned = lru_cache(64)(self._plan)
+        self._plans: dict[Any, tuple[Any, Any]] = {}  # by layout
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         ready = self._ready(a, b, c, out)
@@ -138,7 +140,13 @@ class CpuLaunch:
     def _ready(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
         strides = a.strides, b.strides, (out if c is None else c).strides, out.strides
         sizes = a.itemsize, b.dtype.itemsize, out.itemsize, out.itemsize
-        return self._planned(out.shape[:-2], strides, sizes, isinstance(b, DeviceView))
+        layout = out.shape[:-2], strides, sizes, isinstance(b, DeviceView)
+        ready = self._plans.get(layout)
+        if ready is None and (ready := self._plan(*layout)) is not None:
+            if len(self._plans) >= self.KEPT:
+                self._plans.clear()
+            self._plans[layout] = ready
+        return ready
 
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool

@@ -92,7 +92,9 @@ class Prepared:
         since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
         cache = plan_cache.plan_cache(options, self._caches)
         if cache is not None:
-            result = cache.devices.run(used) if self._repeated is None else cache.run(*used)
+            result = cache.run(*used)
+            if result is None and self._repeated is None:
+                result = cache.devices.run(used)
             if result is not None:
                 return result
         self._check(options)

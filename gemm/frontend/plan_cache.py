@@ -124,20 +124,13 @@ class DevicePlans(threading.local):
         self._era = era
         self._signatures: dict[type, Callable[..., Any]] = {}  # by the class of arrays
         self._known: dict[object, Known] = {}
-        self._native: Any = None  # a gemm._cuda.Memo, for arrays of one class
 
     def run(self, given: Operands) -> Any:
         """The product of operands like others before, or None; b is None where all have the same prepared one."""
-        if self._era is not since():
-            return None
-        a, b, c, out, bias, alpha, beta = given
-        if bias is None and self._native is not None:
-            result = self._native.run(a, b, c, out, alpha, beta)
-            if result is not None:
-                return result
         known, scales = self.known(given)
         if known is None:
             return None
+        a, b, c, out, bias, *_ = given
         try:
             return known.replay(a, b, c, out, *scales, *(() if bias is None else (bias,)))
         except KernelFailed as error:
@@ -163,51 +156,48 @@ class DevicePlans(threading.local):
         signature = read(a, b, c, out, *(() if bias is None else (bias,)))
         return None if signature is None else (signature, *(bool(x == 0) for x in scales))
 
-    def learn(self, began: object, launch: Any, call: Call, given: Operands) -> None:
-        """`PlanCache.learn`, of products of device arrays."""
-        a, b, c, out, bias, alpha, beta = given
+    def learn(self, began: object, launch: Any, call: Call, given: Operands) -> Any:
+        """The replay of a product of device arrays, if it can be known again."""
+        a, b, c, _, bias, alpha, beta = given
         read = None if call.c is None else c
         arrays = (a, b, read, cast(DeviceView, call.out).owner, *(() if bias is None else (bias,)))
         if len({x.__class__ for x in arrays if x is not None}) > 1:
-            return  # which nothing can read
+            return None  # which nothing can read
         try:
             replay = launch.replay(*arrays)
         except KernelFailed:  # this product is delivered; what is wrong shows in the next one
-            return
+            return None
         if replay is None:
-            return
+            return None
         if self._era is not began:
             self.begin(began)
         self._signatures[a.__class__] = launch.signature
         known = Known(replay, call.out.dtype, call.alpha, call.problem, cast(DeviceView, call.out).device)
         key = self._key(given)
         if key is None or known.scales(alpha, beta) is None:
-            return
-        native = call.problem.k > 0 or alpha == 0  # what a native memo launches of k = 0 would be the caller's alpha
-        if native and hasattr(replay, "taught") and bias is None:
-            rounds = known.dtype.str[1:]
-            self._native = replay.taught(self._native, a, b, c, out, alpha, beta, call.alpha, rounds, KINDS)
+            return None
         if len(self._known) >= KINDS and key not in self._known:
             del self._known[next(iter(self._known))]
         self._known[key] = known
+        return replay
 
 
 class PlanCache(_Memo):  # type: ignore[misc]
     """What repeats products with one set of options, of one plan, or by one prepared matrix.
 
-    As a gemm._memo.Memo it knows those on the CPU: run(a, b, c, out, bias, alpha, beta) is the product of operands like
-    others before, or None.
+    As a gemm._memo.Memo it knows those on the CPU, and those of arrays on devices that C can read: run(a, b, c, out,
+    bias, alpha, beta) is the product of operands like others before, or None.
 
     Attributes:
-        devices: those of device arrays.
+        devices: those of all device arrays.
     """
+
+    __slots__ = ("devices",)
 
     def __new__(cls, kinds: int = KINDS, options: object = None) -> PlanCache:
         made: PlanCache = super().__new__(cls, *_engine[:1], kinds, options)
         made.devices = DevicePlans()
         return made
-
-    devices: DevicePlans
 
     def learn_product(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
         """Know again what `launch` has just done for the caller's operands, if it may be repeated.
@@ -221,7 +211,12 @@ class PlanCache(_Memo):  # type: ignore[misc]
         if not isinstance(call.out, DeviceView):
             self._learn_native(began, launch, call, given, merged=merged)
         elif hasattr(launch, "replay"):
-            self.devices.learn(began, launch, call, given)
+            native = getattr(self.devices.learn(began, launch, call, given), "native", None)
+            if native is not None:
+                make, sequence, device = native
+                make = make if given[3] is None else None
+                rest = call.out.dtype.str[1:], call.alpha, sequence, None, None, device
+                self.learn(*given, began, make, 0, *rest)
 
     def _learn_native(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool) -> None:
         a, b, c, out, bias, *_ = given
@@ -249,7 +244,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
             ready = None if views is None else native(*views)
         if ready is not None:
             make = (call.shape, call.out.dtype) if out is None else None
-            self.learn(*given, began, make, ready[0], call.out.dtype.str[1:], call.alpha, ready[1], finish, wide)
+            self.learn(*given, began, make, ready[0], call.out.dtype.str[1:], call.alpha, ready[1], finish, wide, None)
 
 
 memos: dict[object, PlanCache] = {}

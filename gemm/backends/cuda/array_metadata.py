@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from gemm.backends.cuda.api import LEGACY_STREAM
@@ -22,7 +23,7 @@ class Reader(NamedTuple):
     Attributes:
         facts: what decides a product's launches but for addresses. address: of the first element.
         stream: the one that work on an array belongs on. empty(array)(): a new array like it; several(array)(count): so
-            many, which may be slices of one.
+            many, which may be slices of one. native: gemm._memo reads them by itself.
     """
 
     facts: Callable[[Any], Any]
@@ -30,6 +31,7 @@ class Reader(NamedTuple):
     stream: Callable[[Any], int]
     empty: Callable[[Any], Callable[[], Any]]
     several: Callable[[Any], Callable[[int], Any]]
+    native: bool = False
 
     def read(self, columns: Columns, start: int, count: int, place: int) -> tuple[int, tuple[int, ...]]:
         """How many products from number `start` on, at most `count`, have operands like the first, and the bits that
@@ -67,6 +69,27 @@ class Reader(NamedTuple):
         return count, tuple(bits)
 
 
+@cache
+def module() -> Any:
+    """gemm._memo, or None where it was not built."""
+    try:
+        return importlib.import_module("gemm._memo")
+    except ImportError:
+        return None
+
+
+def _exchanged(kind: type) -> bool:
+    """Whether gemm._memo reads arrays of this class from now on, by their library's functions in C."""
+    exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if exchange is None or module() is None:
+        return False
+    try:
+        module().reads(kind, exchange)
+    except ValueError:  # another version of the exchange than ours
+        return False
+    return True
+
+
 def _torch() -> Reader:
     torch = sys.modules["torch"]
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -89,7 +112,7 @@ def _torch() -> Reader:
         return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # to autograd arrays of their own
 
     used = slow_stream if current is None else stream
-    return Reader(facts, torch.Tensor.data_ptr, used, empty, several)
+    return Reader(facts, torch.Tensor.data_ptr, used, empty, several, _exchanged(torch.Tensor))
 
 
 def _cupy() -> Reader:

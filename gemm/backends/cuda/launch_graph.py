@@ -1,6 +1,6 @@
 """A recipe with its kernels loaded: launches that are given again and again, each time for other addresses.
 
-gemm._cuda does it in C. `Sequence` here does the same in Python, for where that was not built and for devices without
+gemm._memo does it in C. `Sequence` here does the same in Python, for where that was not built and for devices without
 memory pools, which need more than a few calls.
 """
 
@@ -26,9 +26,9 @@ _FUNCTIONS = (
 
 @cache
 def _native() -> Any:
-    """gemm._cuda.Sequence, or None where it was not built."""
+    """gemm._memo.Sequence, or None where it was not built."""
     try:
-        return importlib.import_module("gemm._cuda").Sequence
+        return importlib.import_module("gemm._memo").Sequence
     except ImportError:
         return None
 
@@ -42,7 +42,7 @@ class Launches:
     """A recipe ready to run on a GPU. Raises KernelFailed where a kernel does not compile or load.
 
     Attributes:
-        native: the gemm._cuda.Sequence, or None where one in Python stands for it.
+        native: the gemm._memo.Sequence, or None where one in Python stands for it.
     """
 
     def __init__(self, gpu: Gpu, recipe: Recipe) -> None:
@@ -103,7 +103,7 @@ class _Config(ctypes.Structure):
 
 
 class Sequence:
-    """gemm._cuda.Sequence in Python."""
+    """gemm._memo.Sequence in Python."""
 
     def __init__(
         self, gpu: Gpu, context: int, pool: int, room: int, zeroed: tuple[int, int], steps: tuple[Any, ...]

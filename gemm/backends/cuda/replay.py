@@ -6,7 +6,6 @@ shapes, strides, device) need the same launches, if their addresses are aligned 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -98,29 +97,13 @@ class Replay:
             return None
         return cls(launches, layout, scale, form, addresses[1], reader, arrays)
 
-    def taught(
-        self, memo: Any, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, zero: Any, rounds: str, kinds: int
-    ) -> Any:
-        """`memo`, or a new gemm._cuda.Memo, that repeats this product without Python; None for other libraries.
-
-        The arrays are the caller's: b is None where it is a prepared one, out where a new array is wanted. So are alpha
-        and beta. zero: what is launched for an alpha of 0. rounds: the type of both, such as "f4".
-        """
-        kind = a.__class__
-        exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
-        if exchange is None or self._launches.native is None:
+    @property
+    def native(self) -> tuple[Any, ...] | None:
+        """What makes a new result, the gemm._memo.Sequence that a Memo launches by itself, and what that is to know
+        besides; None: it cannot."""
+        if not self._reader.native or self._launches.native is None:
             return None
-        spans = tuple(limit for span in self._spans for limit in span)
-        aligned = tuple(mask + 1 for mask in self._masks)
-        lesson = (a, b, c, out, alpha, beta, self._empty, self._launches.native, rounds, self._form, zero, self._kept,
-                  self._reads_c, aligned, spans)  # fmt: skip
-        if memo is None:
-            try:
-                memo = importlib.import_module("gemm._cuda").Memo(kind, exchange, kinds)
-            except ValueError:  # another version of the exchange than ours
-                return None
-        memo.learn(*lesson)  # or not, where it cannot read these; what it knows of others stays
-        return memo
+        return self._empty, self._launches.native, (self._form, self._kept, *self._spans[1], *self._masks)
 
     def stream(self, column: Any, number: int) -> int:
         """The one that a product belongs on whose a the column has."""
@@ -134,7 +117,7 @@ class Replay:
             start: the number of the first of them. room: as for `_independent`.
         """
         read, (*_, c, out), made = self._reader.read, columns, None
-        if _native() is None:
+        if not array_metadata.module():
             return None
         count, bits = read(columns, start, min(count, MOST), address)
         in_place = c is not None and out is not None and item(c, start) is item(out, start)
@@ -178,15 +161,6 @@ class Replay:
 
 
 @cache
-def _native() -> Any:
-    """gemm._cuda, or None where it was not built."""
-    try:
-        return importlib.import_module("gemm._cuda")
-    except ImportError:
-        return None
-
-
-@cache
 def _share() -> int:
     """Where the engine's gemm_share is; 0: there is none, and nobody shares."""
     with suppress(BackendUnavailable):
@@ -203,7 +177,7 @@ def _independent(address: int, count: int, spans: Sequence[tuple[int, int]], rea
         room: the address of 32 bytes a product to write to.
     """
     low, high = zip(*spans, strict=True)
-    return bool(_native().independent(address, count, low, high, reads_c, room, _share()))
+    return bool(array_metadata.module().independent(address, count, low, high, reads_c, room, _share()))
 
 
 def _itemsize(x: Any) -> int:

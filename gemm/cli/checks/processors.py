@@ -23,9 +23,9 @@ def engine() -> Iterator[Finding]:
     except BackendUnavailable as error:
         yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "engine")
         return
-    # A free-threaded Python has neither extension, because both rely on the GIL.
+    # A free-threaded Python has no gemm._memo, which relies on the GIL.
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    for name in () if free_threaded else ("gemm._memo", "gemm._cuda"):
+    for name in () if free_threaded else ("gemm._memo",):
         try:
             importlib.import_module(name)
         except ImportError as error:
