@@ -97,9 +97,9 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         counts.append(table.many)
 
     monkeypatch.setattr(pointer_table, "launch", counted)
-    plan_cache.memos.clear()
+    plan_cache.forget()
     yield counts
-    plan_cache.memos.clear()
+    plan_cache.forget()
 
 
 def matrices(count: int = COUNT, shape: tuple[int, int] = (8, 8), dtype: str = "float32") -> Matrices:

@@ -598,6 +598,54 @@ def test_repeated_products_are_counted(process, what):
     process(REPEATED + f"repeated.{what}")
 
 
+EXCHANGED = f"""{REPEATED}
+import ctypes
+import test_cuda_sequence as like_torch
+from gemm.frontend import plan_cache as repeat
+from gemm.backends.cuda import array_metadata as cuda_readers
+from gemm.backends.cuda.arrays import DeviceArray
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(like_torch.DLTensor))
+def read(x, out):
+    size, axes = x.dtype.itemsize, len(x.shape)
+    x.head = (ctypes.c_int64 * (2 * axes))(*x.shape, *(step // size for step in x._view[3]))
+    there = ctypes.addressof(x.head)
+    kind = "iuf..c".index(x.dtype.kind)
+    out[0] = like_torch.DLTensor(x._address, 2, 0, axes, kind, 8 * size, 1, there, there + 8 * axes, 0)
+    return 0
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+def stream(kind, device, out):
+    out[0] = None
+    return 0
+
+functions = (ctypes.cast(each, ctypes.c_void_p).value for each in (read, stream))
+api = like_torch.Exchange(1, 0, None, None, None, None, *functions)
+DeviceArray.is_neg = lambda x: False
+DeviceArray.__dlpack_c_exchange_api__ = like_torch.capsule(api)
+own = cuda_readers.reader(DeviceArray)
+cuda_readers.known[DeviceArray] = own._replace(native=cuda_readers._exchanged(DeviceArray))
+assert cuda_readers.known[DeviceArray].native
+TILE, in_python = "sgemm_cuda_tile", []
+real = repeat.DevicePlans.run
+repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "repeated.a_thousand_shapes(array, values, biased=True, kernel=TILE); assert len(in_python) == 1000",
+        "repeated.scalars(array, values, kernel='sgemm_cuda_tile')",
+        "repeated.no_terms(array, values, kernel='sgemm_cuda_tile')",
+        "repeated.plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), kernel='sgemm_cuda_tile')",
+    ],
+)
+def test_arrays_that_c_reads_are_repeated_without_python(process, what):
+    """As PyTorch's are, by DLPack's exchange of C functions; here by one for our own arrays."""
+    process(f"{EXCHANGED}\n{what}")
+
+
 def test_repeated_products_are_aligned_alike(backend, device):
     """A repeated launch is given only addresses that are multiples of what the first ones were."""
     run = launch(backend, device)

@@ -67,7 +67,7 @@ def looked_at(monkeypatch):
     queue.finish()
     recorder, missing = Recorder(monkeypatch), []
     wrote = {}  # the last command that wrote an array, or was SPLIT's
-    plan_cache.memos.clear()
+    plan_cache.forget()
     for turn, names in enumerate(PRODUCTS):
         out, left, right, c = (arrays.get(name) for name in names.ljust(4))
         split = turn % 2 == 0
@@ -89,7 +89,7 @@ def looked_at(monkeypatch):
 @pytest.fixture(autouse=True)
 def replays():
     yield
-    plan_cache.memos.clear()
+    plan_cache.forget()
 
 
 def test_commands_wait_for_what_they_need(monkeypatch):

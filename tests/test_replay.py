@@ -34,9 +34,9 @@ def enqueued(monkeypatch):
     seen = []
     launch = Launcher._launch
     monkeypatch.setattr(Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
-    plan_cache.memos.clear()
+    plan_cache.forget()
     yield seen
-    plan_cache.memos.clear()
+    plan_cache.forget()
 
 
 def arrays(queue, *shapes, seed=0):
@@ -210,7 +210,7 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
     assert len(enqueued) == 1
     one = handle.held - held
     assert one > 0
-    plan_cache.memos.clear()
+    plan_cache.forget()
     assert handle.held == held
     monkeypatch.setattr(type(handle), "room", one + one // 2)
     others = [b, *arrays(queue, (70, 44), (70, 43))]
@@ -220,7 +220,7 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
         assert len(enqueued) == 2 + turn
         assert handle.held <= one + one // 2
     monkeypatch.setattr(type(handle), "room", one // 2)
-    plan_cache.memos.clear()
+    plan_cache.forget()
     for _ in range(2):
         assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
     assert len(enqueued) == 9

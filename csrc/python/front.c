@@ -1,53 +1,38 @@
 /* gemm.gemm as it is called: a product that was computed before is found without a line of Python.
  *
- * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). A call is looked up twice: by where it
- * comes from, as a line of code passes the same tuple of keywords each time, and mostly the very same options; else by
- * the options' values, in the dictionary that gemm.frontend.plan_cache fills. What is not found there goes to the function in Python,
- * whose result is the same.
+ * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). It is found by the
+ * very objects that the options are, as a line of code passes the same ones each time; else by the options' values, in
+ * the dictionary that gemm.frontend.plan_cache fills. What is not found there goes to the function in Python, whose result is the
+ * same.
  */
 #include "memo.h"
 
 #include <string.h>
 
-enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, LINES = 64 };
-enum { OPTION = GIVEN }; /* what a keyword is, besides C, OUT, BIAS, ALPHA and BETA */
+enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
-/* A line of code that has called before. */
+/* Options that were given before, and their Memo; it owns them, so that no other object has their addresses. */
 typedef struct {
-    PyObject *keywords, *memo; /* memo NULL: the place is free */
-    Py_ssize_t positional;
-    int role[KEYWORDS];
-    PyObject *value[KEYWORDS]; /* of options */
-} line;
+    PyObject *option[OPTIONS], *memo;
+} set;
 
 /* One a process, so that the function has no `self` and is pickled by its name. */
 static struct {
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED]; /* alpha, beta, the options; and c, out and bias */
     PyMethodDef method, at_once;
-    line lines[LINES];
-} front;
+    table sets;
+} front = {.sets = {.key_bytes = sizeof(PyObject *[OPTIONS]), .entry_bytes = sizeof(set), .most = SETS}};
 
-/* Puts `fresh` in the place of what is let go of, which may run anything. */
-static void put(line *place, const line *fresh) {
-    const line before = *place;
-    *place = *fresh;
-    Py_XDECREF(before.keywords);
-    Py_XDECREF(before.memo);
-    for (int i = 0; i < KEYWORDS; i++) Py_XDECREF(before.value[i]);
+static void let_go(const set *known) {
+    for (int i = 0; i < OPTIONS; i++) Py_DECREF(known->option[i]);
+    Py_DECREF(known->memo);
 }
 
-/* Whether this is a call from `from`; fills in c, out, bias, alpha and beta. */
-static int comes_from(const line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
-                      Py_ssize_t count, PyObject **given) {
-    if (!from->memo || from->keywords != keywords || from->positional != positional) return 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *value = arguments[positional + i];
-        if (from->role[i] < GIVEN)
-            given[from->role[i]] = value;
-        else if (from->value[i] != value)
-            return 0;
-    }
-    return 1;
+void gemm_front_forget(void) {
+    table left = front.sets; /* letting go of these may run anything */
+    front.sets = (table){.key_bytes = left.key_bytes, .entry_bytes = left.entry_bytes, .most = left.most};
+    for (uint32_t i = 0; i < left.count; i++) let_go((const set *)left.entries + i);
+    gemm_table_free(&left);
 }
 
 /* Which of the names a keyword is; -1: none. */
@@ -59,29 +44,31 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* The Memo for a call's options, a new reference, and c, out, bias, alpha and beta; fills in `from`. NULL without an
- * error: there is none. */
-static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords,
-                         Py_ssize_t count, PyObject **given) {
-    PyObject *option[OPTIONS];
-    int role[KEYWORDS];
-    if (count > KEYWORDS) return NULL;
-    for (int i = 0; i < OPTIONS; i++) option[i] = front.defaults[SCALES + i];
+/* Sorts a call's arguments; 0: the function in Python says what is wrong with them. */
+static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
+                          PyObject **given, PyObject **option) {
+    static const int last[] = {C, OUT, BIAS};
+    if (positional != C && positional != OUT) return 0; /* a and b, or these and c */
+    given[A] = arguments[A], given[B] = arguments[B], given[C] = positional > C ? arguments[C] : Py_None;
+    given[OUT] = given[BIAS] = Py_None, given[ALPHA] = front.defaults[0], given[BETA] = front.defaults[1];
+    memcpy(option, front.defaults + SCALES, OPTIONS * sizeof *option);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = arguments[positional + i];
         const int number = number_of(PyTuple_GetItem(keywords, i));
-        if (number < 0) return NULL; /* the function in Python says so */
-        role[i] = number < SCALES       ? ALPHA + number
-                  : number < FIXED      ? OPTION
-                  : number == FIXED     ? C
-                  : number == FIXED + 1 ? OUT
-                                        : BIAS;
-        if (role[i] == C && positional > C) return NULL; /* given twice */
-        if (role[i] == OPTION)
+        if (number < 0 || (number == FIXED && positional > C)) return 0; /* c, given twice */
+        if (number < SCALES)
+            given[ALPHA + number] = value;
+        else if (number < FIXED)
             option[number - SCALES] = value;
-        else if (role[i] < GIVEN)
-            given[role[i]] = value;
+        else
+            given[last[number - FIXED]] = value;
     }
+    return 1;
+}
+
+/* The Memo for options of these values, a new reference, which is known by these objects from now on. NULL without an
+ * error: there is none. */
+static PyObject *look_up(PyObject *const *option) {
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
     for (int i = 0; i < OPTIONS + CLASSES; i++) {
@@ -89,24 +76,28 @@ static PyObject *look_up(line *from, PyObject *const *arguments, Py_ssize_t posi
         Py_INCREF(item);
         PyTuple_SetItem(key, i, item);
     }
-    PyObject *memo = PyDict_GetItemWithError(front.memos, key);
-    Py_XINCREF(memo);
+    set fresh, before;
+    fresh.memo = PyDict_GetItemWithError(front.memos, key);
+    Py_XINCREF(fresh.memo);
     Py_DECREF(key);
-    if (!memo) {
+    if (!fresh.memo) {
         PyErr_Clear(); /* an option without a hash: the function in Python says what is wrong with it */
         return NULL;
     }
-    line fresh = {.keywords = keywords, .memo = memo, .positional = positional};
-    Py_XINCREF(keywords);
+    memcpy(fresh.option, option, sizeof fresh.option);
+    for (int i = 0; i < OPTIONS; i++) Py_INCREF(option[i]);
+    PyObject *memo = fresh.memo;
     Py_INCREF(memo);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        fresh.role[i] = role[i];
-        if (role[i] < GIVEN) continue;
-        fresh.value[i] = arguments[positional + i];
-        Py_INCREF(fresh.value[i]);
-    }
-    put(from, &fresh);
+    const int put = gemm_table_put(&front.sets, &fresh, &before);
+    if (put != FRESH) let_go(put == REPLACED ? &before : &fresh);
     return memo;
+}
+
+/* The product, by a Memo that is let go of; NULL without an error: it does not know it. */
+static PyObject *by(PyObject *memo, PyObject *const *given) {
+    PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
+    Py_DECREF(memo);
+    return result;
 }
 
 static PyObject *call_python(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count) {
@@ -127,28 +118,17 @@ static PyObject *call_python(PyObject *const *arguments, Py_ssize_t positional, 
 static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords) {
     (void)module;
     const Py_ssize_t count = keywords ? PyTuple_Size(keywords) : 0;
-    if (positional == C || positional == OUT) { /* a and b, or these and c */
-        PyObject *const bare[GIVEN] = {arguments[A],     arguments[B], positional > C ? arguments[C] : Py_None,
-                                       Py_None,          Py_None,      front.defaults[0],
-                                       front.defaults[1]};
-        PyObject *given[GIVEN];
-        memcpy(given, bare, sizeof given);
-        line *from = &front.lines[((uintptr_t)keywords / sizeof(void *) + (uintptr_t)positional) % LINES];
-        PyObject *memo = NULL;
-        if (comes_from(from, arguments, positional, keywords, count, given)) {
-            memo = from->memo;
-            Py_INCREF(memo);
-        } else {
-            memcpy(given, bare, sizeof given);
-            memo = look_up(from, arguments, positional, keywords, count, given);
-        }
-        if (memo) {
-            PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
-            Py_DECREF(memo);
-            if (result || PyErr_Occurred()) return result;
-            static const line nothing;
-            if (from->memo == memo) put(from, &nothing); /* it may be out of date */
-        }
+    PyObject *given[GIVEN], *option[OPTIONS];
+    if (read_arguments(arguments, positional, keywords, count, given, option)) {
+        const set *known = (const set *)gemm_table_find(&front.sets, option);
+        PyObject *memo = known ? known->memo : NULL, *before = memo, *result = NULL;
+        Py_XINCREF(memo);
+        if (memo) result = by(memo, given);
+        if (result || PyErr_Occurred()) return result;
+        memo = look_up(option); /* that one may be out of date */
+        if (memo && memo != before) result = by(memo, given);
+        if (memo == before) Py_XDECREF(memo);
+        if (result || PyErr_Occurred()) return result;
     }
     return call_python(arguments, positional, keywords, count);
 }
@@ -187,8 +167,7 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
         PyErr_SetString(PyExc_ValueError, "front is made of as many names and defaults as it has options");
         return NULL;
     }
-    static const line nothing;
-    for (int i = 0; i < LINES; i++) put(&front.lines[i], &nothing); /* of a gemm that was imported before */
+    gemm_front_forget(); /* what a gemm had that was imported before */
     for (int i = 0; i < KEYWORDS; i++) {
         PyObject *name = PyTuple_GetItem(names, i);
         Py_INCREF(name);

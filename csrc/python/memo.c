@@ -428,6 +428,7 @@ static PyObject *forget(PyObject *module, PyObject *ignored) {
     if (!fresh) return NULL;
     era = fresh;
     Py_XDECREF(ended);
+    gemm_front_forget();
     Py_RETURN_NONE;
 }
 

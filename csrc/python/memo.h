@@ -109,6 +109,9 @@ int gemm_device_learn(PyObject *from, slot *to);
 /* The product, enqueued; NULL without an error: the long way meets what is wrong. */
 PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *at, const gemm_scalar *scale);
 
+/* Lets go of the Memos that gemm.gemm is known to ask. */
+void gemm_front_forget(void);
+
 /* How many Batches are there that some thread has entered: 0 for almost every call. */
 extern int gemm_batches;
 
