@@ -164,8 +164,10 @@ class CpuLaunch:
         # A stack with one b for all, in which each matrix follows the one before, is one product of more rows.
         while axes and axes[-1][1] == (m * rows[0], 0, m * rows[2], m * rows[3]):
             m *= axes.pop()[0]
-        by_operand = zip(*((length, *step) for length, step in axes), strict=True)
-        lengths, *batches = [ffi.new("int64_t[]", each) for each in by_operand] or [ffi.NULL] * 5
+        lengths, *batches = [ffi.NULL] * 5
+        if axes:
+            by_operand = zip(*((length, *step) for length, step in axes), strict=True)
+            lengths, *batches = (ffi.new("int64_t[]", each) for each in by_operand)
         plan = ffi.new(
             "gemm_plan *",
             (

@@ -109,10 +109,13 @@ def distinct(x: Operand) -> bool:
     return True
 
 
-def kernel_ready(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """`array` in native byte order and aligned `dtype`, with strides of whole elements. Returns `array` if it already
-    is.
+def kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
+    """`array` in native byte order and aligned `dtype`, with strides of whole elements.
+
+    Returns `array` itself if it already is, or if it is on a device.
     """
+    if isinstance(array, DeviceView):
+        return array
     if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(dtype)
     elif math.gcd(dtype.itemsize, *array.strides) != dtype.itemsize:

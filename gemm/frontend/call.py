@@ -53,16 +53,6 @@ class Call:
     bias: Operand | None = None
 
 
-class Views(NamedTuple):
-    """The caller's operands as backends take them; None: it was not given."""
-
-    a: Operand
-    b: Operand
-    c: Operand | None
-    out: Operand | None
-    bias: Operand | None
-
-
 class Arithmetic(NamedTuple):
     """What is computed.
 
@@ -107,7 +97,7 @@ def normalise(given: Given, options: Options) -> Call:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     views = _views(given)
     device = _one_place(views)
-    what = _arithmetic(views, given, options)
+    what = _arithmetic(views, options)
     lie = _shaped(views, options)
     z, added = _summands(views, what, lie)
     x, y, k, alpha = _factors(what, lie)
@@ -130,15 +120,17 @@ def normalise(given: Given, options: Options) -> Call:
     return Call(x, y, z, target, alpha, beta, problem, lie.shape, direct, finish, added)
 
 
-def _views(given: Given) -> Views:
-    a, b, c, out, bias = given[:5]
-    return Views(
+def _views(given: Given) -> Given:
+    """The caller's operands as backends take them."""
+    a, b, c, out, bias, alpha, beta = given
+    return Given(
         interop.wrap(a, "a"), interop.wrap(b, "b"), None if c is None else interop.wrap(c, "c"),
         None if out is None else interop.wrap_output(out), None if bias is None else interop.wrap(bias, "bias"),
+        alpha, beta,
     )  # fmt: skip
 
 
-def _arithmetic(views: Views, given: Given, options: Options) -> Arithmetic:
+def _arithmetic(views: Given, options: Options) -> Arithmetic:
     x, y, z = views[:3]
     kind = common_dtype({"a": x, "b": y, "c": z}, options.dtype, views.out)
     held = isinstance(x, DeviceView)  # and so are y and z
@@ -147,14 +139,14 @@ def _arithmetic(views: Views, given: Given, options: Options) -> Arithmetic:
         if operand is not None and operand.dtype != kind and not own:
             raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
     types = tuple(map(operands.named, inputs, inputs)) or (kind, kind)
-    alpha, beta = scalar("alpha", given.alpha, kind), scalar("beta", given.beta, kind)
+    alpha, beta = scalar("alpha", views.alpha, kind), scalar("beta", views.beta, kind)
     applied = _activation(options.activation, kind, options.reproducible) if options.activation is not None else ""
     if z is None and beta != 0:
-        raise ValueError(f"beta = {given.beta} scales c, but c is None; pass c (c=out to update out in place)")
+        raise ValueError(f"beta = {views.beta} scales c, but c is None; pass c (c=out to update out in place)")
     return Arithmetic(kind, inputs, types, alpha, beta, applied)
 
 
-def _shaped(views: Views, options: Options) -> Shaped:
+def _shaped(views: Given, options: Options) -> Shaped:
     x, row = _matrix("a", views.a, options.trans_a, axis=0)
     y, column = _matrix("b", views.b, options.trans_b, axis=-1)
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
@@ -171,7 +163,7 @@ def _shaped(views: Views, options: Options) -> Shaped:
     return Shaped(x, y, (m, n, k), batch, shape, row, column)
 
 
-def _summands(views: Views, what: Arithmetic, lie: Shaped) -> tuple[Operand | None, Operand | None]:
+def _summands(views: Given, what: Arithmetic, lie: Shaped) -> tuple[Operand | None, Operand | None]:
     """c and bias as they are read; None: they are not."""
     z, added = views.c, views.bias
     if z is not None:
@@ -186,7 +178,7 @@ def _summands(views: Views, what: Arithmetic, lie: Shaped) -> tuple[Operand | No
     if added is not None:
         m, n, _ = lie.sizes
         added = _bias(added, m, n, what.kind, column=lie.column)
-    if isinstance(z, np.ndarray) and all(lie.shape):
+    if z is not None and all(lie.shape):
         z = operands.kernel_ready(z, what.kind)
     return z, added
 
@@ -202,18 +194,17 @@ def _factors(what: Arithmetic, lie: Shaped) -> tuple[Operand, Operand, int, Any]
         return _nothing(x, left, (*lie.batch, m, 0)), _nothing(y, right, (*lie.batch, 0, n)), 0, alpha
     if all(lie.shape):
         left, right = what.types
-        x = x if isinstance(x, DeviceView) else operands.kernel_ready(x, left)
-        y = y if isinstance(y, DeviceView) else operands.kernel_ready(y, right)
+        x, y = operands.kernel_ready(x, left), operands.kernel_ready(y, right)
     return x, y, k, what.alpha
 
 
-def _one_place(views: Views) -> str:
+def _one_place(views: Given) -> str:
     """The key of the device that holds every operand, or "host"."""
-    if DeviceView not in map(type, views):
+    if DeviceView not in map(type, views[:5]):
         return "host"
     places = {
         name: operand.device.key if isinstance(operand, DeviceView) else "host"
-        for name, operand in zip(Views._fields, views, strict=True)
+        for name, operand in zip(Given._fields, views[:5], strict=False)
         if operand is not None
     }
     if len(set(places.values())) > 1:
@@ -328,11 +319,9 @@ def _bias(bias: Operand, m: int, n: int, kind: np.dtype[Any], *, column: bool) -
         bias = operands.expanded(bias, -1 if column else 0)
     if bias.shape not in ((1, n), (m, 1)):
         raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
-    if isinstance(bias, np.ndarray):
-        return operands.kernel_ready(bias, kind)
-    if bias.dtype != kind:
+    if isinstance(bias, DeviceView) and bias.dtype != kind:
         raise TypeError(f"bias has dtype {bias.dtype}, the product {kind}; convert it on the device first")
-    return bias
+    return operands.kernel_ready(bias, kind)
 
 
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
@@ -405,7 +394,7 @@ def _direct(given: Operand, read: Sequence[Any], lie: Shaped, kind: np.dtype[Any
         and not operands.overlap(given, y)
         and (bias is None or not operands.overlap(given, bias))
         and (z is None or not operands.overlap(given, z) or operands.identical(lie.as_matrices(given), z))
-        and (isinstance(given, DeviceView) or operands.kernel_ready(given, kind) is given)
+        and operands.kernel_ready(given, kind) is given
     )
 
 

@@ -26,7 +26,6 @@ class Kind(NamedTuple):
         maker: loads the module that makes products of such arrays: its `product` is called for `gemm.gemm`, its
             `tensordot`, if it has one, for `gemm.tensordot`. None: these make them of what `read` returns.
         only_b: which are made elsewhere only if it is b.
-        exact: instances of subclasses are not meant.
     """
 
     library: str
@@ -34,11 +33,10 @@ class Kind(NamedTuple):
     read: Callable[[Any, str], Operand]
     maker: Callable[[], Any] | None = None
     only_b: bool = False
-    exact: bool = False
 
     def has(self, kind: type) -> bool:
         own = getattr(sys.modules.get(self.library), self.name, None)  # None while another thread imports it
-        return kind is own if self.exact else isinstance(own, type) and issubclass(kind, own)
+        return isinstance(own, type) and issubclass(kind, own)
 
 
 def read_any(array: Any, name: str) -> Operand:
