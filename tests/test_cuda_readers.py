@@ -8,7 +8,7 @@ import pytest
 from gemm.backends.cuda import replay
 from gemm.backends.cuda.array_metadata import Reader
 
-native = pytest.importorskip("gemm._cuda")
+native = pytest.importorskip("gemm._memo")
 COUNT = 300
 ROOT = Path(__file__).parent.parent
 

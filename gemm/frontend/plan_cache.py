@@ -132,7 +132,7 @@ class DevicePlans(threading.local):
             return None
         a, b, c, out, bias, *_ = given
         try:
-            return known.replay(a, b, c, out, *scales, *(() if bias is None else (bias,)))
+            return known.replay(a, b, c, out, *scales, bias)
         except KernelFailed as error:
             if not error.spoilt:
                 return None  # the long way meets the same error, and knows what to do
@@ -153,14 +153,14 @@ class DevicePlans(threading.local):
         alike = read is not None and all(x is None or x.__class__ is kind for x in (b, c, out, bias))
         if read is None or not alike or not all(isinstance(x, numbers.Number) for x in scales):
             return None
-        signature = read(a, b, c, out, *(() if bias is None else (bias,)))
+        signature = read(a, b, c, out, bias)
         return None if signature is None else (signature, *(bool(x == 0) for x in scales))
 
     def learn(self, began: object, launch: Any, call: Call, given: Operands) -> Any:
         """The replay of a product of device arrays, if it can be known again."""
         a, b, c, _, bias, alpha, beta = given
-        read = None if call.c is None else c
-        arrays = (a, b, read, cast(DeviceView, call.out).owner, *(() if bias is None else (bias,)))
+        view = cast(DeviceView, call.out)
+        arrays = a, b, None if call.c is None else c, view.owner, bias
         if len({x.__class__ for x in arrays if x is not None}) > 1:
             return None  # which nothing can read
         try:
@@ -172,7 +172,7 @@ class DevicePlans(threading.local):
         if self._era is not began:
             self.begin(began)
         self._signatures[a.__class__] = launch.signature
-        known = Known(replay, call.out.dtype, call.alpha, call.problem, cast(DeviceView, call.out).device)
+        known = Known(replay, view.dtype, call.alpha, call.problem, view.device)
         key = self._key(given)
         if key is None or known.scales(alpha, beta) is None:
             return None

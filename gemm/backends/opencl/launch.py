@@ -70,8 +70,11 @@ class Launcher:
         """Source, options and entry."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
-    def replay(self, a: Any, b: Any, c: Any, out: Any) -> Replay | None:
-        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it cannot be."""
+    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | None:
+        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it cannot be.
+
+        No kernel adds a bias.
+        """
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None:
             return None

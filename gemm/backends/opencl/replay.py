@@ -81,7 +81,7 @@ class Replay:
         """Give its memory up, and with that the rest of its life."""
         self._own = None
 
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any, bias: None = None) -> Any:
         """`out`, or for None a new Array, which the commands just enqueued will write; None: the long way it is."""
         import pyopencl as cl
 
