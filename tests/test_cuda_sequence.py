@@ -1,6 +1,7 @@
 """Prepared launches, in C and in Python: both give the driver the same calls, whatever the addresses."""
 
 import ctypes
+import importlib
 import math
 import struct
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -318,8 +319,8 @@ class Lesson:
     """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
 
     def __init__(
-        self, *, reads_c: bool = False, with_c: Any = None, kept: int = 0, new: bool = False, rounds: str = "f4",
-        form: str = "f", alpha: Any = 1,
+        self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
+        form = "f", alpha = 1,
     ):  # fmt: skip
         made = launch_graph._native()
         if made is None:
@@ -339,7 +340,7 @@ class Lesson:
         )  # fmt: skip
         assert self.memo.known() == 1
 
-    def run(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    def run(self, a, b, c, out, alpha, beta):
         return self.memo.run(a, b, c, out, None, alpha, beta)
 
     def addresses(self):
