@@ -23,7 +23,7 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, Problem
 from gemm.core.rates import Rates
 from gemm.execute import delivery
-from gemm.select import calibration, candidates, cost, gpu_model, late_verification, probe, verification, worker
+from gemm.select import calibration, candidates, cost, late_verification, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
 
@@ -237,7 +237,7 @@ def test_one_kernel_times_the_memory_for_all_of_a_device():
     assert found == {**forms, "tile_64x64": 4e12}
     for form in forms:
         row = BY_NAME[f"sgemm_generic_{form}"]
-        soonest = cost.Soonest(row, GPU, [facts.rates(row, GPU)], moved=False)
+        soonest = cost.Bound(row, GPU, [facts.rates(row, GPU)], moved=False)
         for shape in ((1, 1, 1), (5, 7, 0), (4, 4096, 4096), (37, 41, 43), (4096, 3, 700), (2048, 2048, 2048)):
             problem = Problem("float32", *shape, device=GPU.key)
             found = cost.predict(row, GPU, problem, facts.rates(row, GPU)).seconds
@@ -265,7 +265,7 @@ def test_the_soonest_is_never_later_than_what_is_predicted(name):
     for _ in range(400):
         measured = [random_rates(rng) for _ in range(rng.integers(1, 4))]
         host = bool(rng.integers(2))
-        soonest = cost.Soonest(row, device, measured, moved=host)
+        soonest = cost.Bound(row, device, measured, moved=host)
         sizes = [int(10 ** rng.uniform(0, 4)) for _ in "mnk"]
         problem = Problem(row.dtype, *sizes, int(rng.choice([1, 1, 7, 300])), beta=str(rng.choice(["0", "x"])),
                           layout="".join(rng.choice(list("NTS"), 3)),
@@ -279,7 +279,7 @@ def test_the_soonest_of_variants_that_differ_in_what_is_moved_meanwhile():
     measured = [Rates(launch=1e-5, flops=1e12, upload=1e10, download=1e10, start=1e-5, overlaps=1 << x)
                 for x in (10, 30)]  # fmt: skip
     row, problem = BY_NAME["sgemm_generic_naive"], Problem("float32", 2000, 2000, 2000)
-    bound = cost.Soonest(row, GPU, measured, moved=True).seconds(problem, problem.flops, problem.moved)
+    bound = cost.Bound(row, GPU, measured, moved=True).seconds(problem, problem.flops, problem.moved)
     least = min(cost.predict(row, GPU, problem, rates).seconds for rates in measured)
     assert least * 0.5 <= bound <= least * (1 + 1e-9)
 
@@ -288,7 +288,7 @@ def test_the_soonest_of_a_plain_kernel_is_not_merely_low():
     rates, cpu = Rates(launch=1e-5, flops=1e12), Device("cpu", "cpu:0", "a CPU", limits={"threads": 4})
     row, problem = BY_NAME["sgemm_scalar_4x4"], Problem("float32", 512, 512, 512)
     found = cost.predict(row, cpu, problem, rates).seconds
-    assert cost.Soonest(row, cpu, [rates], moved=True).seconds(problem, problem.flops, problem.moved) >= found / 2
+    assert cost.Bound(row, cpu, [rates], moved=True).seconds(problem, problem.flops, problem.moved) >= found / 2
 
 
 @pytest.mark.parametrize("state", ["not there", "failed", "verified"])
@@ -662,15 +662,15 @@ def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
 
 def test_operands_that_move_while_others_are_multiplied_cost_the_longer_of_both():
     link = Rates(launch=1e-5, flops=5e12, upload=2e10, download=1e10, start=1e-4, overlaps=1 << 20)
-    assert gpu_model.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
-    assert gpu_model.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
-    assert gpu_model.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
-    assert gpu_model.moving(link, 0, 0, 1.0) == 0.0
+    assert cost.moving(link, 1000, 0, 1.0) == pytest.approx(1e-4 + 1000 / 2e10)
+    assert cost.moving(link, 2 * 10**9, 10**9, 1.0) == pytest.approx(1e-4 + 0.1 * 0.11)  # both ways in 0.11 s
+    assert cost.moving(link, 2 * 10**10, 10**9, 0.5) == pytest.approx(1e-4 + (1.01 + 0.05) - 0.5)
+    assert cost.moving(link, 0, 0, 1.0) == 0.0
     for few, many in (((1 << 20) - 1, 1 << 20), ((1 << 19) - 1, 1 << 19)):  # the first bytes for which both are at once
         out = (1 << 20) - many
-        assert gpu_model.moving(link, few, out, 1.0) == pytest.approx(1e-4 + few / 2e10 + out / 1e10, rel=1e-6)
+        assert cost.moving(link, few, out, 1.0) == pytest.approx(1e-4 + few / 2e10 + out / 1e10, rel=1e-6)
         longer, shorter = max(many / 2e10, out / 1e10), min(many / 2e10, out / 1e10)
-        assert gpu_model.moving(link, many, out, 1.0) == pytest.approx(1e-4 + 0.1 * (longer + 0.1 * shorter), rel=1e-6)
+        assert cost.moving(link, many, out, 1.0) == pytest.approx(1e-4 + 0.1 * (longer + 0.1 * shorter), rel=1e-6)
 
 
 def test_operands_that_numpy_converts_first_cost_that():

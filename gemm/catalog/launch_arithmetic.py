@@ -53,16 +53,30 @@ def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
 @lru_cache(maxsize=4096)
 def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
     """The number of parts of k that takes the least time, for `count` groups on a GPU with `units` multiprocessors."""
-    p = kernel.params
-    steps = max(1, -(-k // p.get("BK", 1)))
-    most = min(p.get("parts", 0) or 1, CLUSTER // p.get("MULTICAST", 1), steps)
+    grid = _grid(kernel, units)
+    steps = -(-k // grid.step) or 1
+    most = min(grid.cuts, steps)
     whole = seconds(kernel, count, k, units) if most > 1 else 0.0
-    # The time if all units were busy all the time.
-    busy = count * p.get("MULTICAST", 1) * steps * _grid(kernel, units).column / units
-    if whole <= busy + 1e-6 * kernel.startup + joined(kernel):
+    if whole <= grid.startup + count * steps * grid.busy + grid.join:
         return 1
     best = min(range(1, most + 1), key=lambda cut: seconds(kernel, count, k, units, cut) if cut > 1 else whole)
     return -(-steps // -(-steps // best))  # no part is empty
+
+
+def least(kernel: Kernel, count: int, k: int, units: int) -> float:
+    """A lower bound of `seconds` of `count` groups, for any number of parts of k.
+
+    Either all units are busy all the time, or one group computes the shortest possible part of k alone.
+    """
+    grid = _grid(kernel, units)
+    steps = -(-k // grid.step) or 1
+    all_busy = count * steps * grid.busy
+    if grid.shares:  # all units may compute one tile
+        return grid.startup + all_busy / grid.most
+    alone = steps * grid.column * grid.most**0.5
+    if grid.cuts > 1:
+        alone = min(alone, alone / grid.cuts + grid.join)
+    return grid.startup + (all_busy if all_busy > alone else alone)
 
 
 def room(units: int, most: int, blocks: int) -> int:
@@ -119,15 +133,20 @@ class _Grid(NamedTuple):
 
     Attributes:
         most: blocks per multiprocessor. step: step along k. column: seconds per step of a block alone on a
-            multiprocessor.
-        rooms: number of clusters that run at once, for each number of parts of k. persistent, waits, shares: from its
-            params.
+            multiprocessor. busy: seconds per step of a group that all units compute.
+        startup, join: seconds to start a product, and to add up the blocks that share a tile.
+        rooms: number of clusters that run at once, for each number of parts of k. cuts: the largest number of parts.
+        persistent, waits, shares: from its params.
     """
 
     most: int
     step: int
     column: float
+    busy: float
+    startup: float
+    join: float
     rooms: tuple[int, ...]
+    cuts: int
     persistent: bool
     waits: bool
     shares: bool
@@ -139,7 +158,9 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
     step, members = p.get("BK", 1), p.get("MULTICAST", 1)
     column = 2.0 * p["BM"] * p["BN"] * step * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
     rooms = tuple(room(units, most, members * cut) for cut in range(1, CLUSTER // members + 1))
-    return _Grid(most, step, column, rooms, "blocks" in p, bool(p.get("waits")), bool(p.get("shares")))
+    cuts = min(p.get("parts", 0) or 1, len(rooms))
+    return _Grid(most, step, column, column * members / units, 1e-6 * kernel.startup, joined(kernel), rooms, cuts,
+                 "blocks" in p, bool(p.get("waits")), bool(p.get("shares")))  # fmt: skip
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
@@ -149,7 +170,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     of each other's latency, and it computes more slowly. If it holds several blocks, running blocks hide the startup of
     others. `ordered`: each sum is one chain, and no tile is shared.
     """
-    most, step, column, rooms, persistent, waits, shares = _grid(kernel, units)
+    most, step, column, _, _, join, rooms, _, persistent, waits, shares = _grid(kernel, units)
     at_once, steps = rooms[cut - 1], -(-k // step) or 1
     work = -(-steps // cut) * column
     rounds, rest = divmod(count, at_once)
@@ -168,4 +189,4 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6
-    return time + started * joined(kernel) if cut > 1 else time  # nothing is multiplied while a block joins
+    return time + started * join if cut > 1 else time  # nothing is multiplied while a block joins

@@ -44,7 +44,7 @@ class Entrant:
         )
         if not self.why_not:
             every = [self._knows(kernel)[1] for kernel in (row, *tuning_db.variants(row, device))] if facts else []
-            self._soonest = cost.Soonest(row, device, [r for r in every if r], moved=example.device == "host")
+            self._bound = cost.Bound(row, device, [r for r in every if r], moved=example.device == "host")
             self._least = calibration.least(row, device)
 
     def bound(
@@ -58,7 +58,7 @@ class Entrant:
         """
         if self.row.space and tuning_db.timed(self.row, self.device):
             flops = 0.0
-        seconds = self._soonest.seconds(problem, flops, moved)
+        seconds = self._bound.seconds(problem, flops, moved)
         return (self._least if factor is None else factor) * seconds
 
     def weigh(self, problem: Problem) -> Candidate:

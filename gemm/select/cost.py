@@ -46,6 +46,9 @@ the first find it in a cache. On an H200 1.4 of 33 × 5 × 1232 × 2465, by four
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
 
+_UNMEASURED = Rates(gpu_model.CALL, 1.0)
+"""Of a device whose times are modelled, until the way there was measured."""
+
 
 def guess(kernel: Kernel, device: Device) -> Rates:
     """Rates before anything was measured."""
@@ -68,31 +71,60 @@ def predict(
         measured: what the probe found of the kernel. tuned: what the tuner found for products like this one.
         origin: of the kernel's parameters.
     """
+    moved = problem.moved
     if modelled(kernel, device):
-        found = gpu_model.predict(kernel, device, problem, measured, origin)
+        basis, rates = "modelled", measured or _UNMEASURED
+        terms = gpu_model.terms(kernel, device, problem, sum(moved))
     else:
-        found = _measured(kernel, device, problem, measured, tuned, origin)
-    if kernel.inputs == problem.inputs:
-        return found
-    converting = problem.batch * (problem.m + problem.n) * problem.k / CONVERTED  # before anything else
-    return found._replace(seconds=(found.seconds or 0.0) + converting, launch=found.launch + converting)
+        basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
+        if tuned is not None and tuned.seconds:
+            basis, rates = "measured for such products", _tuned(kernel, device, problem, rates, tuned)
+        terms = _terms(kernel, device, problem, rates)
+    if problem.device != "host":
+        moved = 0, 0
+    elif problem.places and rates.upload:
+        moved = problem.traffic(_stay(kernel, device, problem, rates))
+    launch, transfer, busy = _times(terms, rates, moved)
+    if kernel.inputs != problem.inputs:  # before anything else
+        launch += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
+    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis, origin=origin)
 
 
-def _measured(
-    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None, origin: str
-) -> Candidate:  # fmt: skip
-    """`predict` by rates that were measured, or guessed."""
-    rates = measured or guess(kernel, device)
-    basis = "measured" if measured else "guessed"
-    if tuned is not None and tuned.seconds:
-        batch, m, n, k = tuned.shape
-        work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
-        rates = replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
-        basis = "measured for such products"
+def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
+    """THE formula: seconds of launch, of transfers beyond the others, and that the device is busy.
+
+    Args:
+        moved: bytes of operands that are sent to the device, and of results that are fetched.
+    """
+    busy = gpu_model.overlapped(terms.compute, terms.memory) + terms.packing
+    transfer = moving(rates, *moved, busy) if rates.upload else 0.0
+    return rates.launch + terms.launch, transfer, busy
+
+
+def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
+    """Seconds that host operands and a result add to a product that keeps a device busy for so long."""
+    if not (link.upload and link.download and (bytes_in or bytes_out)):
+        return 0.0
+    up, down = bytes_in / link.upload, bytes_out / link.download
+    if bytes_in + bytes_out < (link.overlaps or math.inf):
+        return link.start + up + down
+    return link.start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy) - busy
+
+
+def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned: Record) -> Rates:
+    """`rates` with that of arithmetic as the tuner's product tells it."""
+    batch, m, n, k = tuned.shape
+    work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
+    return replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
+
+
+def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gpu_model.Terms:
+    """By rates that were measured, or guessed."""
     work, launches = _work(kernel, device, problem)
-    compute, launch = work / rates.flops, rates.launch * launches
+    compute, memory, packing = work / rates.flops, 0.0, 0.0
+    launch = rates.launch * (launches - 1)
     if rates.memory:
-        compute = gpu_model.overlapped(compute, _traffic(kernel, problem) / rates.memory)
+        memory = _traffic(kernel, problem) / rates.memory
     mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
     if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
         launch += rates.staged
@@ -100,34 +132,35 @@ def _measured(
         # of few rows or columns takes, which is such a pass, and the less of a larger one's time the more arithmetic
         # each element meets.
         if rates.memory and device.kind == "gpu":
-            compute += PACKING * sum(problem.sizes[:2]) / rates.memory
+            packing = PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
-            compute *= 1 + 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
-    transfer = 0.0
-    if problem.device == "host" and rates.upload:
-        stays = problem.places and _stay(kernel, device, problem, rates)
-        transfer = gpu_model.moving(rates, *(problem.traffic(stays) if stays else problem.moved), compute)
-    return Candidate(kernel, device, launch + transfer + compute, launch, transfer, compute, basis, origin=origin)
+            packing = gpu_model.overlapped(compute, memory) * 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+    return gpu_model.Terms(compute, memory, packing, launch)
 
 
-class Soonest:
-    """A bound of `predict` from below, by few operations: for those who ask many kernels who may be the soonest."""
+class Bound:
+    """A bound of `predict` from below: its formula, at the best rates, without the terms that only add.
+
+    What is dropped: tiles and waves that are not full, how operands and rows lie, packing, types that are converted.
+    For those who ask many kernels who may be the soonest.
+    """
 
     def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
         """`measured`: of the kernel and of its variants, if there are such. `moved`: the operands lie on the host."""
-        rates = measured or [guess(kernel, device)]
-        self._launch, self._flop = min(r.launch for r in rates), 1 / max(r.flops for r in rates)
-        self._byte = 1 / max(r.memory for r in rates) if all(r.memory for r in rates) else 0.0
-        self._floor = None
-        if modelled(kernel, device):
-            self._floor = floor = gpu_model.Floor(kernel, device, measured[0] if measured else None)
-            self._launch, self._byte = floor.launch, floor.byte
-        self._linked = moved and all(r.upload and r.download for r in rates)
-        self._up, self._down = (
-            1 / max(getattr(r, way) for r in rates) if self._linked else 0.0 for way in ("upload", "download")
-        )
-        self._start = min(r.start for r in rates)
-        self._overlaps = min((r.overlaps for r in rates if r.overlaps), default=math.inf)
+        self._kernel, self._device, self._modelled = kernel, device, modelled(kernel, device)
+        rates = measured or [_UNMEASURED if self._modelled else guess(kernel, device)]
+
+        def most(name: str) -> float:
+            """The highest; 0 where a variant has none, and takes no time for that."""
+            found = [getattr(each, name) for each in rates]
+            return max(found) if all(found) else 0.0
+
+        linked = moved and most("upload") and most("download")
+        self._rates = Rates(
+            min(each.launch for each in rates), most("flops"), most("upload") if linked else 0.0, most("download"),
+            start=min(each.start for each in rates), memory=most("memory"),
+            overlaps=min((each.overlaps for each in rates if each.overlaps), default=0),
+        )  # fmt: skip
 
     def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
         """Seconds that no prediction for `problem` is less than.
@@ -135,15 +168,12 @@ class Soonest:
         Args:
             flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
         """
-        bytes_in, bytes_out = moved
-        compute = self._floor.compute(problem) if self._floor else flops * self._flop
-        busy = gpu_model.overlapped(compute, (bytes_in + bytes_out) * self._byte)
-        if not self._linked or problem.places:
-            return self._launch + busy
-        up, down = bytes_in * self._up, bytes_out * self._down
-        if bytes_in + bytes_out < self._overlaps:
-            return self._launch + self._start + up + down + busy
-        return self._launch + self._start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy)
+        rates, traffic = self._rates, moved[0] + moved[1]
+        if self._modelled:
+            terms = gpu_model.terms(self._kernel, self._device, problem, traffic, least=True)
+        else:
+            terms = gpu_model.Terms(flops / rates.flops, traffic / rates.memory if rates.memory else 0.0)
+        return sum(_times(terms, rates, (0, 0) if problem.places else moved))
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:

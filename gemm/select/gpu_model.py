@@ -1,4 +1,4 @@
-"""The time of a product on a GPU whose multiprocessors and memory are known: the cost model for rows of blocks.
+"""The terms of the cost model for a GPU whose multiprocessors and memory are known, and rows that compute by blocks.
 
 What a row reaches on an H200, which the catalog says, is scaled by multiprocessors and clock. No row is timed for this:
 there are more of them than a user would wait for.
@@ -6,14 +6,11 @@ there are more of them than a user would wait for.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from gemm.catalog import Kernel, launch_arithmetic
-from gemm.core.plan import Candidate
 from gemm.core.problem import Device, Problem
-from gemm.core.rates import Rates
 
 CALL = 5e-6
 """Seconds of a product too small to matter."""
@@ -41,16 +38,66 @@ TURNED = {"N": "T", "T": "N", "S": "S"}
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 
-def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None, origin: str = "") -> Candidate:
-    """The time of `problem` on a kernel of blocks; `link`: what was measured between host and device."""
+class Terms(NamedTuple):
+    """What a product takes on a kernel, in seconds; gemm.select.cost makes one time of it.
+
+    Attributes:
+        compute: arithmetic. memory: reading operands and writing the result, at the same time as that. packing: of
+            operands, before that. launch: beyond what each product on the kernel takes.
+    """
+
+    compute: float
+    memory: float
+    packing: float = 0.0
+    launch: float = 0.0
+
+
+def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, least: bool = False) -> Terms:
+    """Those of `problem` on a kernel of blocks.
+
+    Args:
+        traffic: bytes of all operands and the result.
+        least: without what only adds: how operands and rows lie, multiprocessors that have nothing to do.
+    """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
-    a, b, out = tuple(problem.layout)
+    a, b, out = problem.layout
     if kernel.swaps(m, n, problem.layout) if kernel.swap else out == "T":
         m, n, a, b, out, sizes = n, m, TURNED[b], TURNED[a], TURNED[out], sizes[::-1]
-    k, p, batch, units = problem.k, kernel.params, problem.batch, device.limits["sm_count"]
+    k, p, units = problem.k, kernel.params, device.limits["sm_count"]
     rate, reached, slower = _scales(kernel, device)
-    launch, packing, alone = link.launch if link else CALL, 0.0, 0.0
-    ways = _ways(kernel, a, b, sizes)
+    groups = launch_arithmetic.groups(kernel, m, n, problem.batch)
+    if least:
+        return Terms(launch_arithmetic.least(kernel, groups, k, units) * slower, traffic / reached)
+    cut = 1 if problem.reproducible else launch_arithmetic.parts(kernel, groups, k, units)
+    compute = launch_arithmetic.seconds(kernel, groups, k, units, cut, problem.reproducible)
+    launch, packing, alone = _brought(kernel, (m, n, k, problem.batch), (a, b, *sizes), rate, units)
+    cluster, most = cut * p.get("MULTICAST", 1), launch_arithmetic.resident(kernel)
+    if launch_arithmetic.OVERLAPPING in device.features and not launch_arithmetic.each_alone(
+        kernel, groups, units, cluster
+    ):
+        launch += APART
+    count = groups * cluster
+    share, together = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
+    compute += ALONE * alone * share / together**0.5  # blocks hide some of it behind each other's arithmetic
+    # Kernels with tensor maps turn what they store on the way, others store a turned result by elements.
+    if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
+        storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
+        # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
+        compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
+    return Terms(compute * slower, traffic / reached, packing, launch)
+
+
+def _brought(
+    kernel: Kernel, shape: tuple[int, int, int, int], lie: tuple[str, str, int, int], rate: float, units: int
+) -> tuple[float, float, float]:  # fmt: skip
+    """Seconds of launches and of packing before the kernel can read its operands, and elements that it loads singly.
+
+    Args:
+        shape: m, n, k, batch. lie: how a and b do, and the bytes of their elements.
+    """
+    (m, n, k, batch), p = shape, kernel.params
+    launch, packing, alone = 0.0, 0.0, 0.0
+    ways = _ways(kernel, *lie)
     for (size, along_k, moved, unaligned, turned, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
@@ -64,77 +111,12 @@ def predict(kernel: Kernel, device: Device, problem: Problem, link: Rates | None
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
-    groups = launch_arithmetic.groups(kernel, m, n, batch)
-    cut = 1 if problem.reproducible else launch_arithmetic.parts(kernel, groups, k, units)
-    compute = launch_arithmetic.seconds(kernel, groups, k, units, cut, problem.reproducible)
-    cluster, most = cut * p.get("MULTICAST", 1), launch_arithmetic.resident(kernel)
-    if launch_arithmetic.OVERLAPPING in device.features and not launch_arithmetic.each_alone(
-        kernel, groups, units, cluster
-    ):
-        launch += APART
-    count = groups * cluster
-    share, beside = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
-    compute += ALONE * alone * share / beside**0.5  # blocks hide some of it behind each other's arithmetic
-    # Kernels with tensor maps turn what they store on the way, others store a turned result by elements.
-    if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
-        storing = 1e-9 * kernel.scattered * m * n * batch * share
-        # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
-        compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
-    bytes_in, bytes_out = problem.moved
-    busy = overlapped(compute * slower, (bytes_in + bytes_out) / reached) + packing
-    transfer = moving(link, bytes_in, bytes_out, busy) if link and problem.device == "host" else 0.0
-    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, "modelled", origin=origin)
+    return launch, packing, alone
 
 
 def overlapped(compute: float, memory: float) -> float:
     """Time of both at once: the shorter of the two hides behind the other, but not wholly."""
     return compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
-
-
-def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
-    """Seconds that host operands and a result add to a product that keeps a device busy for so long."""
-    if not (link.upload and link.download and (bytes_in or bytes_out)):
-        return 0.0
-    up, down = bytes_in / link.upload, bytes_out / link.download
-    if bytes_in + bytes_out < (link.overlaps or math.inf):
-        return link.start + up + down
-    return link.start + overlapped(overlapped(up, down), busy) - busy
-
-
-class Floor:
-    """What `predict` never goes below, by few operations.
-
-    Attributes:
-        launch: seconds of one. byte: seconds of each that is read or written.
-    """
-
-    def __init__(self, kernel: Kernel, device: Device, link: Rates | None) -> None:
-        p, (_, reached, scale) = kernel.params, _scales(kernel, device)
-        self.launch, self.byte = link.launch if link else CALL, 1 / reached
-        self._rows, self._columns, self._stack = p["BM"] * p.get("MULTICAST", 1), p["BN"], p.get("STACK", 1)
-        self._swaps, self._startup = bool(kernel.swap), 1e-6 * kernel.startup * scale
-        unit = launch_arithmetic.UNITS / (kernel.gflops * 1e9) * scale  # seconds of a flop on one multiprocessor
-        # Those that share tiles may have each multiprocessor compute as many at once.
-        self._flop = unit / device.limits["sm_count"] / (launch_arithmetic.resident(kernel) if p.get("shares") else 1)
-        self._alone = (
-            0.0 if p.get("shares") else unit / p.get("MULTICAST", 1) * launch_arithmetic.resident(kernel) ** 0.5
-        )
-        self._cuts = min(p.get("parts") or 1, launch_arithmetic.CLUSTER // p.get("MULTICAST", 1))
-        self._join = launch_arithmetic.joined(kernel) * scale
-
-    def compute(self, problem: Problem) -> float:
-        """Seconds of whole tiles on all multiprocessors, or of one tile whose k is cut into as many parts as it may."""
-        m, n, rows, columns = problem.m, problem.n, self._rows, self._columns
-        if not self._swaps and problem.layout[2] == "T":
-            m, n = n, m
-        tiles = -(-m // rows) * -(-n // columns)
-        if self._swaps:
-            tiles = min(tiles, -(-n // rows) * -(-m // columns))
-        flops = 2.0 * rows * columns * self._stack * problem.k
-        alone = flops * self._alone
-        if self._cuts > 1:
-            alone = min(alone, alone / self._cuts + self._join)
-        return self._startup + max(flops * tiles * -(-problem.batch // self._stack) * self._flop, alone)
 
 
 @lru_cache(maxsize=1024)
@@ -168,7 +150,7 @@ class _Way(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _ways(kernel: Kernel, a: str, b: str, sizes: tuple[int, int]) -> tuple[_Way, _Way]:
+def _ways(kernel: Kernel, a: str, b: str, size_a: int, size_b: int) -> tuple[_Way, _Way]:
     """How it reads operands that lie so, with elements of so many bytes."""
     p = kernel.params
 
@@ -183,6 +165,6 @@ def _ways(kernel: Kernel, a: str, b: str, sizes: tuple[int, int]) -> tuple[_Way,
         return _Way(size, lies == _ALONG_K, moved, unaligned, turned, vector)
 
     return (
-        way("a", sizes[0], _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER, 1),
-        way("b", sizes[1], _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER, 2),
+        way("a", size_a, _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER, 1),
+        way("b", size_b, _ALONG_K if b == "T" else _ACROSS if b == "N" else _NEITHER, 2),
     )
