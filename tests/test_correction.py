@@ -62,6 +62,14 @@ def machine(empty, monkeypatch):
 REAL = registry.backend
 
 
+def keep(table):
+    """Store a table as `gemm tune` does."""
+    for whose, known in table.items():
+        for at, value in known.items():
+            calibration.observe(whose, at, value)
+    calibration.keep()
+
+
 class Backend:
     def __init__(self, devices):
         self._devices = tuple(devices)
@@ -72,7 +80,7 @@ class Backend:
 
 def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
     row = BY_NAME["sgemm_scalar_4x4"]
-    calibration.keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
+    keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
     here = calibration.factor(row, HOST, SQUARE)
     beside = calibration.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
     assert 2.5 < here < 3
@@ -85,7 +93,7 @@ def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
 
 def test_what_was_fitted_is_found_again(machine):
     table = {(HOST.key, "float32"): {CLASS: 0.5, (0, 1, 2, 3): -0.25}, (GPU.key, "a_kernel"): {CLASS: 1.0}}
-    calibration.keep(table)
+    keep(table)
     calibration.fitted.cache_clear()
     assert calibration.fitted() == table
     probe.forget()
@@ -96,7 +104,7 @@ def test_what_was_fitted_is_found_again(machine):
 def test_bounds_stay_below_corrected_predictions(machine):
     dice = random.Random(2)
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
-    calibration.keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
+    keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
     line = candidates.lineup(
         candidates.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False
     )
@@ -113,7 +121,7 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     dice = random.Random(3)
     classes = [*itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))]
     rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
-    calibration.keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
+    keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
     kind = Problem("float32", 1, 1, 1, device=GPU.key)
     line = candidates.held(candidates.example(kind), "auto", None, probe.facts(run=False), GPU)
     assert line.able
@@ -128,16 +136,31 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     assert corrected
 
 
-def test_what_is_looked_up_is_the_weighted_mean_of_what_is_known_nearby():
-    known = {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}
-    surface = {}
-    for at in known:
-        calibration._spread(surface, known, at)
-    for at in itertools.product(range(-1, 3), range(3, 12), range(7, 12), range(7, 13)):
-        assert surface.get(at, 0.0) == calibration._smooth(known, at)
-    assert surface[0, 9, 9, 9] == pytest.approx(
-        (1.0 - 2.0 * calibration.NEARBY) / (1 + calibration.NEARBY + calibration.PRIOR)
-    )
+def test_a_class_is_corrected_by_what_was_measured_of_it_else_by_its_neighbours(machine):
+    row, whose = BY_NAME["sgemm_scalar_4x4"], (HOST.key, "float32")
+    keep({whose: {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}})
+
+    def late(*octaves):
+        return math.log(calibration.factor(row, HOST, Problem("float32", *(1 << x for x in octaves))))
+
+    assert late(9, 9, 9) == pytest.approx(1 / (1 + calibration.PRIOR))
+    assert late(9, 9, 10) == pytest.approx(-2 / (1 + calibration.PRIOR))
+    assert late(9, 8, 9) == pytest.approx(calibration.NEARBY / (calibration.PRIOR + calibration.NEARBY))
+    both = calibration.PRIOR + 2 * calibration.NEARBY
+    keep({whose: {(0, 9, 8, 10): 0.5}})
+    assert late(9, 8, 9) == pytest.approx(1.5 * calibration.NEARBY / both)
+    assert late(6, 6, 6) == 0
+
+
+def test_what_the_process_sees_takes_the_place_of_what_was_fitted(machine):
+    row, whose = BY_NAME["sgemm_scalar_4x4"], (HOST.key, "float32")
+    keep({whose: {CLASS: 0.5}})
+    calibration.observe(whose, CLASS, 1.0)
+    assert calibration.factor(row, HOST, SQUARE) == pytest.approx(math.exp(1 / (1 + calibration.PRIOR)))
+    ordered = replace(SQUARE, reproducible=True)  # which learns nothing
+    assert calibration.factor(row, HOST, ordered) == pytest.approx(math.exp(0.5 / (1 + calibration.PRIOR)))
+    calibration.forget()
+    assert calibration.factor(row, HOST, SQUARE) == calibration.factor(row, HOST, ordered)
 
 
 class Clock:
@@ -223,7 +246,7 @@ class TestWhileAProgramRuns:
         else:
             assert None not in products(6, **more)
             assert set(clock.launched) == {first.device.key}
-        assert not calibration._learned
+        assert calibration.factor(first.kernel, first.device, SQUARE) == 1
 
 
 def test_tune_fits_this_machine(empty, monkeypatch, capsys):

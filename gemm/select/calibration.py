@@ -2,8 +2,9 @@
 
 The cost model knows rates, not how a driver copies, pages and caches; so its errors are alike for products that are
 alike. For host operands they are those of a device and a type, since transfers are most of them; for resident ones
-those of a kernel. A table says by how much products of a class took longer than predicted; neighbours an octave away
-count a little, and where nothing was measured predictions stay as they are.
+those of a kernel. One table says by how much products of a class took longer than predicted. `gemm tune` writes it
+(gemm.tune.calibrate), and the running process replaces what it finds to be otherwise. A class that was not measured takes
+the mean of its neighbours, an octave away; where nothing was measured, predictions stay as they are.
 
 While a program runs, only what is in doubt is timed: products of host arrays for which another device is predicted to
 take less than `DOUBT` times as long. Of each class the first one warms up and the next `TIMES` are timed, and what
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from functools import cache
+from functools import cache, lru_cache
 
 from gemm.catalog import Kernel
 from gemm.core import disk_cache, threads
@@ -29,22 +30,22 @@ DOUBT = 4.0
 """Times the prediction for the chosen device up to which another one's makes the choice doubtful."""
 TIMES = 3
 """Products of a class that are timed on a device."""
-NEARBY = 0.25
-"""What a neighbour's measurement weighs beside one of the class itself."""
-PRIOR = 0.1
-"""What the prediction as it is weighs."""
+PRIOR, NEARBY = 0.1, 0.25
+"""What the prediction as it is weighs, and a neighbour's measurement, where one of the class itself weighs 1."""
 MOST = 8.0
 """More is no error of the model: something else went on."""
 
+Class = tuple[int, ...]
+"""Products that are alike: `Problem.octaves`."""
 Subject = tuple[str, str]
 """A device's key, and the type of host operands or the label of a kernel that reads resident ones."""
-Table = dict[Subject, dict[tuple[int, ...], float]]
-"""{subject: {`Problem.octaves`: logarithm of what was measured ÷ predicted}}."""
+Table = dict[Subject, dict[Class, float]]
+"""{subject: {class: logarithm of what was measured ÷ predicted}}."""
 
-_learned: Table = {}
-_surfaces: Table = {}
-"""{subject: {class: what `_smooth` makes of `_learned` there}}, wherever that is not 0."""
-_counts: dict[tuple[Subject, str, tuple[int, ...]], int] = {}
+_seen: Table = {}
+"""What this process has measured, in place of what `fitted` says of the same classes."""
+_timed: dict[tuple[Subject, str, Class], tuple[int, float]] = {}
+"""{(subject, kernel, class): how many products were timed, and the least logarithm of measured ÷ predicted}."""
 
 
 def adapts() -> bool:
@@ -62,11 +63,23 @@ def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """What a prediction for `problem` is to be multiplied by."""
     if problem.places:  # in memory that a device shares no such thing was measured
         return 1.0
-    whose, at = subject(kernel, device, problem), problem.octaves
-    late = _fitted_surface(whose).get(at, 0.0)
-    if whose in _surfaces and not problem.reproducible:
-        late += _surfaces[whose].get(at, 0.0)
-    return math.exp(late) if late else 1.0
+    return _factor(subject(kernel, device, problem), problem.octaves, problem.reproducible)
+
+
+def _factor(whose: Subject, at: Class, reproducible: bool) -> float:
+    known = whose in fitted() or (whose in _seen and not reproducible)
+    return _mean(whose, at, reproducible) if known else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
+    """e to what is known of a class, else to the mean of its neighbours along each axis; weighted, with 0."""
+    known = fitted().get(whose, {}) | ({} if reproducible else _seen.get(whose, {}))
+    if at in known:
+        return math.exp(known[at] / (1 + PRIOR))
+    near = ((*at[:axis], at[axis] + step, *at[axis + 1 :]) for axis in range(len(at)) for step in (-1, 1))
+    found = [known[place] for place in near if place in known]
+    return math.exp(NEARBY * sum(found) / (PRIOR + NEARBY * len(found)))
 
 
 def least(kernel: Kernel, device: Device) -> float:
@@ -77,36 +90,8 @@ def least(kernel: Kernel, device: Device) -> float:
 
 
 @cache
-def _fitted_surface(whose: Subject) -> dict[tuple[int, ...], float]:
-    """The like of `_surfaces` for what was fitted."""
-    known = fitted().get(whose, {})
-    surface: dict[tuple[int, ...], float] = {}
-    for at in known:
-        _spread(surface, known, at)
-    return surface
-
-
-def _spread(surface: dict[tuple[int, ...], float], known: dict[tuple[int, ...], float], at: tuple[int, ...]) -> None:
-    """Have `surface` say what `_smooth` does wherever what is known at `at` counts."""
-    for place in (at, *_near(at)):
-        surface[place] = _smooth(known, place)
-
-
-def _near(at: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The neighbours of a class along each axis."""
-    return [(*at[:axis], at[axis] + step, *at[axis + 1 :]) for axis in range(len(at)) for step in (-1, 1)]
-
-
-def _smooth(known: dict[tuple[int, ...], float], at: tuple[int, ...]) -> float:
-    """The mean of what is known there, of neighbours along each axis, and of 0, weighted."""
-    found = [(1.0, known[at])] if at in known else []
-    found += [(NEARBY, known[place]) for place in _near(at) if place in known]
-    return sum(weight * value for weight, value in found) / (PRIOR + sum(weight for weight, _ in found))
-
-
-@cache
 def fitted() -> Table:
-    """What `gemm tune` found on this machine with these drivers."""
+    """The table as `gemm tune` has left it on this machine with these drivers."""
     blob = disk_cache.load(probe.entry("costs")) if probe.facts(run=False) else None
     table: Table = {}
     for where, what, at, value in json.loads(blob) if blob else ():
@@ -114,13 +99,21 @@ def fitted() -> Table:
     return table
 
 
-verification.forgetful += [fitted.cache_clear, _fitted_surface.cache_clear]
+verification.forgetful += [fitted.cache_clear, _mean.cache_clear]
 
 
-def keep(table: Table) -> None:
-    """Let `fitted` give `table`, in this process and in later ones on this machine."""
-    rows = [(*whose, at, value) for whose, known in sorted(table.items()) for at, value in sorted(known.items())]
+def observe(whose: Subject, at: Class, value: float) -> None:
+    """Let the table say `value`, from `error`, in this process."""
+    _seen.setdefault(whose, {})[at] = value
+    _mean.cache_clear()
+
+
+def keep() -> None:
+    """Let later processes on this machine have the table, too."""
+    table = {whose: fitted().get(whose, {}) | _seen.get(whose, {}) for whose in sorted({*fitted(), *_seen})}
+    rows = [(*whose, at, value) for whose, known in table.items() for at, value in sorted(known.items())]
     disk_cache.store(probe.entry("costs"), json.dumps(rows).encode())
+    forget()
     verification.forget_choices()
 
 
@@ -129,7 +122,7 @@ def error(measured: float, predicted: float) -> float:
     return math.log(min(max(measured / predicted, 1 / MOST), MOST))
 
 
-def _counted(plan: Plan) -> tuple[Subject, str, tuple[int, ...]]:
+def _kind(plan: Plan) -> tuple[Subject, str, Class]:
     return subject(plan.kernel, plan.device, plan.problem), plan.kernel.label, plan.problem.octaves
 
 
@@ -139,28 +132,26 @@ def doubtful(plan: Plan) -> bool:
         plan.rival <= DOUBT * plan.seconds
         and not plan.problem.reproducible
         and adapts()
-        and _counts.get(_counted(plan), 0) <= TIMES
+        and _timed.get(_kind(plan), (0, 0.0))[0] <= TIMES
     )
 
 
 def learn(plan: Plan, seconds: float) -> None:
     """A product by `plan` took so long, from host memory to host memory."""
-    key = whose, _, at = _counted(plan)
-    count = _counts[key] = _counts.get(key, 0) + 1
-    if count == 1:
-        return
+    kind = whose, _, at = _kind(plan)
+    count, late = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
-    late = error(seconds, model * math.exp(_fitted_surface(whose).get(at, 0.0)))
-    known = _learned.setdefault(whose, {})
-    known[at] = max(0.0, late if count == 2 else min(known.get(at, late), late))  # others disturb, nobody hastens
-    _spread(_surfaces.setdefault(whose, {}), known, at)
+    if count:
+        late = min(late, error(seconds, model))  # others disturb, nobody hastens
+        observe(whose, at, max(late, math.log(_factor(whose, at, True))))
+    _timed[kind] = count + 1, late
     # Only when all are timed: a single one may have been disturbed. Products of a class in doubt are not repeated.
-    if count == TIMES + 1 and model * math.exp(_fitted_surface(whose).get(at, 0.0) + known[at]) > plan.rival:
+    if count == TIMES and model * _factor(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 
 
 def forget() -> None:
     """Drop what this process has learned."""
-    _learned.clear()
-    _surfaces.clear()
-    _counts.clear()
+    _seen.clear()
+    _timed.clear()
+    _mean.cache_clear()

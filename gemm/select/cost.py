@@ -78,7 +78,10 @@ def predict(
     else:
         basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
         if tuned is not None and tuned.seconds:
-            basis, rates = "measured for such products", _tuned(kernel, device, problem, rates, tuned)
+            basis, rates = (
+                "measured for such products",
+                _tuned(kernel, device, problem, rates, tuned.shape, tuned.seconds),
+            )
         terms = _terms(kernel, device, problem, rates)
     if problem.device != "host":
         moved = 0, 0
@@ -111,11 +114,13 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     return link.start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy) - busy
 
 
-def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned: Record) -> Rates:
-    """`rates` with that of arithmetic as the tuner's product tells it."""
-    batch, m, n, k = tuned.shape
+def _tuned(
+    kernel: Kernel, device: Device, problem: Problem, rates: Rates, shape: tuple[int, int, int, int], seconds: float
+) -> Rates:  # fmt: skip
+    """`rates` with that of arithmetic as a product of `shape` tells it, which took the tuner so long."""
+    batch, m, n, k = shape
     work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
-    return replace(rates, flops=work / max(tuned.seconds - rates.launch * launches, tuned.seconds / 4))
+    return replace(rates, flops=work / max(seconds - rates.launch * launches, seconds / 4))
 
 
 def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gpu_model.Terms:

@@ -60,7 +60,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
         least: without what only adds: how operands and rows lie, multiprocessors that have nothing to do.
     """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
-    a, b, out = problem.layout
+    a, b, out = tuple(problem.layout)
     if kernel.swaps(m, n, problem.layout) if kernel.swap else out == "T":
         m, n, a, b, out, sizes = n, m, TURNED[b], TURNED[a], TURNED[out], sizes[::-1]
     k, p, units = problem.k, kernel.params, device.limits["sm_count"]

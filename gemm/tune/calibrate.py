@@ -62,7 +62,6 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
 
     What was fitted before goes on to count for classes that there was no time for.
     """
-    table: calibration.Table = {whose: dict(known) for whose, known in calibration.fitted().items()}
     calibration.forget()
     start = time.monotonic()
     patience = SHARE * (until - start)
@@ -84,11 +83,9 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
         for device, problem in cases:
             if time.monotonic() >= until:
                 return
-            for found, at in _fitted(device, problem, patience):
-                table.setdefault(at, {})[found.problem.octaves] = math.log(found.error)
-                yield found
+            yield from _fitted(device, problem, patience)
     finally:
-        calibration.keep(table)
+        calibration.keep()
 
 
 def _problem(device: Device, dtype: str, resident: bool, shape: tuple[int, int, int, int]) -> Problem:
@@ -108,7 +105,7 @@ def _able(device: Device, problem: Problem) -> list[Candidate]:
     return sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
 
 
-def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple[Fit, calibration.Subject]]:
+def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
     resident = problem.device != "host"
     able = _able(device, problem)
     able = [c for c in able if not c.kernel.lazy_verify or (late_verification.record(c.kernel, device) or {}).get("ok")]
@@ -125,10 +122,9 @@ def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[tuple
             seconds = _seconds(candidate, problem, operands, patience)
         except (MemoryError, KernelFailed):
             continue
-        model = (candidate.seconds or 0.0) / candidate.factor
-        error = math.exp(calibration.error(seconds, model))
-        whose = calibration.subject(candidate.kernel, device, problem)
-        yield Fit(problem, device, candidate.kernel.name, seconds, error), whose
+        late = calibration.error(seconds, (candidate.seconds or 0.0) / candidate.factor)
+        calibration.observe(calibration.subject(candidate.kernel, device, problem), problem.octaves, late)
+        yield Fit(problem, device, candidate.kernel.name, seconds, math.exp(late))
 
 
 def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]:
