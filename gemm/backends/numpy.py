@@ -1,4 +1,5 @@
-"""The reference: numpy.matmul and the epilogue. Every dtype that NumPy multiplies; the fallback of last resort."""
+"""numpy.matmul and the epilogue. Every dtype that NumPy multiplies, the fallback of last resort; those that its BLAS
+multiplies are rows of their own, which `auto` chooses where that was measured to be faster than our own kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ class NumpyBackend(Backend):
     name: ClassVar[str] = "numpy"
 
     def devices(self) -> tuple[Device, ...]:
-        """One device, numpy:0; always there."""
-        return (Device("numpy", "numpy:0", f"NumPy {np.__version__}", unified=True),)
+        """One device, numpy:0; always there. Its driver is the BLAS that NumPy was built with."""
+        return (Device("numpy", "numpy:0", f"NumPy {np.__version__}", driver=_blas(), unified=True),)
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """A launch for the dtype of `problem`."""
@@ -41,6 +42,13 @@ class NumpyBackend(Backend):
                 out[...] = result  # rounds narrower ones
 
         return launch
+
+
+def _blas() -> str:
+    """Name and version."""
+    built = getattr(getattr(np, "__config__", None), "CONFIG", {})
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', '')} {blas.get('version', '')}".strip()
 
 
 def _scale(array: np.ndarray, factor: Any) -> None:

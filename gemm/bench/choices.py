@@ -33,7 +33,7 @@ def choices(dtype: str) -> dict[str, Any]:
 
 def _choice(problem: Problem) -> tuple[str, float | None]:
     able = [(c.seconds, c) for c in execute.candidates(problem) if c.seconds]
-    _, best = min(able, key=lambda each: (each[1].kernel.backend == "numpy", each[0]))
+    _, best = min(able, key=lambda each: (each[1].kernel.dtype == "*", each[0]))
     cpu = [seconds for seconds, c in able if c.kernel.backend == "cpu"]
     others = [seconds for seconds, c in able if c.kernel.backend not in HOST_BACKENDS]
     return best.device.key, min(cpu) / min(others) if cpu and others else None

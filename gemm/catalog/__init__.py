@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .cpu import CPU
 from .cuda import CUDA
-from .kernel import BUSY, Kernel
+from .kernel import BUSY, Kernel, typed_row
 from .opencl import OPENCL
 
 __all__ = [
@@ -53,10 +53,17 @@ HOLDING: dict[str, Signs] = {
 SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
+PLAIN = "batch == 1 and alpha == '1' and beta == '0' and out == 'N' and 'S' not in a + b and not fused and not limited"
+"""Products that are one call of NumPy's BLAS, where nobody has limited threads, of which it has its own.
+
+Of float32 and float64: complex products of OpenBLAS have NaN where ours have infinities.
+"""
 KERNELS: tuple[Kernel, ...] = (
     *CPU,
     *OPENCL,
     *CUDA,
+    *(typed_row(f"{letter}gemm_numpy_blas", "numpy", "gemm/backends/numpy.py", "numpy.matmul, by NumPy's BLAS",
+                ordered=False, gflops=20, startup=10, suits=PLAIN) for letter in "sd"),
     Kernel("gemm_numpy_reference", "numpy", "reference", "*", "gemm/backends/numpy.py", ordered=False,
            gflops=20, about="numpy.matmul and the epilogue; every dtype"),
 )  # fmt: skip

@@ -37,7 +37,8 @@ class Kernel:
         ordered: offers reproducible=True, the ORDERED chain.
         ordered_needs: features that the ORDERED chain needs.
         gflops: peak rate of one device (CPU rows: of one core), a guess until it is measured. CUDA rows: of an H200.
-        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200.
+        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200;
+            for NumPy's rows, the time of gemm's Python, which repeated products by our own kernels do not need.
         scattered: nanoseconds that a multiprocessor takes to store an element of the result if the result's rows are
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
@@ -52,7 +53,8 @@ class Kernel:
             are always faster there, or the row's outputs do not fit into the registers.
         suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
             for products for which the expression is true. The row computes all others, too, but slower than `gflops`
-            says. "" for all.
+            says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its layout), fused (a
+            bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
         label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
         group: rows and columns of the result that a work-group computes (of the transposed result, if swapped).
     """
@@ -122,7 +124,7 @@ class Kernel:
         """Whether dispatch may choose this row on such a device if the user does not name the row."""
         return kind in self.auto_kinds and features.isdisjoint(self.excluded_features)
 
-    def suited(self, sizes: Mapping[str, int]) -> bool:
+    def suited(self, sizes: Mapping[str, object]) -> bool:
         """Whether dispatch may choose this row for such a product if the user does not name the row."""
         return not self.suits or bool(eval(_compiled(self.suits), {"__builtins__": {}}, {**sizes, **self.params}))
 

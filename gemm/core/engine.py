@@ -11,7 +11,7 @@ import importlib
 import operator
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from typing import Any
@@ -21,6 +21,10 @@ from gemm.core.errors import BackendUnavailable
 from gemm.core.version import VERSION
 
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
+
+limiting: list[Callable[[], None]] = []
+"""What is to be called when a limit was set, or is none any more."""
+_count_set = False
 
 _left = threading.local()
 """count: number of CPUs that the products of this thread leave to other work."""
@@ -82,7 +86,17 @@ def set_num_threads(count: int | None) -> None:
             raise TypeError(f"count must be a positive integer or None, not {count!r}") from None
         if count < 1:
             raise ValueError(f"count must be a positive integer or None, not {count}")
+    global _count_set
     engine().lib.gemm_set_num_threads(min(count or 0, threads.MOST))
+    if _count_set != (count is not None):
+        _count_set = count is not None
+        for told in limiting:
+            told()
+
+
+def limited() -> bool:
+    """Whether the user limits gemm's threads, which other libraries know nothing of."""
+    return _count_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 
 @contextmanager

@@ -13,11 +13,15 @@ from functools import lru_cache
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
+from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
 from gemm.core.plan import ALL, HYBRID, Candidate
 from gemm.core.problem import EXTRA, PRECISIONS, Device, Problem
 from gemm.core.rates import Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
+
+LEAD = 1.1
+"""See `Entrant.lead`."""
 
 
 class Entrant:
@@ -26,13 +30,16 @@ class Entrant:
     Attributes:
         why_not: why it can compute none of them; or "".
         last_resort: the NumPy reference, whatever its time.
+        lead: times its prediction that another one may take and yet be chosen. Of NumPy's BLAS it is more than 1: two
+            measurements of one rate differ by that much, and what repeats our own kernels does not repeat its.
     """
 
     def __init__(
         self, row: Kernel, device: Device, example: Problem, facts: probe.Facts | None, *, trusting: bool,
         why_not: str = "",
     ) -> None:  # fmt: skip
-        self.row, self.device, self.last_resort = row, device, row.backend == "numpy"
+        self.row, self.device, self.last_resort = row, device, row.dtype == "*"
+        self.lead = LEAD if row.backend == "numpy" else 1.0
         self._facts, self._trusting = facts, trusting
         self._known: dict[str, tuple[str, Rates | None]] = {}
         named = trusting or row.chosen_on(device.kind, device.features)
@@ -41,6 +48,7 @@ class Entrant:
             or unavailable(row, device, reproducible=example.reproducible)
             or verification.failed(row, device)
             or ("" if named else f"chosen on a {device.kind} only by name")
+            or ("" if trusting or row.backend != "numpy" else verification.unverified(row, device, facts))
         )
         if not self.why_not:
             every = [self._knows(kernel)[1] for kernel in (row, *tuning_db.variants(row, device))] if facts else []
@@ -67,14 +75,14 @@ class Entrant:
         why_not: str | None = self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
-        problem = problem if row.fuses else problem.unfused
+        asked, problem = problem, problem if row.fuses else problem.unfused
         sizes: dict[str, int] = {}
         if row.legal or row.suits:
             sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
         for choice in tuning_db.choices(row, device, problem):
             kernel = choice.kernel
             why_not = kernel.illegal({**sizes, **device.limits}) if kernel.legal else None
-            if not self._trusting and not kernel.suited(sizes):
+            if not self._trusting and kernel.suits and not kernel.suited(sizes | _circumstances(asked)):
                 why_not = why_not or f"chosen only by name but where {kernel.suits}"
             unverified, rates = self._knows(kernel)
             if not self._trusting and not choice.here:
@@ -135,6 +143,7 @@ def lineup(
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
         rows.append(BY_NAME["gemm_numpy_reference"])  # other dtypes multiply on the CPU all the same
     found: list[Entrant] = []
+    named = kernel is not None or backend.partition(":")[0] == "numpy"
     for row in rows:
         cause = facts.unavailable.get(row.backend) if facts and not trusting else None
         try:
@@ -147,7 +156,8 @@ def lineup(
             continue
         for device in devices:
             if ":" not in backend or backend in (*ALL, device.key):
-                found.append(Entrant(row, device, example, facts, trusting=trusting))
+                trusted = trusting and (named or row.backend != "numpy" or row.dtype == "*")
+                found.append(Entrant(row, device, example, facts, trusting=trusted))
     return Lineup(found)
 
 
@@ -247,6 +257,13 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     if not missing:
         return ""
     return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
+
+
+def _circumstances(problem: Problem) -> dict[str, object]:
+    """What `Kernel.suits` may name of a problem beside its sizes."""
+    a, b, out = tuple(problem.layout)
+    return {"alpha": problem.alpha, "beta": problem.beta, "a": a, "b": b, "out": out, "fused": problem.fused,
+            "limited": engine.limited()}  # fmt: skip
 
 
 def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:

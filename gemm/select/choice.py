@@ -104,7 +104,8 @@ def _choose(
         reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
     if standing_in:
         reason += ", until a sooner one is verified"
-    rival = queue.rival(best.device) if queue.away and held_by is None else math.inf
+    doubted = queue.away or best.device.backend == "numpy"
+    rival = queue.rival(best.device) if doubted and held_by is None else math.inf
     meanwhile = standing_in or queue.searching
     return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival, meanwhile)
 
@@ -143,9 +144,10 @@ class _Queue:
             if weighed:
                 return self._found[number]
             heappop(self._waiting)
-            found = self._found[number] = self._all[number].weigh(self._problem)
+            entrant = self._all[number]
+            found = self._found[number] = entrant.weigh(self._problem)
             if found.seconds is not None:
-                heappush(self._waiting, (last, found.seconds, number, True))
+                heappush(self._waiting, (last, found.seconds * entrant.lead, number, True))
         return None
 
     def pop(self) -> Candidate | None:
@@ -156,9 +158,12 @@ class _Queue:
         return found
 
     def rival(self, device: Device) -> float:
-        """Seconds of the soonest on another device that is no last resort; infinite without one. Takes out others."""
+        """Seconds of the soonest on another device that is no last resort; infinite without one. Takes out others.
+
+        NumPy is no rival: where our own kernels are predicted to be as fast, nobody doubts it.
+        """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
-            if found.device.key != device.key:
+            if found.device.key != device.key and found.device.backend != "numpy":
                 return found.seconds or math.inf
             self.pop()
         return math.inf
@@ -191,7 +196,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
     if backend == "auto" and kernel is None:
         best = queue.peek()
         on_cpu = math.inf if best is None or best.seconds is None else best.seconds
-        if best is None or best.kernel.backend == "numpy":
+        if best is None or best.kernel.dtype == "*":
             _told_of_the_engine()
         if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue

@@ -1,5 +1,7 @@
 """The cost model: seconds = launch + transfer + the longer of work / rate and of bytes / the memory's rate.
 
+`_times` is that formula, for predictions and for bounds. What its terms are of products on a device whose rates were
+measured is here, what they are on a GPU whose multiprocessors are known is gemm.select.gpu_model's.
 Rates are measured once a machine by the probe (gemm.select.probe); until then CPU rows use the catalog's guesses. The
 source documents' rule, that small products go to the CPU because moving data dominates, is not a special case: it
 follows from the launch and transfer terms.
@@ -23,25 +25,28 @@ FEW = 8
 
 PACKING = 4
 """Times what reading an operand takes that packing it does, on a GPU: it writes as well, and reaches half the rate: on
-an H200 in products of 6468 × 96 × 666 and 37 of 263 × 133 × 634."""
+an H200 in products of 6468 × 96 × 666 and 37 of 263 × 133 × 634, 2026-11-24."""
 
 CONVERTED = 1e9
-"""Elements a second of operands that NumPy converts to the type of a kernel which does not take theirs."""
+"""Elements a second of operands that NumPy converts to the type of a kernel which does not take theirs. Of int8 to
+int32 on the host of an H200, 2026-11-24."""
 
 SINGLE = 2
-"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU."""
+"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU. Of random products on two
+cores with Intel's runtime, 2026-11-24."""
 
 ENDS = 12
 """Steps along k in whose time a GPU's item begins its outputs and stores them, one by one, on an H200: most of the time
-of few k."""
+of few k, 2026-11-24."""
 
 GATHERED = 8
 """Multiply-adds in whose time a GPU's OpenCL kernel that reads operands as they lie loads an element by itself, as it
-does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others."""
+does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others, 2026-11-24."""
 
 MOST_PASSES = 1.5
 """Passes that several over an operand take as long as: the groups that read it are beside each other, so that all but
-the first find it in a cache. On an H200 1.4 of 33 × 5 × 1232 × 2465, by fours of the 5 rows instead of all at once."""
+the first find it in a cache. On an H200 1.4 of 33 × 5 × 1232 × 2465, by fours of the 5 rows instead of all at once,
+2026-11-24."""
 
 FASTEST_LINK = 60e9
 """Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
@@ -78,10 +83,8 @@ def predict(
     else:
         basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
         if tuned is not None and tuned.seconds:
-            basis, rates = (
-                "measured for such products",
-                _tuned(kernel, device, problem, rates, tuned.shape, tuned.seconds),
-            )
+            basis = "measured for such products"
+            rates = _tuned(kernel, device, problem, rates, tuned.shape, tuned.seconds)
         terms = _terms(kernel, device, problem, rates)
     if problem.device != "host":
         moved = 0, 0
@@ -127,7 +130,7 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
     """By rates that were measured, or guessed."""
     work, launches = _work(kernel, device, problem)
     compute, memory, packing = work / rates.flops, 0.0, 0.0
-    launch = rates.launch * (launches - 1)
+    launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
         memory = _traffic(kernel, problem) / rates.memory
     mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded

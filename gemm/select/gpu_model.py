@@ -13,15 +13,16 @@ from gemm.catalog import Kernel, launch_arithmetic
 from gemm.core.problem import Device, Problem
 
 CALL = 5e-6
-"""Seconds of a product too small to matter."""
+"""Seconds of a product too small to matter, until it was measured."""
 LAUNCH = 6e-6
-"""Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them."""
+"""Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them. On an H200,
+2026-11-24."""
 APART = 1.2e-6
 """Seconds that a launch and its startup take longer where they cannot begin while the launch ahead ends, as those of
-blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200."""
+blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200, 2026-11-24."""
 ALONE = 0.1e-9
 """Seconds that a multiprocessor takes for an element (or for 4 bytes of a larger one) which it copies by itself, as it
-does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do."""
+does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do, 2026-11-24."""
 WIDE = 16
 """Bytes of the widest access, that rows are aligned to or not."""
 CLOCK = 1980
@@ -29,7 +30,8 @@ CLOCK = 1980
 MEMORY = 4800
 """GB/s of an H200's memory, for drivers that do not tell theirs."""
 STREAMED, SHARED = 0.88, 0.66
-"""Of the memory's rate: what kernels reach that read an operand once from end to end, and others."""
+"""Of the memory's rate: what kernels reach that read an operand once from end to end, and others. On
+an H200, 2026-11-22."""
 FEW = 8
 """Rows or columns of a tile of kernels that stream."""
 _SLOW_DOUBLES = 2  # float32's rate over float64's on an H200

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
-from gemm.core import threads
+from gemm.core import engine, threads
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.select import background, probe
@@ -48,6 +48,7 @@ def forget_choices(*, repeated: bool = True) -> None:
 
 
 background.finished.append(forget_choices)
+engine.limiting.append(forget_choices)
 
 
 def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:

@@ -102,7 +102,7 @@ def _able(device: Device, problem: Problem) -> list[Candidate]:
         field = choice.candidates(problem, device.key, held_by=held_by)
     except (BackendUnavailable, TypeError, ValueError):
         return []
-    return sorted((c for c in field if c.seconds and c.kernel.backend != "numpy"), key=lambda c: c.seconds or 0.0)
+    return sorted((c for c in field if c.seconds and c.kernel.dtype != "*"), key=lambda c: c.seconds or 0.0)
 
 
 def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:

@@ -1,0 +1,141 @@
+"""NumPy's BLAS as a candidate of auto: where it was verified and measured to be clearly faster than our own kernels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gemm
+from gemm.backends import registry
+from gemm.catalog import KERNELS
+from gemm.core import engine
+from gemm.core.problem import Problem
+from gemm.execute import delivery
+from gemm.select import calibration, candidates, choice, probe, verification
+
+pytestmark = pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
+
+BLAS = [row for row in KERNELS if row.backend == "numpy" and row.dtype != "*"]
+LARGE = Problem("float32", 1024, 1024, 1024)
+RATE = 1e11
+
+
+def facts(times, ok=True):
+    """A probe's, by which NumPy's BLAS is so many times as fast as our own kernels."""
+    lines = []
+    for name in ("cpu", "numpy"):
+        (device,) = registry.backend(name).devices()
+        lines.append({"step": "device", "device": device.key, "backend": name, "name": device.name,
+                      "driver": device.driver, "kind": "cpu"})  # fmt: skip
+        lines += [
+            {"step": "kernel", "kernel": row.name, "device": device.key, "ok": ok or name == "cpu",
+             "error": "" if ok or name == "cpu" else "it is wrong", "launch": 2e-6,
+             "flops": RATE * (times if name == "numpy" else 1), "memory": 1e10}
+            for row in KERNELS if row.backend == name and row.dtype != "*"
+        ]  # fmt: skip
+    return probe.Facts(lines)
+
+
+@pytest.fixture
+def known(monkeypatch, tmp_path):
+    """Sets what a probe found."""
+    monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
+    monkeypatch.setattr(candidates, "away", lambda *_: False)  # no other devices
+
+    def set_facts(found):
+        monkeypatch.setattr(probe, "facts", lambda *, run: found)
+        delivery.forget()
+
+    yield set_facts
+    monkeypatch.undo()
+    delivery.forget()
+
+
+def chosen(problem, backend="auto"):
+    return choice.choose(problem, backend).kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_it_is_chosen_where_it_was_measured_to_be_faster(known, dtype):
+    problem = replace(LARGE, dtype=dtype)
+    known(facts(2.0))
+    assert chosen(problem) in BLAS
+    known(facts(1.05))  # two measurements of one rate differ by more
+    assert chosen(problem).backend == "cpu"
+    known(facts(0.5))
+    assert chosen(problem).backend == "cpu"
+
+
+@pytest.mark.parametrize("found", [None, facts(2.0, ok=False)], ids=["not measured", "failed verification"])
+def test_it_is_not_chosen_unless_it_was_verified(known, found):
+    known(found)
+    assert chosen(LARGE).backend == "cpu"
+    assert chosen(LARGE, "numpy").backend == "numpy"
+
+
+@pytest.mark.parametrize("what", [
+    {"reproducible": True}, {"batch": 8}, {"beta": "x"}, {"alpha": "x"}, {"bias": True}, {"activation": "relu"},
+    {"layout": "SNN"}, {"layout": "NNT"}, {"dtype": "int32"}, {"dtype": "float16"}, {"dtype": "complex64"}, {"m": 16, "n": 16, "k": 16},
+], ids=str)  # fmt: skip
+def test_it_is_left_out_where_it_does_more_than_one_product_of_its_blas(known, what):
+    known(facts(2.0))
+    assert chosen(replace(LARGE, **what)).backend == "cpu"
+
+
+def test_it_is_left_out_while_threads_are_limited(known, monkeypatch):
+    """Its threads are its own."""
+    known(facts(2.0))
+    try:
+        engine.set_num_threads(1)
+        assert chosen(LARGE).backend == "cpu"
+    finally:
+        engine.set_num_threads(None)
+    assert chosen(LARGE).backend == "numpy"
+    monkeypatch.setenv("GEMM_NUM_THREADS", "1")
+    verification.forget_choices()
+    assert chosen(LARGE).backend == "cpu"
+
+
+def test_it_gives_way_where_it_proves_slower_than_predicted(known, monkeypatch):
+    known(facts(2.0))
+    a = np.ones((1024, 1024), np.float32)
+    problem, now, launched = replace(LARGE, dtype="float32"), [0.0], []
+
+    def launcher(plan):
+        def launch(*operands):
+            launched.append(plan.device.key)
+            now[0] += 1.0 if plan.device.backend == "numpy" else 0.01
+
+        return launch
+
+    monkeypatch.setattr(delivery.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(delivery, "launcher", launcher)
+    for _ in range(8):
+        delivery.run(problem, "auto", None, a, a, None, a, 1.0, 0.0)
+    assert launched == ["numpy:0"] * (1 + calibration.TIMES) + ["cpu:0"] * (7 - calibration.TIMES)
+
+
+def test_it_computes_what_it_is_chosen_for(known):
+    known(facts(2.0))
+    dice = np.random.default_rng(1)
+    a, b = (dice.integers(-3, 4, (512, 512)).astype(np.float32) for _ in "ab")
+    plan = gemm.plan(a, b)
+    assert plan.kernel == "sgemm_numpy_blas"
+    exact = a.astype(int) @ b.astype(int)
+    for _ in range(3):
+        assert (gemm.gemm(a, b) == exact).all()
+
+
+def test_bounds_stay_below_predictions_of_all_that_compute_in_host_memory(known):
+    known(found := facts(2.0))
+    dice = np.random.default_rng(2)
+    for dtype in ("float32", "float64", "int16"):
+        line = candidates.lineup(
+            candidates.example(replace(LARGE, dtype=dtype)), "auto", None, found, host=True, trusting=True
+        )
+        for _ in range(100):
+            m, n, k = (int(2 ** dice.uniform(0, 12)) for _ in "mnk")
+            problem = Problem(dtype, m, n, k, int(dice.choice([1, 9])), layout=str(dice.choice(["NNN", "TSN"])))
+            for _, bound, place in line.bounds(problem):
+                weighed = line.all[place].weigh(problem)
+                assert weighed.seconds is None or bound <= weighed.seconds * (1 + 1e-9)
