@@ -18,7 +18,7 @@ from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.extras import pointer_batch
 from gemm.frontend import plan_cache
-from gemm.select import late_verification, verification
+from gemm.select import verification
 
 RNG = np.random.default_rng(23)
 COUNT = 40
@@ -65,7 +65,7 @@ class Torch:
 @pytest.fixture(autouse=True)
 def verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels count as verified: else others stand in meanwhile, and products are chosen for anew afterwards."""
-    monkeypatch.setattr(late_verification, "record", lambda *_: {"ok": True, "error": ""})
+    monkeypatch.setattr(verification, "record", lambda *_: {"ok": True, "error": ""})
     verification.forget_choices()
 
 

@@ -23,7 +23,7 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, Problem
 from gemm.core.rates import Rates
 from gemm.execute import delivery
-from gemm.select import calibration, candidates, cost, late_verification, probe, verification, worker
+from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
 
@@ -516,7 +516,7 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
     monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
     monkeypatch.setattr(probe, "_memory", {})
     assert probe.facts(run=True).lines == []
-    assert not late_verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
+    assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
     assert stored == []
 

@@ -13,7 +13,7 @@ from test_dispatch import run_python
 from gemm.catalog import BY_NAME
 from gemm.core.plan import Candidate
 from gemm.core.problem import Device
-from gemm.select import background, choice, late_verification, probe, verification
+from gemm.select import background, choice, probe, verification
 
 SLOW = """
 import os, time
@@ -273,20 +273,18 @@ class Field:
 ], ids=str)  # fmt: skip
 def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
     done = []
-    monkeypatch.setattr(
-        late_verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None
-    )
-    monkeypatch.setattr(late_verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
-    monkeypatch.setattr(late_verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
+    monkeypatch.setattr(verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
+    monkeypatch.setattr(verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
+    monkeypatch.setattr(verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
     found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
 
 def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(monkeypatch):
-    monkeypatch.setattr(late_verification, "record", lambda *_: None)
-    monkeypatch.setattr(late_verification, "begin", lambda *_: None)
-    monkeypatch.setattr(late_verification, "verified", lambda kernel, _: kernel is OTHER)
+    monkeypatch.setattr(verification, "record", lambda *_: None)
+    monkeypatch.setattr(verification, "begin", lambda *_: None)
+    monkeypatch.setattr(verification, "verified", lambda kernel, _: kernel is OTHER)
     found, meanwhile = choice._standing_in(Field(1, 1.1, 1.2), frozenset(), patient=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 

@@ -22,7 +22,7 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
 from gemm.execute import delivery, split, split_launch
-from gemm.select import late_verification, probe, verification
+from gemm.select import probe, verification
 
 M, N, K = 320, 200, 150
 KERNELS = {"opencl": ("sgemm_generic_naive", "dgemm_generic_naive"), "cuda": ("sgemm_cuda_tile", "dgemm_cuda_tile")}
@@ -45,7 +45,7 @@ def device(request, monkeypatch):
                "flops": 1e11, "upload": 1e12, "download": 1e12} for name in KERNELS[found.backend])  # fmt: skip
     monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
     found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-    monkeypatch.setattr(late_verification, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
+    monkeypatch.setattr(verification, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
     monkeypatch.setattr(verification, "_failed", {})
     monkeypatch.setattr(verification, "_lost", {})
     monkeypatch.setattr(split, "_shares_cores", lambda device: False)

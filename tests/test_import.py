@@ -12,7 +12,7 @@ STANDARD = {"atexit", "copy", "dataclasses", "encodings", "hashlib", "heapq", "j
             "traceback"}  # fmt: skip
 OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
 LATER = ("gemm.backends.opencl.backend", "gemm.backends.cuda.backend", "gemm.backends.numpy", "gemm.cli",
-         "gemm.compare", "gemm.select.worker", "gemm.select.late_verification", "gemm.execute.split",
+         "gemm.compare", "gemm.select.worker", "gemm.execute.split",
          "gemm.tune.worker", "gemm.tune.tuner", "gemm.frontend.report", "gemm.bench", "gemm.select.verify")  # fmt: skip
 # What finds an editable install brings pathlib and importlib along; the package has them from a wheel, too.
 CODE = """
@@ -61,7 +61,6 @@ def test_the_first_small_product_loads_nothing_for_children_or_drivers():
         "subprocess",
         "queue",
         "gemm.select.worker",
-        "gemm.select.late_verification",
         "gemm.backends.cuda.backend",
         "pyopencl",
     }

@@ -13,7 +13,7 @@ from test_dispatch import run_python
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
 from gemm.core.problem import Device
-from gemm.select import late_verification, probe, tuning_db
+from gemm.select import probe, tuning_db, verification
 
 BACKEND = """
 import os, time
@@ -88,13 +88,13 @@ VERIFY = """
 import math, time
 from gemm.catalog import BY_NAME
 from gemm.backends import registry
-from gemm.select import late_verification, probe
+from gemm.select import verification, probe
 probe.facts(run=True)
 kernels = [BY_NAME[f"sgemm_late_{form}"] for form in ("slow", "fast", "slow")]
 device, = registry.backend("late").devices()
-late_verification.verify(kernels, device, -math.inf)
-assert not any(late_verification.record(kernel, device) for kernel in kernels)
-late_verification.verify(kernels, device, math.inf)
+verification.verify(kernels, device, -math.inf)
+assert not any(verification.record(kernel, device) for kernel in kernels)
+verification.verify(kernels, device, math.inf)
 """
 
 
@@ -293,8 +293,8 @@ def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     monkeypatch.setattr(probe, "_memory", {})
     kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
     child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
-    late_verification._verify(kernel, device, child)
-    found = late_verification.record(kernel, device)
+    verification._verify(kernel, device, child)
+    found = verification.record(kernel, device)
     assert found is not None
     assert found["ok"] == (answer == "right")
     written = disk_cache.load(probe.entry("verified")) or b""

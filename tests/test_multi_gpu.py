@@ -16,7 +16,7 @@ from gemm.core.errors import BackendUnavailable
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
 from gemm.execute import delivery, split
-from gemm.select import late_verification, probe, verification
+from gemm.select import probe, verification
 
 M, N, K = 97, 74, 41
 ALL = "cuda:all"
@@ -36,9 +36,7 @@ def emulate(monkeypatch):
         ]
         monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-        monkeypatch.setattr(
-            late_verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")]
-        )
+        monkeypatch.setattr(verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
         monkeypatch.setattr(verification, "_failed", {})
         monkeypatch.setattr(verification, "_lost", {})
         monkeypatch.setattr(split, "START", 0.0)

@@ -75,7 +75,8 @@ def test_it_is_not_chosen_unless_it_was_verified(known, found):
 
 @pytest.mark.parametrize("what", [
     {"reproducible": True}, {"batch": 8}, {"beta": "x"}, {"alpha": "x"}, {"bias": True}, {"activation": "relu"},
-    {"layout": "SNN"}, {"layout": "NNT"}, {"dtype": "int32"}, {"dtype": "float16"}, {"dtype": "complex64"}, {"m": 16, "n": 16, "k": 16},
+    {"layout": "SNN"}, {"layout": "NNT"}, {"dtype": "int32"}, {"dtype": "float16"}, {"dtype": "complex64"},
+    {"m": 16, "n": 16, "k": 16},
 ], ids=str)  # fmt: skip
 def test_it_is_left_out_where_it_does_more_than_one_product_of_its_blas(known, what):
     known(facts(2.0))

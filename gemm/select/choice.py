@@ -54,17 +54,15 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
             continue
         if not queue.unproven(found.kernel):
             break
-        from gemm.select import late_verification  # which can start children; most products never get here
-
-        record = late_verification.record(found.kernel, found.device)
+        record = verification.record(found.kernel, found.device)
         if record is None and not patient:
             unproven.append(found)
-        elif record["ok"] if record is not None else late_verification.verified(found.kernel, found.device):
+        elif record["ok"] if record is not None else verification.verified(found.kernel, found.device):
             break
     if not unproven:
         return found, False
     soonest = unproven[0]
-    late_verification.begin(soonest.kernel, soonest.device)
+    verification.begin(soonest.kernel, soonest.device)
     if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
         return found, True
     # Nothing that could stand in is verified. To verify the simplest kernel takes a tenth of the time of a late row's.
@@ -72,9 +70,9 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
             near = each.device.key == soonest.device.key and _seconds(each) - _seconds(soonest) <= STAND_IN
-            if each.kernel is plain and near and late_verification.verified(each.kernel, each.device):
+            if each.kernel is plain and near and verification.verified(each.kernel, each.device):
                 return each, True
-    return next((each for each in unproven if late_verification.verified(each.kernel, each.device)), found), False
+    return next((each for each in unproven if verification.verified(each.kernel, each.device)), found), False
 
 
 def _seconds(candidate: Candidate) -> float:

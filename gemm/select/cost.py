@@ -32,8 +32,8 @@ CONVERTED = 1e9
 int32 on the host of an H200, 2026-11-24."""
 
 SINGLE = 2
-"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU. Of random products on two
-cores with Intel's runtime, 2026-11-24."""
+"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU. Of random products on
+two cores with Intel's runtime, 2026-11-24."""
 
 ENDS = 12
 """Steps along k in whose time a GPU's item begins its outputs and stores them, one by one, on an H200: most of the time
@@ -41,7 +41,8 @@ of few k, 2026-11-24."""
 
 GATHERED = 8
 """Multiply-adds in whose time a GPU's OpenCL kernel that reads operands as they lie loads an element by itself, as it
-does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others, 2026-11-24."""
+does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others,
+2026-11-24."""
 
 MOST_PASSES = 1.5
 """Passes that several over an operand take as long as: the groups that read it are beside each other, so that all but

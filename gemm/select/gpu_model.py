@@ -15,8 +15,8 @@ from gemm.core.problem import Device, Problem
 CALL = 5e-6
 """Seconds of a product too small to matter, until it was measured."""
 LAUNCH = 6e-6
-"""Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them. On an H200,
-2026-11-24."""
+"""Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them. On an
+H200, 2026-11-24."""
 APART = 1.2e-6
 """Seconds that a launch and its startup take longer where they cannot begin while the launch ahead ends, as those of
 blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200, 2026-11-24."""

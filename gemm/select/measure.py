@@ -110,18 +110,26 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
 def _seconds(
     backend: Backend, kernel: Kernel, device: Device, m: int, n: int, k: int, row: int = 1, *, resident: bool
 ) -> float:  # fmt: skip
-    """Of a product of random operands in host memory or, where `resident`, in the device's; the mean of a row of them.
+    """`seconds` of a product of the kernel's own types."""
+    where = device.key if resident else "host"
+    problem = Problem(types_of(kernel)[0].name, m, n, k, inputs=kernel.inputs, device=where)
+    return seconds(backend, kernel, device, problem, row)
+
+
+def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, row: int = 1) -> float:
+    """Of a product of random operands where `problem` has them; the mean of a row of them.
 
     Host operands begin where none can be used in place (see `Backend.wraps`).
     """
-    random, (dtype, types) = np.random.default_rng(n), types_of(kernel)
-    some = (
-        random_matrix(random, own, (min(rows, LEAST), columns))
+    random, resident = np.random.default_rng(problem.n), problem.device != "host"
+    m, n, k, stack = problem.m, problem.n, problem.k, (problem.batch,) if problem.batch > 1 else ()
+    types = [np.dtype(name) for name in problem.inputs or (problem.dtype, problem.dtype)]
+    a, b = (
+        np.resize(random_matrix(random, own, (min(rows, LEAST), columns)), (*stack, rows, columns))
         for own, rows, columns in zip(types, (m, k), (k, n), strict=True)
     )
-    a, b = (np.resize(rows, shape) for rows, shape in zip(some, ((m, k), (k, n)), strict=True))
-    launch = backend.launcher(kernel, device, Problem(dtype.name, m, n, k, inputs=kernel.inputs))
-    arrays = [a, b, np.empty((m, n), dtype)]
+    launch = backend.launcher(kernel, device, problem)
+    arrays = [a, b, np.empty((*stack, m, n), problem.dtype)]
     given: list[Operand] = [*arrays]
     if resident or backend.wraps(device):
         given = [backend.to_device(x, device) if resident else _unaligned(x) for x in arrays]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.core import disk_cache, engine
@@ -58,21 +58,30 @@ def class_of(problem: Problem) -> Class:
     return Class(problem.octaves, problem.layout[:2])
 
 
-@lru_cache(maxsize=4096)
-def known(row: Kernel, device: Device) -> bool:
-    """Whether there are other parameters for `row` on `device` than the catalog's."""
-    return timed(row, device) or next(shipped(row.name, device), None) is not None
+class _Of(NamedTuple):
+    """Records of a row on a device: tuned with this driver and version, with others; and shipped, by levels."""
+
+    current: list[Record]
+    old: list[Record]
+    levels: list[tuple[str, list[Record]]]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def _of(row: Kernel, device: Device) -> _Of:
+    own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
+    current = [r for r in own if r.driver == device.driver and r.source == fingerprint(row)]
+    return _Of(current, [r for r in own if r not in current], list(shipped(row.name, device)) if row.space else [])
+
+
 def timed(row: Kernel, device: Device) -> bool:
     """Whether the tuner has timed `row` on this very device."""
-    return any(r.kernel == row.name and r.params is not None for r in stored(device))
+    known = _of(row, device)
+    return bool(known.current or known.old)
 
 
 def choices(row: Kernel, device: Device, problem: Problem) -> tuple[Choice, ...]:
     """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
-    return _tuned(row, device, class_of(problem)) if row.space and known(row, device) else _default(row)
+    return _tuned(row, device, class_of(problem)) if row.space and any(_of(row, device)) else _default(row)
 
 
 @lru_cache(maxsize=1024)
@@ -82,37 +91,20 @@ def _default(row: Kernel) -> tuple[Choice]:
 
 @lru_cache(maxsize=4096)
 def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
-    return tuple(_found(row, device, wanted))
-
-
-def _found(row: Kernel, device: Device, wanted: Class) -> Iterator[Choice]:
-    current, old, levels = _records(row, device)
-    for record, kernel in _nearest(row, current, wanted):
+    known, found = _of(row, device), list[Choice]()
+    for record, kernel in _nearest(row, known.current, wanted):
         far = record.cls.distance(wanted)
         origin = "tuned here" if not far else f"tuned here for {' × '.join(map(str, record.shape[1:]))}"
-        yield Choice(kernel, origin, True, record if far <= NEAR and record.seconds else None)
-    for _, kernel in _nearest(row, old, wanted):
-        yield Choice(kernel, "tuned with another driver or version")
-    for level, records in levels:
+        found.append(Choice(kernel, origin, True, record if far <= NEAR and record.seconds else None))
+    found += [Choice(kernel, "tuned with another driver or version") for _, kernel in _nearest(row, known.old, wanted)]
+    for level, records in known.levels:
         for record, kernel in _nearest(row, records, wanted):
-            yield Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}")
-    yield from _default(row)
-
-
-@lru_cache(maxsize=1024)
-def _records(row: Kernel, device: Device) -> tuple[list[Record], list[Record], list[tuple[str, list[Record]]]]:
-    """Of `row` on `device`: tuned with this driver and version, with others; and shipped, by levels."""
-    own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
-    current = [r for r in own if _current(r, row, device)]
-    return current, [r for r in own if r not in current], list(shipped(row.name, device) if row.space else ())
-
-
-def _current(record: Record, row: Kernel, device: Device) -> bool:
-    """Whether it was made with the device's driver and the row as they are."""
-    return record.driver == device.driver and record.source == fingerprint(row)
+            found.append(Choice(kernel, f"{'predicted' if record.seconds is None else 'shipped'} for this {level}"))
+    return (*found, *_default(row))
 
 
 def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
+    """Records with `row` as they have it, but those of a space that it no longer has."""
     for record in sorted(records, key=lambda r: r.cls.distance(wanted)):
         kernel = _with(row, tuple((record.params or {}).items()))
         if kernel is not None:
@@ -121,11 +113,21 @@ def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[
 
 @lru_cache(maxsize=1024)
 def _with(row: Kernel, params: tuple[tuple[str, int], ...]) -> Kernel | None:
-    """`row` with these parameters; None if they are of a space that it no longer has."""
     try:
         return row.tuned(dict(params))
     except ValueError:
         return None
+
+
+def variants(row: Kernel, device: Device, most: int = 4) -> list[Kernel]:
+    """`row` with the parameters that `choices` may offer unverified, for the probe to verify: at most so many."""
+    known, found = _of(row, device), dict[str, Kernel]()
+    groups = [known.old, *(records for _, records in known.levels)] if row.space else []
+    for records in groups[:2]:  # what was tuned with another driver, the most particular of what is shipped
+        for _, kernel in _nearest(row, records, Class.of(1, 1024, 1024, 1024, "NN")):
+            if kernel.chosen:
+                found.setdefault(kernel.label, kernel)
+    return list(found.values())[:most]
 
 
 def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str:
@@ -143,7 +145,15 @@ def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> st
 # This machine's records.
 
 
-@lru_cache(maxsize=64)
+def _groups(blob: bytes | None, where: str = "its tuning records") -> list[Group]:
+    """Those of a document; none where it is not one of this schema."""
+    try:
+        return [] if blob is None else parse(json.loads(blob))
+    except ValueError as error:
+        log.warning("gemm ignores %s: %s", where, error)
+        return []
+
+
 def entry(device: Device) -> str:
     """The cache entry of the device's records."""
     identity = repr((device.backend, device.name, device.platform))
@@ -151,28 +161,20 @@ def entry(device: Device) -> str:
 
 
 @lru_cache(maxsize=64)
-def _stored(name: str) -> tuple[Record, ...]:
-    return tuple(record for group in _groups(disk_cache.load(name)) for record in group.records)
-
-
 def stored(device: Device) -> tuple[Record, ...]:
     """What was tuned on this device, with whatever driver, or imported for it."""
-    return _stored(entry(device))
+    return _records(disk_cache.load(entry(device)))
 
 
-def _groups(blob: bytes | None) -> list[Group]:
-    try:
-        return [] if blob is None else parse(json.loads(blob))
-    except ValueError as error:
-        log.warning("gemm ignores its tuning records: %s", error)
-        return []
+def _records(blob: bytes | None) -> tuple[Record, ...]:
+    return tuple(record for group in _groups(blob, "its tuning records") for record in group.records)
 
 
 def save(device: Device, records: Iterable[Record]) -> None:
     """Merge `records` into the device's, also with what another process has written meanwhile."""
 
     def change(blob: bytes | None) -> bytes:
-        known = {record.identity: record for group in _groups(blob) for record in group.records}
+        known = {record.identity: record for record in _records(blob)}
         for record in records:
             other = known.get(record.identity)
             known[record.identity] = record if other is None else record.merged(other)
@@ -184,19 +186,22 @@ def save(device: Device, records: Iterable[Record]) -> None:
 
 def forget() -> None:
     """Read the records anew at the next need."""
-    _stored.cache_clear()
-    known.cache_clear()
-    timed.cache_clear()
-    _records.cache_clear()
-    _tuned.cache_clear()
+    for each in (stored, _of, _tuned):
+        each.cache_clear()
 
 
 def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
     """A document of the best of this machine's records: of `devices`, or of all that were ever tuned here."""
     names = disk_cache.entries("tuning-") if devices is None else [entry(device) for device in devices]
-    groups = [group for name in names for group in _groups(disk_cache.load(name))]
-    best = [replace(group, records=tuple(r for r in group.records if r.params is not None)) for group in groups]
-    return document([group for group in best if group.records], trials=False)
+    found = []
+    for group in (group for name in names for group in _groups(disk_cache.load(name))):
+        best = [
+            replace(r, trials={key: trial for key, trial in r.trials.items() if key == key_of(r.params)})
+            for r in group.records
+            if r.params is not None
+        ]
+        found += [replace(group, records=tuple(best))] if best else []
+    return document(found)
 
 
 def imported(text: Any) -> int:
@@ -218,10 +223,7 @@ def imported(text: Any) -> int:
 def _shipped() -> tuple[Group, ...]:
     found: list[Group] = []
     for file in sorted(SHIPPED.glob("*.json")):
-        try:
-            found += parse(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            log.warning("gemm ignores %s: %s", file, error)
+        found += _groups(file.read_bytes(), str(file))
     return tuple(found)
 
 
@@ -231,15 +233,3 @@ def shipped(kernel: str, device: Device) -> Iterator[tuple[str, list[Record]]]:
         groups = [group for group in _shipped() if group.level == level and group.fits(device)]
         if records := [r for group in groups for r in group.records if r.kernel == kernel and r.params is not None]:
             yield level, records
-
-
-def variants(row: Kernel, device: Device, most: int = 4) -> list[Kernel]:
-    """`row` with the parameters that `choices` may offer unverified, for the probe to verify: at most so many."""
-    old = [r for r in stored(device) if r.kernel == row.name and r.params is not None and not _current(r, row, device)]
-    groups = [old, *(records for _, records in shipped(row.name, device))] if row.space else []
-    found: dict[str, Kernel] = {}
-    for records in groups[:2]:  # what was tuned with another driver, the most particular of what is shipped
-        for _, kernel in _nearest(row, records, Class.of(1, 1024, 1024, 1024, "NN")):
-            if kernel.chosen:
-                found.setdefault(kernel.label, kernel)
-    return list(found.values())[:most]

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemm.core.problem import Device, octave
 
@@ -24,15 +24,14 @@ FIELDS = ("backend", "name", "platform")
 LEVELS = ("device", "architecture", "vendor", "default")
 
 
-@dataclass(frozen=True)
-class Class:
+class Class(NamedTuple):
     """Products that one set of parameters serves: each size to the nearest power of two, and how a and b lie.
 
     The dtype is the kernel's own. Where a and b are makes no class: packing is part of what is measured, and what it
     takes to move them the cost model adds (gemm.select.cost).
     """
 
-    sizes: tuple[int, ...]  # logarithms of batch, m, n, k
+    sizes: tuple[int, ...]  # Problem.octaves
     layout: str
 
     @classmethod
@@ -116,9 +115,7 @@ class Record:
         def rank(record: Record) -> tuple[bool, bool, float]:
             return record.trials.keys() != trials.keys(), record.gain is None, record.seconds or math.inf
 
-        best = min(works, key=rank, default=None)
-        if best is None:
-            return replace(self, params=None, seconds=None, gain=None, trials=trials)
+        best = min(works, key=rank, default=replace(self, params=None, seconds=None, gain=None))
         return replace(best, trials=trials)
 
 
@@ -141,20 +138,15 @@ class Group:
         return cls({name: getattr(device, name) for name in FIELDS}, "device", tuple(records))
 
     def fits(self, device: Device) -> bool:
-        if self.exact:
-            return all(getattr(device, name) == value for name, value in self.match.items())
         facts = {**vars(device), "features": " ".join(sorted(device.features))}
+        if self.exact:
+            return all(facts[name] == value for name, value in self.match.items())
         return all(re.search(rule, facts[name], re.IGNORECASE) for name, rule in self.match.items())
 
 
-def document(groups: Iterable[Group], *, trials: bool = True) -> dict[str, Any]:
-    """A document of groups of exact devices; without `trials` only with those of the best parameters."""
-
-    def plain(record: Record) -> dict[str, Any]:
-        fields, best = asdict(record), key_of(record.params or {})
-        return fields if trials else {**fields, "trials": {k: t for k, t in record.trials.items() if k == best}}
-
-    found = [{"device": dict(g.match), "records": [plain(r) for r in g.records]} for g in groups]
+def document(groups: Iterable[Group]) -> dict[str, Any]:
+    """A document of groups of exact devices."""
+    found = [{"device": dict(group.match), "records": list(map(asdict, group.records))} for group in groups]
     return {"schema": SCHEMA, "devices": found}
 
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
-
-import numpy as np
 
 from gemm.backends import registry
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.plan import Candidate
-from gemm.core.problem import Device, DeviceView, Operand, Problem
-from gemm.select import calibration, choice, late_verification, measure
-from gemm.select.verify.samples import random_matrix
+from gemm.core.problem import Device, Problem
+from gemm.select import calibration, choice, measure, verification
 
 SQUARES = (512, 1024, 256, 2048, 4096, 128)
 OTHERS = (
@@ -77,7 +73,7 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
             for device in devices:
                 fields = (_able(device, problem) for where, problem in cases if where == device)
                 soonest = (able[0].kernel for able in fields if able)
-                late_verification.verify(
+                verification.verify(
                     (kernel for kernel in soonest if kernel.lazy_verify), device, start + VERIFIED * (until - start)
                 )
         for device, problem in cases:
@@ -108,44 +104,25 @@ def _able(device: Device, problem: Problem) -> list[Candidate]:
 def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
     resident = problem.device != "host"
     able = _able(device, problem)
-    able = [c for c in able if not c.kernel.lazy_verify or (late_verification.record(c.kernel, device) or {}).get("ok")]
+    able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
         return
-    try:
-        operands = _operands(device, problem, resident)
-    except (MemoryError, KernelFailed, TypeError):
-        return
     for candidate in near:
         try:
-            seconds = _seconds(candidate, problem, operands, patience)
-        except (MemoryError, KernelFailed):
+            seconds = _seconds(candidate, problem, patience)
+        except (MemoryError, KernelFailed, TypeError):
             continue
         late = calibration.error(seconds, (candidate.seconds or 0.0) / candidate.factor)
         calibration.observe(calibration.subject(candidate.kernel, device, problem), problem.octaves, late)
         yield Fit(problem, device, candidate.kernel.name, seconds, math.exp(late))
 
 
-def _operands(device: Device, problem: Problem, resident: bool) -> list[Operand]:
-    stack = (problem.batch,) if problem.batch > 1 else ()
-    dice = np.random.default_rng(problem.n)
-    kinds = [np.dtype(name) for name in problem.inputs or (problem.dtype, problem.dtype)]
-    a, b = (
-        random_matrix(dice, kind, (*stack, *size))
-        for kind, size in zip(kinds, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
-    )
-    arrays: list[Any] = [a, b, np.empty((*stack, problem.m, problem.n), problem.dtype)]
-    return [registry.backend(device.backend).to_device(x, device) for x in arrays] if resident else arrays
-
-
-def _seconds(candidate: Candidate, problem: Problem, given: Sequence[Operand], patience: float) -> float:
-    """The least of some runs, a row of them where they are short."""
-    backend = registry.backend(candidate.device.backend)
-    launch = backend.launcher(candidate.kernel, candidate.device, problem)
-    run: Callable[[], Any] = measure.again(launch, *given)
-    if not isinstance(given[0], DeviceView):
-        return measure.best_of(run)
-    once = measure.best_of(lambda: measure.finished(backend, candidate.device, run, 1), 1)
-    row = max(1, min(20, round(patience / 8 / once)))
-    return measure.best_of(lambda: measure.finished(backend, candidate.device, run, row)) / row
+def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:
+    """The least of some runs, a row of them where they are short and enqueued."""
+    kernel, device = candidate.kernel, candidate.device
+    backend = registry.backend(device.backend)
+    once = measure.seconds(backend, kernel, device, problem)
+    row = 1 if problem.device == "host" else max(1, min(20, round(patience / 24 / once)))
+    return once if row == 1 else measure.seconds(backend, kernel, device, problem, row)
