@@ -9,6 +9,7 @@ import gemm
 from gemm.backends import registry
 from gemm.catalog import KERNELS
 from gemm.core import engine
+from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Problem
 from gemm.execute import delivery
 from gemm.select import calibration, candidates, choice, probe, verification
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine
 BLAS = [row for row in KERNELS if row.backend == "numpy" and row.dtype != "*"]
 LARGE = Problem("float32", 1024, 1024, 1024)
 RATE = 1e11
+REAL = registry.backend
 
 
 def facts(times, ok=True):
@@ -140,3 +142,19 @@ def test_bounds_stay_below_predictions_of_all_that_compute_in_host_memory(known)
             for _, bound, place in line.bounds(problem):
                 weighed = line.all[place].weigh(problem)
                 assert weighed.seconds is None or bound <= weighed.seconds * (1 + 1e-9)
+
+
+def test_an_engine_that_is_missing_is_told_of_though_numpys_blas_computes(known, monkeypatch, caplog):
+    known(facts(2.0))
+
+    def absent(name):
+        if name == "cpu":
+            raise BackendUnavailable("cpu", "the C extension gemm._cpu is not built")
+        return REAL(name)
+
+    monkeypatch.setattr(candidates.registry, "backend", absent)
+    choice._told_of_the_engine.cache_clear()
+    verification.forget_choices()
+    assert chosen(LARGE) in BLAS
+    assert "multiplies by NumPy" in caplog.text
+    choice._told_of_the_engine.cache_clear()

@@ -194,7 +194,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
     if backend == "auto" and kernel is None:
         best = queue.peek()
         on_cpu = math.inf if best is None or best.seconds is None else best.seconds
-        if best is None or best.kernel.dtype == "*":
+        if best is None or best.kernel.backend == "numpy":
             _told_of_the_engine()
         if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
             return queue
