@@ -10,6 +10,8 @@ import importlib.util
 import platform
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
@@ -168,19 +170,18 @@ def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts 
     return Lineup(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
 
+_KIND = ("dtype", "inputs", "device", "precision", "reproducible", "bias", "activation", "apart")
+_of_kind = attrgetter(*_KIND)
+
+
 @lru_cache(maxsize=1024)
-def _kind(
-    dtype: str, inputs: tuple[str, ...], device: str, precision: str, reproducible: bool, bias: bool, activation: str,
-    apart: bool,
-) -> Problem:  # fmt: skip
-    return Problem(dtype, 1, 1, 1, inputs=inputs, device=device, precision=precision, reproducible=reproducible,
-                   bias=bias, activation=activation, apart=apart)  # fmt: skip
+def _kind(*values: Any) -> Problem:
+    return Problem(m=1, n=1, k=1, **dict(zip(_KIND, values, strict=True)))
 
 
 def example(problem: Problem) -> Problem:
     """The one problem that stands for all of its kind."""
-    return _kind(problem.dtype, problem.inputs, problem.device, problem.precision, problem.reproducible, problem.bias,
-                 problem.activation, problem.apart)  # fmt: skip
+    return _kind(*_of_kind(problem))
 
 
 def check_names(backend: str, kernel: str | None) -> None:
