@@ -3,8 +3,8 @@
 The cost model knows rates, not how a driver copies, pages and caches; so its errors are alike for products that are
 alike. For host operands they are those of a device and a type, since transfers are most of them; for resident ones
 those of a kernel. One table says by how much products of a class took longer than predicted. `gemm tune` writes it
-(gemm.tune.calibrate), and the running process replaces what it finds to be otherwise. A class that was not measured takes
-the mean of its neighbours, an octave away; where nothing was measured, predictions stay as they are.
+(gemm.tune.calibrate), and the running process replaces what it finds to be otherwise. A class that was not measured
+takes the mean of its neighbours, an octave away; where nothing was measured, predictions stay as they are.
 
 While a program runs, only what is in doubt is timed: products of host arrays for which another device is predicted to
 take less than `DOUBT` times as long. Of each class the first one warms up and the next `TIMES` are timed, and what

@@ -1,9 +1,9 @@
 """What this machine's devices are and can do: found in a child process, remembered on disk.
 
 The child (`python -m gemm.select.probe`, see gemm.select.worker) loads each backend, verifies each kernel on each
-device (gemm.select.verify), except those that are verified lazily (gemm.select.verification), also with the parameters that
-are shipped for the device or were tuned with another driver, and measures its rates. A step that kills or hangs the
-child costs that kernel, and the child is started again without it.
+device (gemm.select.verify), except those that are verified lazily (gemm.select.verification), also with the parameters
+that are shipped for the device or were tuned with another driver, and measures its rates. A step that kills or hangs
+the child costs that kernel, and the child is started again without it.
 """
 
 from __future__ import annotations
