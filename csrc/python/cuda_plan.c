@@ -51,8 +51,8 @@ int gemm_device_learn(PyObject *from, slot *to) {
     unsigned long long address, bits[OPERANDS];
     long long low, high;
     device_part *device = &to->device;
-    if (!PyTuple_Check(from) || !PyArg_ParseTuple(from, "sKLLKKKK", &form, &address, &low, &high, &bits[A], &bits[B],
-                                                  &bits[C], &bits[OUT])) {
+    if (!PyTuple_Check(from) ||
+        !PyArg_ParseTuple(from, "sKLLKKKK", &form, &address, &low, &high, &bits[A], &bits[B], &bits[C], &bits[OUT])) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "`device` is a tuple, for arrays of a device");
         return 0;
     }

@@ -282,9 +282,11 @@ PyDoc_STRVAR(
     learn_doc,
     "learn(a, b, c, out, bias, alpha, beta, began, make, plan, rounds, zero, keep, finish, wide, device, /)\n--\n\n"
     "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
-    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nOr, with `device`, by "
+    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nOr, with `device`, "
+    "by "
     "the Sequence `keep`: it is (form, address, low, high, bits of a, b, c, out); alpha and beta are packed as `form`, "
-    "a letter or two of struct; at the address there is b, where that is None, from `low` to `high` bytes after it; and "
+    "a letter or two of struct; at the address there is b, where that is None, from `low` to `high` bytes after it; "
+    "and "
     "addresses have none of the bits. `make` makes a new result then.\n\nWith "
     "out=None, `make` is the result's (shape, dtype). alpha and beta may be others then, but for being 0; they "
     "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. finish(sums, out, bias), or None, "
@@ -408,8 +410,7 @@ static PyType_Slot type_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                               type_slots};
+PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, type_slots};
 
 PyDoc_STRVAR(since_doc, "since()\n--\n\nThe era, which ends when what was chosen before is not to be repeated.");
 

@@ -7,7 +7,8 @@ enum { FIRST_ROOM = 8 }; /* entries */
 
 static uint64_t hash_of(const table *t, const void *key) {
     const char *at = (const char *)key;
-    uint64_t hash[2] = {0x9E3779B97F4A7C15u, 0x94D049BB133111EBu}; /* side by side: a multiplication waits for its factors */
+    uint64_t hash[2] = {0x9E3779B97F4A7C15u,
+                        0x94D049BB133111EBu}; /* side by side: a multiplication waits for its factors */
     size_t i = 0;
     for (; i + sizeof hash <= t->key_bytes; i += sizeof hash) {
         uint64_t word[2];
