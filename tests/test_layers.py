@@ -76,6 +76,15 @@ def test_data_knows_data_only(module: str) -> None:
     assert {name for name, _ in imports(path)} <= set(PURE[module])
 
 
+def test_the_picture_in_the_documents_is_drawn_from_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT.parent / "benchmarks"))
+    drawn = importlib.import_module("house").picture()
+    page = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    assert f"```imports\n{drawn}\n```" in page, "python benchmarks/house.py --picture draws it"
+    order = [name for layer in reversed(LAYERS) for name in layer]
+    assert {line.split()[0] for line in drawn.splitlines()} == set(order)
+
+
 def test_nothing_imports_the_face() -> None:
     """Its names are for callers; the package imports the modules that define them."""
     asking = {parts[0] for path, parts in FILES.items() for module, _ in imports(path) if not module}
