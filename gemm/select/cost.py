@@ -287,7 +287,7 @@ def _gathered(kernel: Kernel, problem: Problem) -> int:
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
-    """Return effective FLOPs and the number of launches. Effective FLOPs ÷ the kernel's full rate is the product's time.
+    """Return effective FLOPs and the number of launches. Effective FLOPs ÷ full rate is the product's time.
 
     - GPU: the kernel computes whole tiles, in whole steps along k. Its rate is that of all compute units together, and
       a product with too few work-groups takes as long as one that keeps every unit busy. An element that is loaded by

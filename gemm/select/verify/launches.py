@@ -114,7 +114,7 @@ _NARROW = 64
 
 
 def _next(kernel: Kernel) -> Kernel | None:
-    """Return the kernel that multiplies the results of `kernel`: `kernel` itself, or else the simplest of their type."""
+    """Return the kernel for products of the results of `kernel`: itself if it can, else the simplest of their type."""
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs
     return kernel if own else simplest(kernel.backend, kernel.dtype)
@@ -146,8 +146,8 @@ class _Chain:
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
-        # At most SPARSE columns of v have an element other than 0. Only the same columns of x = u·v are not 0, and no sum
-        # of c = x·b has more terms.
+        # At most SPARSE columns of v have an element other than 0. Only these columns of x = u·v are not 0. No sum of
+        # c = x·b therefore has more than SPARSE terms.
         self.v = np.zeros((8, k), self.types[0])
         self.places = dice.permutation(k)[:SPARSE]
         self.v[dice.integers(0, 8, len(self.places)), self.places] = 1
@@ -215,9 +215,11 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
 
     The second time has another u. It overwrites x and c while products of the first time may still read them.
 
-    `kernel` computes c. `second` computes d and f; without `second`, `kernel` computes them if it can multiply its own
-    results, else the simplest kernel of their type does. The simplest kernel of the type of x computes x. If there is no
-    such kernel, x is not computed: two versions of x are copied to the device.
+    - `kernel` computes c.
+    - `second` computes d and f. It defaults to `kernel` if `kernel` can multiply its own results, else to the simplest
+      kernel of their type.
+    - The simplest kernel of the type of x computes x. If there is none, x is not computed: two versions of x are copied
+      to the device.
 
     Each column of e and each row of g has a single element other than 0, so each result shows one element of c.
 
