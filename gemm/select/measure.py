@@ -35,9 +35,9 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
     Operands are in device memory if the backend has memory of its own. `link` measures transfers separately.
 
-    Small products are timed in a row and repeated as the plan cache repeats them. Otherwise overhead that is the same for
-    all kernels would hide the differences between them. For kernels that compute in host memory, the launch time is the
-    constant `CALL`, because measured differences between their launches are only noise.
+    Small products are timed in a row and repeated as the plan cache repeats them. Otherwise overhead that is the same
+    for all kernels would hide the differences between them. For kernels that compute in host memory, the launch time is
+    the constant `CALL`, because measured differences between their launches are only noise.
     """
     dtype, types = types_of(kernel)
     try:
@@ -87,10 +87,10 @@ _links: dict[str, tuple[float, float, float]] = {}
 def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float, float]:
     """Measure the link between host and `device`.
 
-    The measurement runs once in each process, with the first kernel that needs it. It times a product with host operands
-    and subtracts the time of the same product with operands in device memory. Nearly all of the product's data is the
-    operand, or the result, that is measured. Copying a single array instead would be no substitute: a launch transfers
-    operands with other threads and other memory.
+    The measurement runs once in each process, with the first kernel that needs it. It times a product with host
+    operands and subtracts the time of the same product with operands in device memory. The operand or result whose
+    transfer is measured is nearly all of the product's data. Copying a single array would not measure the same: a
+    launch transfers operands with other threads and other memory.
 
     Returns:
         Bytes/s to the device; bytes/s back to the host; fixed seconds in addition.

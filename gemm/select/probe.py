@@ -60,9 +60,10 @@ class Facts:
         self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
 
     def of(self, kernel: Kernel, device: Device) -> dict[str, Any] | None:
-        """Return the record of `kernel` on `device`, found by backend, name and driver, because contexts have other keys.
+        """Return the record of `kernel` on `device`; None if there is none.
 
-        Returns None if there is no record.
+        The device is found by its backend, name and driver. Its key cannot be used, because a caller's context has
+        another key for the same device.
         """
         for key, facts in self.devices.items():
             if (
@@ -120,8 +121,8 @@ def devices(backend: str) -> tuple[Device, ...]:
     """Return the devices of `backend`.
 
     A worker loads the drivers first, once for these drivers. If the worker dies or hangs, this function raises
-    BackendUnavailable and does not load the driver here. Callers that need no product use this function: `gemm info`, for
-    example, reports a bad driver, and the driver cannot end its process.
+    BackendUnavailable and does not load the driver here. Callers that need no product use this function. `gemm info`,
+    for example, reports a bad driver, and the driver cannot end the process of `gemm info`.
     """
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
@@ -294,7 +295,8 @@ def _check(request: Line) -> Iterator[Line]:
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
-    about = request["name"], request["driver"]  # the key of a context that a caller supplied exists in the caller's process only
+    # Find the device by name and driver: the key of a context that a caller supplied exists in that process only.
+    about = request["name"], request["driver"]
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
