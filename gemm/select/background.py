@@ -4,8 +4,8 @@ An `Errand` is one piece of background work. It has a key and a thread. Several 
 one errand while it runs. A caller that named a device, or that runs the command line, waits for the errand, and a log
 line says so after `PATIENCE` seconds. Other products use what is known so far.
 
-No lock is held while an errand runs. After a fork the child process has none of its parent's errands, so that it never
-waits for a thread that it does not have.
+No lock is held while an errand runs. After a fork the child process forgets its parent's errands, because their threads
+do not exist in the child.
 """
 
 from __future__ import annotations

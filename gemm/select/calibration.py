@@ -31,7 +31,7 @@ from gemm.core.problem import Device, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
-"""A choice is in doubt if the prediction for another device is at most this many times that for the chosen device."""
+"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most this."""
 TIMES = 3
 """Number of products of a class that are timed on a device."""
 PRIOR, NEARBY = 0.1, 0.25

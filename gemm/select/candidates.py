@@ -76,7 +76,7 @@ class Entrant:
         return (self._least if factor is None else factor) * seconds
 
     def weigh(self, problem: Problem) -> Candidate:
-        """Return the row with its parameters for `problem` and the predicted time, or with the reason why not."""
+        """Return the row with its parameters for `problem`, and its predicted time or why it cannot be chosen."""
         row, device = self.row, self.device
         why_not: str | None = self.why_not
         if why_not:

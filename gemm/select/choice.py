@@ -50,7 +50,7 @@ def choose(
 def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
     """Return the fastest verified candidate, and whether it only replaces a faster candidate for now.
 
-    In the second case the verification of the faster candidate has begun in the background.
+    If it does, the verification of the faster candidate has begun in the background.
 
     Args:
         patient: wait for the verification of the fastest candidate, and use no replacement.
@@ -170,8 +170,8 @@ class _Queue:
     def rival(self, device: Device) -> float:
         """Return the seconds of the fastest candidate on a device other than `device`; infinity if there is none.
 
-        The last resort does not count. Candidates on `device` and on NumPy that come first are removed from the queue.
-        NumPy does not count either: a prediction that NumPy is as fast as our own kernels puts no choice in doubt.
+        Neither NumPy nor the last resort counts. (A prediction that NumPy is as fast as our own kernels puts no choice
+        in doubt.) Faster candidates, which do not count or are on `device`, are removed from the queue.
         """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
             if found.device.key != device.key and found.device.backend != "numpy":
@@ -266,7 +266,7 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 
 
 def _since(candidate: Candidate) -> str:
-    """Return why a candidate that could run when its time was predicted cannot be chosen any more."""
+    """Return why a candidate with a predicted time cannot be chosen any more."""
     kernel, device = candidate.kernel, candidate.device
     return f"{kernel.name} {verification.known_to_fail(kernel, device) or 'failed'}"
 

@@ -4,8 +4,8 @@
 were measured. gemm.select.gpu_model computes its terms for a GPU whose number of multiprocessors is known.
 
 The probe (gemm.select.probe) measures the rates once for each machine. Until then CPU rows use the guesses in the
-catalog. Small products go to the CPU because the time to move their data dominates. That is no special case: it follows
-from the launch and transfer terms.
+catalog. The rule of the source documents, that small products go to the CPU because moving data dominates, needs no
+special case: it follows from the launch and transfer terms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemm.select import gpu_model
 from gemm.select.tuning_records import Record
 
 FEW = 8
-"""A product with at most so many rows or columns takes as long as reading its larger operand."""
+"""A product with at most this many rows or columns takes a device only as long as reading its larger operand."""
 
 PACKING = 4
 """Time of packing an operand ÷ time of reading it, on a GPU. Packing reads and writes, at half the memory's rate.
@@ -43,24 +43,24 @@ Measured with random products on two cores with Intel's runtime, 2026-11-24.
 """
 
 ENDS = 12
-"""Time in which a GPU's work-item initializes its outputs and stores them one by one, in steps along k.
+"""A GPU's work-item initializes its outputs and stores them one by one. That takes as long as this many steps along k.
 
 If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
 """
 
 GATHERED = 8
-"""Time of loading one element by itself, in multiply-adds, in a GPU's OpenCL kernel that reads operands in place.
+"""Loading one element by itself takes as long as this many multiply-adds.
 
-The kernel loads single elements where rows are not whole vectors. Measured on an H200, 2026-11-24: 3 to 5 in large
-products of several types, 7 to 15 in others.
+A GPU's OpenCL kernel that reads operands in place loads single elements where rows are not whole vectors. Measured on
+an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in others.
 """
 
 MOST_PASSES = 1.5
-"""Limit of the passes over an operand that count. Neighbouring work-groups read the same operand, and all except the
-first find it in a cache.
+"""Any number of passes over an operand takes at most as long as this many. Neighbouring work-groups read the same
+operand, and all except the first find it in a cache.
 
-Measured on an H200, 2026-11-24: 1.4 for 33 × 5 × 1232 × 2465 when groups read the 5 rows four at a time, compared with
-all at once.
+Measured on an H200, 2026-11-24: a product of 33 × 5 × 1232 × 2465 takes 1.4 times as long if work-groups compute its 5
+rows four at a time instead of all at once.
 """
 
 FASTEST_LINK = 60e9
@@ -161,7 +161,7 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
     launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
         memory = _traffic(kernel, problem) / rates.memory
-    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
+    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty pads rows and columns
     if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
         launch += rates.staged
         # Packing reads an operand and writes it: two more passes. If the memory's rate is unknown, the time of one pass

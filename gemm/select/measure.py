@@ -21,13 +21,14 @@ from gemm.select.verify.samples import random_matrix, types_of
 LEAST = 16
 """n of a product of negligible size, whose time is that of the launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
-"""Bytes of the operand, or of the result, that measures the rate of a link (both) or of host memory (MOVED)."""
+"""Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
+sizes; the rate of host memory follows from the time with MOVED."""
 READ = 128 << 20
-"""Bytes of the operand that measures the rate of a device's memory; too many for any cache."""
+"""Bytes of the large operand in the product that measures the rate of a device's memory; too many for any cache."""
 ABREAST = 4
-"""Work-groups per compute unit that read this operand. Each waits for memory; with fewer, the memory would be idle."""
+"""Work-groups per compute unit in that product. Each waits for memory; with fewer, the memory would be idle."""
 WIDTH = 2048
-"""Columns of the operand that measures the rate of a link or of host memory."""
+"""Columns of the large operand or result in the products that measure the rate of a link or of host memory."""
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
@@ -72,11 +73,11 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of operands and result
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for operands and result
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize
-    k = max(4, most // max(m, n) // 4 * 4)  # rows of whole vectors
+    k = max(4, most // max(m, n) // 4 * 4)  # a multiple of 4 gives rows of whole vectors
     spent = timed(m, n, k, row=4)
     return (m * k + k * n + m * n) * itemsize / max(spent - launch, spent / 4)
 

@@ -120,9 +120,10 @@ def soon() -> Facts | None:
 def devices(backend: str) -> tuple[Device, ...]:
     """Return the devices of `backend`.
 
-    A worker loads the drivers first, once for these drivers. If the worker dies or hangs, this function raises
-    BackendUnavailable and does not load the driver here. Callers that need no product use this function. `gemm info`,
-    for example, reports a bad driver, and the driver cannot end the process of `gemm info`.
+    A worker loads the drivers first. Its result is stored on disk, so this happens once for each set of drivers. If the
+    worker dies or hangs, this function raises BackendUnavailable and does not load the driver here. Callers that need
+    no product use this function. `gemm info`, for example, reports a bad driver, and the driver cannot end the process
+    of `gemm info`.
     """
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
@@ -206,7 +207,7 @@ def entry(kind: str = "probe") -> str:
     folders += [folder for p in sys.path if os.path.isdir(folder := os.path.join(p, "pyopencl"))]
     files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dri", "/dev/kgsl-3d0"]
     files += _listed(str(tuning_db.SHIPPED), "", ".json")
-    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # CUDA's
+    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # packages of CUDA
         files += _listed(os.path.join(package, "lib"), "libnvrtc.so")
     for folder in folders:
         files += _listed(folder, "", ".icd") or _listed(folder, "libOpenCL") or [folder]
@@ -349,7 +350,10 @@ def explore(request: Line) -> Iterator[Line]:
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
-    """Yield the rows that can run on `device`, each with the catalog's parameters and with each other set to verify.
+    """Yield the rows that can run on `device`.
+
+    Each row comes first with the catalog's parameters, then with other parameters that need verification
+    (`tuning_db.variants`).
 
     Rows with `lazy_verify` are left out, with one exception. If the GPU model predicts the device's times, the simplest
     row of float32 is included, to measure the link between host and device.

@@ -1,7 +1,7 @@
 """Verification: which kernels `auto` may choose on which devices.
 
-`auto` may choose a kernel that passed verification on the device and has not failed there. It may use a device that was
-not lost.
+`auto` may choose a kernel that passed verification on the device and has not failed there. It uses no device that was
+lost in this process.
 
 The probe verifies kernels once for each device and driver. Some backends have too many rows for that. Their rows have
 `lazy_verify` and are verified only when they are first about to be chosen. Like the probe, this verification runs in a
@@ -45,7 +45,7 @@ _lost: dict[str, str] = {}  # device → why
 forgetful: list[Callable[[], None]] = []
 """Functions to call when cached choices are no longer valid."""
 repeating: list[Callable[[], None]] = []
-"""Functions to call when, in addition, the plan cache must not repeat earlier products."""
+"""Functions that make the plan cache forget its products, so that it does not repeat them without a new choice."""
 
 
 _changes = count()

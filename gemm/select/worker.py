@@ -136,8 +136,8 @@ sys.path[:] = [folder for folder in sys.path if folder]
 import runpy
 runpy.run_module(sys.argv[1], None, "__main__")
 """
-"""Does what "-m" does, without the current folder in the path. The option "-P" would do that, but only from Python 3.11
-on. Importing sys is safe because sys is built in."""
+"""A program that does what "-m" does, without the current folder in the path. The option "-P" would do that, too, but
+only from Python 3.11 on. Importing sys is safe because sys is built in."""
 
 
 def _interpreter() -> str:

@@ -44,7 +44,7 @@ NEAR, LITTLE = 1.5, 1e-5
 """For operands in device memory, kernels are timed whose predicted time is at most NEAR × the least one + LITTLE
 seconds."""
 MOST = 3
-"""Greatest number of kernels that are timed for one product."""
+"""Greatest number of kernels that are timed for one product of operands in device memory."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def tune(
     Raises:
         BackendUnavailable: the worker died or hung while it loaded the device's driver.
     """
-    for line in child.ask({"device": device.key}, timeout()):  # load the driver before the time of a class starts
+    for line in child.ask({"device": device.key}, timeout()):  # the time to load the driver counts for no class
         raise BackendUnavailable(device.backend, f"its driver {line['cause']} in a child process")
     if fast:
         until = min(until, time.monotonic() + FAST)
@@ -213,5 +213,5 @@ class _Search:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to the four significant digits, because people read the file."""
+    """Round to four significant digits, because people read the file that stores the result."""
     return float(f"{seconds:.4g}")

@@ -23,8 +23,8 @@ IN_A_ROW = 8
 class _Sent:
     """The operands of one product, in device memory.
 
-    Each row of a has few elements other than 0, which are 1 or -1. The elements of b are 1 or -1, those of c -8 … 8.
-    (Unsigned types have 0 for -1, and c of 0 … 8.) Every sum is therefore exact.
+    Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
+    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of these is exact.
     """
 
     def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
@@ -221,7 +221,8 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
     - The simplest kernel of the type of x computes x. If there is none, x is not computed: two versions of x are copied
       to the device.
 
-    Each column of e and each row of g has a single element other than 0, so each result shows one element of c.
+    Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
+    exactly one element of c.
 
     Args:
         far: the distance of the rows of c is so large that the last row begins beyond 2**31 elements.

@@ -110,7 +110,7 @@ def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -
 def _wrapped(
     a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: int, beta: int, dtype: np.dtype[Any]
 ) -> np.ndarray:
-    """Return the exact result for integers, reduced modulo 2 to the power of the number of bits of `dtype`."""
+    """Return the exact result for integers, reduced modulo 2**(number of bits of `dtype`)."""
     with np.errstate(over="ignore"):
         total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
         total = total if c is None else total + np.int64(beta) * c

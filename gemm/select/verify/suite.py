@@ -28,7 +28,10 @@ BEYOND = "beyond 2**31 elements"
 
 
 def far_bytes(kernel: Kernel, device: Device) -> int:
-    """Return the bytes of a chain whose c reaches beyond 2**31 elements; 0 if the device cannot run it (`too_far`)."""
+    """Return the device memory, in bytes, that the check of a chain with offsets beyond 2**31 elements needs.
+
+    Returns 0 if the device cannot run the check (see `too_far`).
+    """
     return 0 if too_far(kernel, device) else _far_size(kernel)
 
 
@@ -106,12 +109,13 @@ def planned(
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
     All kernels have checks of single products against the error bound. If the device reports its number of units, there
-    are also launches in a row of each regime (`regimes`), and a chain of dependent products whose launches may overlap.
+    are two more kinds of checks: launches in a row of each regime (`regimes`), and a chain of dependent products whose
+    launches may overlap. The chain is in the regime with the fewest FLOPs.
 
     `full` adds:
 
-    - regimes of batches
-    - the chain in the regime with the most FLOPs, and a chain with another kernel
+    - more single products, and regimes of batches
+    - the chain in the regime with the most FLOPs instead, and a chain with the simplest kernel of the type
     - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that it needs
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. They use only a few
       pages of memory.
