@@ -13,8 +13,8 @@ The running process times only products whose choice is in doubt: products of ho
 predicted to take less than `DOUBT` times as long. In each class the first product warms up, and the next `TIMES`
 products are timed. If the chosen device proves slower than the prediction for the other device, the chosen device is
 not chosen again. A class of products changes its device at most as often as there are devices. A choice that is not in
-doubt has no extra cost. GEMM_ADAPT=0 disables this adaptation. Reproducible products are neither timed nor corrected
-by it.
+doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are neither timed nor corrected
+by them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ DOUBT = 4.0
 TIMES = 3
 """Number of products of a class that are timed on a device."""
 PRIOR, NEARBY = 0.1, 0.25
-"""Weights in the mean: of the uncorrected prediction, and of a neighbour's measurement. A measurement of the class
-itself has the weight 1."""
+"""Weights in the mean: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A measurement of the
+class itself has the weight 1."""
 MOST = 8.0
 """Limit of measured ÷ predicted. A larger ratio has another cause than the model, such as other load."""
 
 Class = tuple[int, ...]
-"""A class of products: `Problem.octaves`, their sizes rounded to powers of two."""
+"""A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
 Subject = tuple[str, str]
 """(device key, name). The name is the type of host operands, or the label of a kernel for operands in device memory."""
 Table = dict[Subject, dict[Class, float]]

@@ -38,13 +38,14 @@ CLOCK = 1980
 MEMORY = 4800
 """GB/s of an H200's memory. The model uses it when the driver does not report the device's rate."""
 STREAMED, SHARED = 0.88, 0.66
-"""Shares of the memory's rate that kernels reach: kernels that read an operand once from end to end, and others.
+"""Shares of the memory's rate that kernels reach: STREAMED for kernels that read an operand once from end to end,
+SHARED for other kernels.
 
 Measured on an H200, 2026-11-22.
 """
 FEW = 8
-"""Kernels whose tiles have at most so many rows or columns stream an operand."""
-_SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
+"""Kernels whose tiles have at most this many rows or columns stream an operand."""
+_SLOW_DOUBLES = 2  # rate of float32 / rate of float64 on an H200
 TURNED = {"N": "T", "T": "N", "S": "S"}
 """{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4

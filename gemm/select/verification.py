@@ -39,8 +39,8 @@ SIDE_BY_SIDE = 8
 
 _recording = threads.lock()
 _lock = threads.lock()  # products of several threads may fail at the same time
-_failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
-_lost: dict[str, str] = {}  # device → why
+_failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why the kernel failed
+_lost: dict[str, str] = {}  # device → why the device was lost
 
 forgetful: list[Callable[[], None]] = []
 """Functions to call when cached choices are no longer valid."""

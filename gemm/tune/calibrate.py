@@ -39,7 +39,7 @@ SHARE = 0.01
 times."""
 VERIFYING, VERIFIED = 8.0, 0.3
 """Kernels with `lazy_verify` that are not verified yet are verified only if the time budget exceeds VERIFYING seconds.
-Verification of a kernel may start during the first VERIFIED of the budget."""
+No verification starts after the share VERIFIED of the budget is used."""
 NEAR, LITTLE = 1.5, 1e-5
 """For operands in device memory, kernels are timed whose predicted time is at most NEAR × the least one + LITTLE
 seconds."""

@@ -16,9 +16,10 @@ from gemm.select.tuning_records import key_of
 Point = dict[str, int]
 
 SMALL = 48
-"""A space of at most so many points is searched completely."""
+"""A space of at most this many points is searched completely."""
 SAMPLES = 24
-"""In a larger space the search tries so many random points, then neighbours of the best point while they are better."""
+"""Number of random points that the search tries in a larger space. After them it tries neighbours of the best point, as
+long as a neighbour is better."""
 MOST = 96
 """Greatest number of points that the search tries in a larger space."""
 BETTER = 0.98

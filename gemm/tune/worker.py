@@ -28,7 +28,7 @@ from gemm.tune.search import BETTER
 
 ROUNDS = 9
 SAMPLE = 2e-3
-"""Least seconds of a sample. A sample repeats a product that is shorter."""
+"""Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 HOPELESS = 2.0
 """Timing stops if the candidate is more than this many times as slow as the best one."""
 _POISON = 0xA5
@@ -114,7 +114,7 @@ class Stage:
             raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
 
     def repeated(self, launch: Launch) -> Callable[[int], float]:
-        """Return a function that takes a number, runs so many products in a row, and returns their mean seconds."""
+        """Return a function that runs a given number of products in a row and returns their mean seconds."""
         a, b = self.fractions
         run = measure.again(launch, a, b, self.out)
 

@@ -92,7 +92,9 @@ def _named(kernel: Kernel, problem: Problem, found: Launched) -> str:
 
 
 def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
-    """Return {regime: a small product of that regime}; {} if the device does not report its number of units.
+    """Return {regime: a small product of that regime}.
+
+    The result is {} if the device does not report its number of units, or if the kernel has no tiles.
 
     The regime "reproducible" is a product with reproducible=True. Without that option, its k would be cut into parts or
     its last tiles would be shared.

@@ -16,7 +16,7 @@ from gemm.core.problem import Device, DeviceView, Problem
 FAR = 1 << 31
 """Number of elements from which offsets do not fit into 32 bits (signed)."""
 SPARSE = 96
-"""Greatest number of elements other than 0 in a row of a. A sum of so many ones fits into int8 and is exact in every
+"""Greatest number of elements other than 0 in a row of a. A sum of this many ones fits into int8 and is exact in every
 type."""
 
 

@@ -57,7 +57,7 @@ def _far_size(kernel: Kernel) -> int:
 def promised(kernel: Kernel) -> np.ndarray | None:
     """Return an array of bytes for an operand that reaches beyond 2**31 elements.
 
-    The bytes take no memory until they are accessed. Returns None if the system does not reserve so many.
+    The bytes take no memory until they are accessed. Returns None if the system does not reserve that much memory.
     """
     size = int(1.1 * FAR) * max(x.itemsize for x in (types_of(kernel)[0], *types_of(kernel)[1]))
     try:
