@@ -1,1 +1,1 @@
-"""Which kernel, on which device: candidates → measured or predicted time → the least."""
+"""Select the kernel and the device for a product: the candidate with the least predicted time."""

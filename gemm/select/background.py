@@ -1,8 +1,11 @@
-"""Work that a product need not wait for: a search for devices, the verification of a kernel.
+"""Background work, for which a product need not wait: a search for devices, or the verification of a kernel.
 
-An errand has a key and a thread of its own, and runs once at a time, whoever asks for it. Whoever named a device, or
-runs the command line, waits for it, and is told so; other products are computed by what is known meanwhile. No lock is
-held while one runs. A fork's child has none of its parent's errands: it waits for nothing that it inherited.
+An `Errand` is one piece of background work. It has a key and a thread. Several callers that ask for the same key share
+one errand while it runs. A caller that named a device, or that runs the command line, waits for the errand, and a log
+line says so after `PATIENCE` seconds. Other products use what is known so far.
+
+No lock is held while an errand runs. After a fork the child process forgets its parent's errands, because their threads
+do not exist in the child.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("gemm")
 
 PATIENCE = 2.0
-"""Seconds of waiting after which a line says what for."""
+"""Seconds of waiting after which a log line says what the caller waits for."""
 finished: list[Callable[[], None]] = []
-"""What is to be called when an errand has ended: choices may have changed."""
+"""Functions to call when an errand has ended, because cached choices may be out of date."""
 
 _lock = threads.lock()
 _running: dict[object, Errand] = {}
@@ -33,12 +36,12 @@ _patient = threading.local()
 
 
 class Errand:
-    """Work that runs, or has run.
+    """A piece of background work that runs or has ended.
 
     Attributes:
-        child: a child process that does it.
-        stopped: the process ends; nothing more is to be done.
-        leave: called then, to keep what has been found so far.
+        child: the worker (child process) that does the work.
+        stopped: this process is ending; the work must stop.
+        leave: called when this process ends, to store what has been found so far.
     """
 
     def __init__(self, key: object, what: str, work: Callable[[Errand], None], child: Child) -> None:
@@ -50,7 +53,7 @@ class Errand:
         self._begun = True
 
     def start(self) -> None:
-        """Begin in a thread; where the system has no more of them, `wait` does the work."""
+        """Start the work in a thread. If the system can start no thread, `wait` does the work."""
         try:
             threading.Thread(target=self._run, name="gemm-errand", daemon=True).start()
         except RuntimeError:
@@ -58,7 +61,7 @@ class Errand:
             _running.pop(self._key, None)
 
     def wait(self) -> None:
-        """Wait until it is done. Raises what the work has raised."""
+        """Wait until the work is done. Raises the exception that the work raised."""
         if not self._begun:
             self._begun = True
             self._run()
@@ -69,7 +72,7 @@ class Errand:
             raise self._error
 
     def stop(self) -> None:
-        """End it with this process."""
+        """Stop the work because this process is ending."""
         self.stopped = True
         self.leave()
         self.child.close(patience=0.5)
@@ -78,7 +81,7 @@ class Errand:
         try:
             with self.child:
                 self._work(self)
-        except BaseException as error:  # the one who waits is to have it
+        except BaseException as error:  # `wait` raises it again
             self._error = error
             if not self.stopped:
                 log.warning("gemm gave up when it %s: %s", self._what, error)
@@ -92,15 +95,15 @@ class Errand:
 
 
 def begin(key: object, what: str, work: Callable[[Errand], None]) -> Errand:
-    """The errand `key`: the one that runs, or a new one.
+    """Return the errand `key`: the running one, or a new one.
 
     Args:
-        what: "verifies ...", for people.
-        work: does it, and keeps what it finds where others look before they begin one.
+        what: a description for log lines, such as "verifies ...".
+        work: does the work. It must store its result where callers look before they begin an errand.
     """
     from gemm.select.worker import Child, timeout
 
-    timeout()  # the one who asks hears of a setting that is wrong
+    timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
         errand = _running.get(key)
         if errand is None:
@@ -110,13 +113,13 @@ def begin(key: object, what: str, work: Callable[[Errand], None]) -> Errand:
 
 
 def patient() -> bool:
-    """Whether this thread's products wait for errands, though no device is named."""
+    """Whether the products of this thread wait for errands even if the call names no device."""
     return getattr(_patient, "count", 0) > 0
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Have this thread's products wait for errands, as who asks for an explanation or a measurement wants."""
+    """Make this thread's products wait for errands inside the `with` block, for explanations and measurements."""
     _patient.count = getattr(_patient, "count", 0) + 1
     try:
         yield

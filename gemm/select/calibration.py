@@ -1,16 +1,20 @@
-"""Predictions corrected by what was measured: once a machine by `gemm tune`, and while a program runs.
+"""Calibration: correct predicted times by measured times, which `gemm tune` and the running program collect.
 
-The cost model knows rates, not how a driver copies, pages and caches; so its errors are alike for products that are
-alike. For host operands they are those of a device and a type, since transfers are most of them; for resident ones
-those of a kernel. One table says by how much products of a class took longer than predicted. `gemm tune` writes it
-(gemm.tune.calibrate), and the running process replaces what it finds to be otherwise. A class that was not measured
-takes the mean of its neighbours, an octave away; where nothing was measured, predictions stay as they are.
+The cost model knows rates. It does not know how a driver copies, pages and caches. Its errors are therefore similar
+for similar products. For host operands the error depends on the device and the type, because transfers take most of
+the time. For operands in device memory the error depends on the kernel.
 
-While a program runs, only what is in doubt is timed: products of host arrays for which another device is predicted to
-take less than `DOUBT` times as long. Of each class the first one warms up and the next `TIMES` are timed, and what
-proves slower than the other device is predicted to be is chosen no more; so a class changes its device as often as
-there are devices at most. Choices where nothing is in doubt cost nothing more. GEMM_ADAPT=0 turns this off;
-reproducible products neither teach nor learn.
+One table stores, for each class of products, measured time ÷ predicted time. `gemm tune` writes the table
+(gemm.tune.calibrate). The running process replaces entries that its own measurements contradict. A class without a
+measurement takes the mean of its neighbours, which are one octave (a factor of 2) away. Where no neighbour was measured
+either, predictions stay unchanged.
+
+The running process times only products whose choice is in doubt: products of host arrays for which another device is
+predicted to take less than `DOUBT` times as long. In each class the first product warms up, and the next `TIMES`
+products are timed. If the chosen device proves slower than the prediction for the other device, the chosen device is
+not chosen again. A class of products changes its device at most as often as there are devices. A choice that is not in
+doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are neither timed nor corrected
+by them.
 """
 
 from __future__ import annotations
@@ -27,41 +31,45 @@ from gemm.core.problem import Device, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
-"""Times the prediction for the chosen device up to which another one's makes the choice doubtful."""
+"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most this."""
 TIMES = 3
-"""Products of a class that are timed on a device."""
+"""Number of products of a class that are timed on a device."""
 PRIOR, NEARBY = 0.1, 0.25
-"""What the prediction as it is weighs, and a neighbour's measurement, where one of the class itself weighs 1."""
+"""Weights in the mean: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A measurement of the
+class itself has the weight 1."""
 MOST = 8.0
-"""More is no error of the model: something else went on."""
+"""Limit of measured ÷ predicted. A larger ratio has another cause than the model, such as other load."""
 
 Class = tuple[int, ...]
-"""Products that are alike: `Problem.octaves`."""
+"""A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
 Subject = tuple[str, str]
-"""A device's key, and the type of host operands or the label of a kernel that reads resident ones."""
+"""(device key, name). The name is the type of host operands, or the label of a kernel for operands in device memory."""
 Table = dict[Subject, dict[Class, float]]
-"""{subject: {class: logarithm of what was measured ÷ predicted}}."""
+"""{subject: {class: logarithm of measured ÷ predicted}}."""
 
 _seen: Table = {}
-"""What this process has measured, in place of what `fitted` says of the same classes."""
+"""Measurements of this process. They replace the entries of `fitted` for the same classes."""
 _timed: dict[tuple[Subject, str, Class], tuple[int, float]] = {}
-"""{(subject, kernel, class): how many products were timed, and the least logarithm of measured ÷ predicted}."""
+"""{(subject, kernel, class): (number of products so far, least logarithm of measured ÷ predicted)}.
+
+The number includes the product that warms up; the logarithm does not.
+"""
 
 
 def adapts() -> bool:
-    """Whether predictions are corrected while the program runs: unless GEMM_ADAPT is 0. Raises ValueError."""
+    """Whether the running program corrects predictions: true unless GEMM_ADAPT is 0. Raises ValueError."""
     text = os.environ.get("GEMM_ADAPT")
     return not text or bool(threads.setting("GEMM_ADAPT", "0 or 1", threads.switch, True))
 
 
 def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
-    """Whose error a prediction's is."""
+    """Return the subject whose calibration applies to a prediction for `problem`."""
     return device.key, problem.dtype if problem.device == "host" else kernel.label
 
 
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
-    """What a prediction for `problem` is to be multiplied by."""
-    if problem.places:  # in memory that a device shares no such thing was measured
+    """Return the factor by which to multiply the prediction for `problem`."""
+    if problem.places:  # the calibration has no measurements of memory that host and device share
         return 1.0
     return _factor(subject(kernel, device, problem), problem.octaves, problem.reproducible)
 
@@ -73,7 +81,11 @@ def _factor(whose: Subject, at: Class, reproducible: bool) -> float:
 
 @lru_cache(maxsize=4096)
 def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
-    """e to what is known of a class, else to the mean of its neighbours along each axis; weighted, with 0."""
+    """Return the factor of class `at`: e to the power of a weighted mean of logarithms.
+
+    The mean is over the class's own measurement, or else over its neighbours along each axis. In both cases the mean
+    includes a 0 with the weight PRIOR, which stands for the uncorrected prediction.
+    """
     known = fitted().get(whose, {}) | ({} if reproducible else _seen.get(whose, {}))
     if at in known:
         return math.exp(known[at] / (1 + PRIOR))
@@ -83,7 +95,7 @@ def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
 
 
 def least(kernel: Kernel, device: Device) -> float:
-    """No `factor` of resident operands is less, whatever is tuned of the kernel, nor this more than 1."""
+    """Return a lower bound, at most 1, of `factor` for operands in device memory and any parameters of the kernel."""
     whose = device.key, kernel.name
     tables = (known for (where, label), known in fitted().items() if (where, label.partition("[")[0]) == whose)
     return math.exp(min(0.0, *(value for known in tables for value in known.values()), 0.0))
@@ -91,7 +103,7 @@ def least(kernel: Kernel, device: Device) -> float:
 
 @cache
 def fitted() -> Table:
-    """The table as `gemm tune` has left it on this machine with these drivers."""
+    """Return the table that `gemm tune` has stored on this machine with these drivers."""
     blob = disk_cache.load(probe.entry("costs")) if probe.facts(run=False) else None
     table: Table = {}
     for where, what, at, value in json.loads(blob) if blob else ():
@@ -103,13 +115,13 @@ verification.forgetful += [fitted.cache_clear, _mean.cache_clear]
 
 
 def observe(whose: Subject, at: Class, value: float) -> None:
-    """Let the table say `value`, from `error`, in this process."""
+    """Set the table's entry for class `at` to `value`, a result of `error`, in this process."""
     _seen.setdefault(whose, {})[at] = value
     _mean.cache_clear()
 
 
 def keep() -> None:
-    """Let later processes on this machine have the table, too."""
+    """Store the table on disk for later processes on this machine."""
     table = {whose: fitted().get(whose, {}) | _seen.get(whose, {}) for whose in sorted({*fitted(), *_seen})}
     rows = [(*whose, at, value) for whose, known in table.items() for at, value in sorted(known.items())]
     disk_cache.store(probe.entry("costs"), json.dumps(rows).encode())
@@ -118,7 +130,7 @@ def keep() -> None:
 
 
 def error(measured: float, predicted: float) -> float:
-    """The logarithm of the one ÷ the other, within bounds."""
+    """Return the logarithm of measured ÷ predicted; the ratio is limited to 1/MOST ... MOST."""
     return math.log(min(max(measured / predicted, 1 / MOST), MOST))
 
 
@@ -127,7 +139,7 @@ def _kind(plan: Plan) -> tuple[Subject, str, Class]:
 
 
 def doubtful(plan: Plan) -> bool:
-    """Whether the product that `plan` is for is to be timed, and `learn` to be told."""
+    """Whether the caller must time the product of `plan` and call `learn`."""
     return (
         plan.rival <= DOUBT * plan.seconds
         and not plan.problem.reproducible
@@ -137,15 +149,16 @@ def doubtful(plan: Plan) -> bool:
 
 
 def learn(plan: Plan, seconds: float) -> None:
-    """A product by `plan` took so long, from host memory to host memory."""
+    """Record that the product of `plan` took `seconds`, from host memory to host memory."""
     kind = whose, _, at = _kind(plan)
     count, late = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
     if count:
-        late = min(late, error(seconds, model))  # others disturb, nobody hastens
+        late = min(late, error(seconds, model))  # other load only makes products slower: the least is closest
         observe(whose, at, max(late, math.log(_factor(whose, at, True))))
     _timed[kind] = count + 1, late
-    # Only when all are timed: a single one may have been disturbed. Products of a class in doubt are not repeated.
+    # Decide only after all TIMES measurements: other load may have slowed a single one. The plan cache does not repeat
+    # products of a class in doubt, so it need not be cleared.
     if count == TIMES and model * _factor(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

@@ -1,7 +1,10 @@
-"""Who may compute a kind of products: rows on devices, found once, and how soon each could be done at best.
+"""Find the candidates for a kind of products, and a lower bound of each candidate's time.
 
-A kind is all of a Problem but its sizes and where its operands lie in host memory. What rules a row out for a kind does
-so for each product of it; what is left is few, and of those only the ones that may be the soonest are weighed.
+A candidate is a row of the catalog on a device; in the code it is an `Entrant`, and a `Lineup` has all candidates for
+one kind. A kind consists of all fields of a Problem except its sizes and the places of its operands in host memory.
+
+A row that is ruled out for a kind is ruled out for each product of that kind. The candidates of a kind are therefore
+found once and cached. For a product, only the few candidates whose lower bounds are least get a predicted time.
 """
 
 from __future__ import annotations
@@ -23,17 +26,18 @@ from gemm.core.rates import Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
-"""See `Entrant.lead`."""
+"""The `Entrant.lead` of NumPy's BLAS."""
 
 
 class Entrant:
-    """A row on a device, for problems like `example`.
+    """A candidate: a row of the catalog on a device, for problems of the same kind as `example`.
 
     Attributes:
-        why_not: why it can compute none of them; or "".
-        last_resort: the NumPy reference, whatever its time.
-        lead: times its prediction that another one may take and yet be chosen. Of NumPy's BLAS it is more than 1: two
-            measurements of one rate differ by that much, and what repeats our own kernels does not repeat its.
+        why_not: why the row can compute no problem of this kind on the device; or "".
+        last_resort: this is the NumPy reference, which is chosen only if nothing else can compute the problem.
+        lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for NumPy's
+            BLAS, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
+            products covers our own kernels only.
     """
 
     def __init__(
@@ -60,11 +64,11 @@ class Entrant:
     def bound(
         self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
     ) -> float:  # fmt: skip
-        """Seconds, quickly found, that are no more than what `weigh` will say.
+        """Return a lower bound of the seconds that `weigh` predicts; much faster than `weigh`.
 
         Args:
-            flops, moved: the problem's.
-            factor: `correction.factor` of the problem, where that is the same for all kernels of the device.
+            flops, moved: the problem's FLOPs, and the bytes that it moves to and from the device.
+            factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
         """
         if self.row.space and tuning_db.timed(self.row, self.device):
             flops = 0.0
@@ -72,7 +76,7 @@ class Entrant:
         return (self._least if factor is None else factor) * seconds
 
     def weigh(self, problem: Problem) -> Candidate:
-        """The row with its parameters for `problem` and the time that they are predicted to take."""
+        """Return the row with its parameters for `problem`, and its predicted time or why it cannot be chosen."""
         row, device = self.row, self.device
         why_not: str | None = self.why_not
         if why_not:
@@ -97,12 +101,15 @@ class Entrant:
                 factor = calibration.factor(kernel, device, problem)
                 if factor == 1:
                     return found
-                # `_replace` would take a fifth of the whole choice.
+                # `_make` is used because `_replace` would take a fifth of the time of the whole choice.
                 return Candidate._make((*found[:2], (found.seconds or 0.0) * factor, *found[3:-1], factor))
         return Candidate(row, device, why_not=why_not or "")
 
     def _knows(self, kernel: Kernel) -> tuple[str, Rates | None]:
-        """What the probe found of the row with some parameters: why it is not to be chosen, or ""; and its rates."""
+        """Return what the probe found about the row with some parameters.
+
+        The result is (why `auto` must not choose the kernel, or ""; its rates, or None).
+        """
         facts, device, label = self._facts, self.device, kernel.label
         if label not in self._known:
             rates = None
@@ -116,10 +123,11 @@ class Entrant:
 
 
 class Lineup:
-    """Entrants for one kind of products.
+    """All candidates for one kind of products.
 
     Attributes:
-        all: in the catalog's order. able: those that can compute such a product, with their places among all.
+        all: all entrants, in the order of the catalog.
+        able: (index in `all`, entrant) of each entrant that can compute a product of this kind.
     """
 
     def __init__(self, all: Iterable[Entrant]) -> None:
@@ -128,7 +136,7 @@ class Lineup:
         self._devices = {entrant.device.key: (entrant.row, entrant.device) for _, entrant in self.able}
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Of each that is able: whether it is a last resort, its bound, and its place."""
+        """Return (is the last resort, lower bound in seconds, index in `all`) of each entrant in `able`."""
         factors: dict[str, float] = {}
         if problem.device == "host":
             factors = {key: calibration.factor(*some, problem) for key, some in self._devices.items()}
@@ -140,10 +148,15 @@ class Lineup:
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
 ) -> Lineup:
-    """The rows that compute in host memory, or (not `host`) elsewhere, on each device that the names admit."""
+    """Return the rows that the names admit, on each admitted device.
+
+    Args:
+        host: rows that compute in host memory if true, else all other rows.
+        trusting: include rows without verification, and rows that `auto` does not choose.
+    """
     rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
-        rows.append(BY_NAME["gemm_numpy_reference"])  # other dtypes multiply on the CPU all the same
+        rows.append(BY_NAME["gemm_numpy_reference"])  # the NumPy reference multiplies all other dtypes on the CPU
     found: list[Entrant] = []
     named = kernel is not None or backend.partition(":")[0] == "numpy"
     for row in rows:
@@ -165,7 +178,7 @@ def lineup(
 
 @lru_cache(maxsize=256)
 def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
-    """The rows that the names admit, on the device that holds the operands."""
+    """Return the rows that the names admit, on the device that holds the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
@@ -180,12 +193,12 @@ def _kind(*values: Any) -> Problem:
 
 
 def example(problem: Problem) -> Problem:
-    """The one problem that stands for all of its kind."""
+    """Return the problem that represents all problems of the same kind as `problem`."""
     return _kind(*_of_kind(problem))
 
 
 def check_names(backend: str, kernel: str | None) -> None:
-    """Raise ValueError, listing the choices, unless `backend` and `kernel` are names that exist."""
+    """Raise ValueError, with a list of the valid names, unless `backend` and `kernel` exist."""
     family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
     named = family in BACKENDS and (backend == family or number.isdigit())
     if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, *ALL) or backend in TARGETS))):
@@ -197,14 +210,17 @@ def check_names(backend: str, kernel: str | None) -> None:
 
 @lru_cache(maxsize=256)
 def admitted(backend: str, kernel: str | None, where: str | None = None) -> tuple[Kernel, ...]:
-    """The catalog's rows that the names admit, or those of the backend `where`. Raises what `check_names` does."""
+    """Return the catalog's rows that the names admit; only those of the backend `where` if it is given.
+
+    Raises ValueError if a name does not exist, or if the kernel does not belong to the backend.
+    """
     if where is not None:
         return tuple(row for row in admitted(backend, kernel) if row.backend == where)
     check_names(backend, kernel)
 
     def fits(row: Kernel) -> bool:
         family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
-        family |= backend == HYBRID and kernel is None  # a kernel by name is one side's
+        family |= backend == HYBRID and kernel is None  # a named kernel belongs to one device of the split
         return family and kernel in (None, row.name)
 
     rows = tuple(row for row in KERNELS if fits(row))
@@ -215,7 +231,7 @@ def admitted(backend: str, kernel: str | None, where: str | None = None) -> tupl
 
 @lru_cache(maxsize=256)
 def away(example: Problem, backend: str) -> bool:
-    """Whether the catalog has rows for such problems that do not compute in host memory."""
+    """Whether the catalog has rows that can compute problems like `example` outside host memory."""
     return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in admitted(backend, None))
 
 
@@ -223,12 +239,12 @@ verification.forgetful += [lineup.cache_clear, held.cache_clear, away.cache_clea
 
 
 def types(x: Kernel | Problem) -> str:
-    """What is multiplied, for messages: "float32", or "uint8 and int8 to int32"."""
+    """Return the types of a product for messages: "float32", or "uint8 and int8 to int32"."""
     return f"{' and '.join(x.inputs)} to {x.dtype}" if x.inputs else x.dtype
 
 
 def unfit(row: Kernel, problem: Problem) -> str:
-    """Why `row` can never compute `problem`, whatever the device; or ""."""
+    """Return why `row` cannot compute `problem` on any device; or ""."""
     computed = problem if row.fuses else problem.unfused
     if not row.multiplies(computed.dtype, computed.inputs):
         before = ", which a bias and an activation need" if computed != problem and computed.inputs else ""
@@ -248,7 +264,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
 
 
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
-    """Which features `row` misses on `device`, or the package that NumPy needs for its dtype; or ""."""
+    """Return which features `row` needs and `device` lacks, or which package NumPy needs for the dtype; or ""."""
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
     if extra and importlib.util.find_spec("ml_dtypes") is None:
         return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'
@@ -261,7 +277,7 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
 
 
 def _circumstances(problem: Problem) -> dict[str, object]:
-    """What `Kernel.suits` may name of a problem beside its sizes."""
+    """Return the names that `Kernel.suits` may use in addition to the problem's sizes."""
     a, b, out = tuple(problem.layout)
     return {"alpha": problem.alpha, "beta": problem.beta, "a": a, "b": b, "out": out, "fused": problem.fused,
             "limited": engine.limited()}  # fmt: skip

@@ -1,4 +1,8 @@
-"""Candidates → predicted times → the least."""
+"""Choose the plan for a problem: the candidate with the least predicted time.
+
+A candidate is a kernel on a device. In the code an `Entrant` is a candidate without its predicted time, and to "weigh"
+an entrant is to predict its time.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +23,37 @@ from gemm.select.candidates import Entrant, Lineup, admitted, types, unfit
 log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
-"""Seconds more than the soonest that a product may take by a kernel that stands in until that one is verified."""
+"""Limit in seconds: while the fastest kernel is being verified, a verified kernel replaces it if the replacement is
+predicted to take at most this much longer."""
 
 
 def choose(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
     without: frozenset[tuple[str, str]] = frozenset(),
 ) -> Plan:  # fmt: skip
-    """The plan for `problem` on one device.
+    """Return the plan for `problem` on one device.
 
     Args:
-        backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" are all of their devices.
-        kernel: a catalog row's name, or None.
-        held_by: the device that holds the operands, None for the host.
+        backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" admit all of their devices.
+        kernel: the name of a catalog row, or None.
+        held_by: the device that holds the operands; None for the host.
         without: (kernel, device) pairs that have already failed in this call.
 
     Raises:
-        ValueError: an unknown name, or a kernel that this problem's arguments rule out.
-        BackendUnavailable: what was named cannot run here.
+        ValueError: a name is unknown, or the problem's arguments rule out the kernel.
+        BackendUnavailable: the named backend, device or kernel cannot run here.
     """
     patient = backend != "auto" or background.patient()
     return _choose(problem, backend, kernel, held_by, without, patient, verification.generation)
 
 
 def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
-    """The soonest that is verified, and whether it stands in for a sooner one, whose verification has begun.
+    """Return the fastest verified candidate, and whether it only replaces a faster candidate for now.
+
+    If it does, the verification of the faster candidate has begun in the background.
 
     Args:
-        patient: nothing is to stand in: the verification of the soonest is waited for.
+        patient: wait for the verification of the fastest candidate, and use no replacement.
     """
     unproven: list[Candidate] = []
     while (found := queue.pop()) is not None:
@@ -65,7 +72,8 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
     verification.begin(soonest.kernel, soonest.device)
     if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
         return found, True
-    # Nothing that could stand in is verified. To verify the simplest kernel takes a tenth of the time of a late row's.
+    # No verified candidate is fast enough to be the replacement. If the fastest row has `lazy_verify`, verify the
+    # simplest kernel of its device now: that takes a tenth of the time.
     if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
@@ -109,11 +117,14 @@ def _choose(
 
 
 class _Queue:
-    """Entrants for a problem, the soonest first. They are weighed when by their bounds they may be the soonest.
+    """The candidates for a problem, the fastest first.
+
+    A candidate's time is predicted only when its lower bound is the least of the bounds and times that remain.
 
     Attributes:
-        away: it has some that do not compute in host memory.
-        facts: what the probe found, as far as that was waited for. searching: a search for devices goes on.
+        away: the queue has candidates that do not compute in host memory.
+        facts: the result of the probe; None while it is unknown and nothing has waited for it.
+        searching: a search for devices is running.
     """
 
     def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
@@ -122,11 +133,12 @@ class _Queue:
         self._problem = problem
         self._all: list[Entrant] = []
         self._found: dict[int, Candidate] = {}
-        # (the NumPy reference is the last resort, whatever its time; seconds at least; number; weighed?)
+        # A heap of (last resort, seconds, number, weighed). The NumPy reference is the last resort, whatever its time.
+        # `seconds` is the lower bound until the candidate is weighed, then its predicted time multiplied by its lead.
         self._waiting: list[tuple[bool, float, int, bool]] = []
 
     def unproven(self, kernel: Kernel) -> bool:
-        """Whether `kernel` is verified when it is first to be chosen."""
+        """Whether `kernel` is verified only when it is first about to be chosen."""
         return verification.unproven(kernel, self.facts)
 
     def add(self, more: Lineup) -> None:
@@ -136,7 +148,7 @@ class _Queue:
         self._all += more.all
 
     def peek(self) -> Candidate | None:
-        """The soonest that can compute the problem."""
+        """Return the fastest candidate that can compute the problem; None if there is none."""
         while self._waiting:
             last, _, number, weighed = self._waiting[0]
             if weighed:
@@ -149,16 +161,17 @@ class _Queue:
         return None
 
     def pop(self) -> Candidate | None:
-        """The soonest, which `peek` will not give again."""
+        """Return the fastest candidate and remove it from the queue; None if there is none."""
         found = self.peek()
         if found is not None:
             heappop(self._waiting)
         return found
 
     def rival(self, device: Device) -> float:
-        """Seconds of the soonest on another device that is no last resort; infinite without one. Takes out others.
+        """Return the seconds of the fastest candidate on a device other than `device`; infinity if there is none.
 
-        NumPy is no rival: where our own kernels are predicted to be as fast, nobody doubts it.
+        Neither NumPy nor the last resort counts. (A prediction that NumPy is as fast as our own kernels puts no choice
+        in doubt.) Faster candidates, which do not count or are on `device`, are removed from the queue.
         """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
             if found.device.key != device.key and found.device.backend != "numpy":
@@ -167,12 +180,15 @@ class _Queue:
         return math.inf
 
     def weighed(self) -> list[Candidate]:
-        """All, in the catalog's order."""
+        """Return all candidates with their times, in the order of the catalog."""
         return [self._found.get(n) or entrant.weigh(self._problem) for n, entrant in enumerate(self._all)]
 
 
 def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> _Queue:
-    """Those that the names admit; devices are looked for if they are named or worth it."""
+    """Return the queue of the candidates that the names admit.
+
+    Devices are searched for if the names ask for one, or if the problem is large enough that a device could win.
+    """
     rows = admitted(backend, kernel)
     kind, queue = entrants.example(problem), _Queue(problem)
     if held_by is not None:
@@ -181,7 +197,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
             raise ValueError(
                 f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
             )
-        # Late rows need no probe, and operands that lie there no way to the device.
+        # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
         facts = probe.facts(run=False)
         if facts is None and kernel is None and not all(row.lazy_verify for row in here):
             facts = probe.soon() if backend == "auto" else probe.facts(run=True)
@@ -200,14 +216,14 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
             return queue
         if facts is None:
             facts = probe.soon()
-            if facts is None and best is not None:  # which is verified, and computes meanwhile
+            if facts is None and best is not None:  # `best` is verified: it computes until the search ends
                 queue.searching = True
                 return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and queue.facts is None:
         facts = facts or probe.facts(run=True)
-        queue = _Queue(problem, facts)  # guesses do not compete with measured rates
+        queue = _Queue(problem, facts)  # start again: guessed rates must not be compared with measured rates
         queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
     queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
     queue.away = True
@@ -216,7 +232,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
 
 @cache
 def _told_of_the_engine() -> None:
-    """Say once what is wrong with the CPU engine, if it cannot be used: `auto` does without it, and is slow."""
+    """Log a warning, once, if the CPU engine cannot be used: `auto` then uses NumPy and is slow."""
     try:
         registry.backend("cpu").devices()
     except BackendUnavailable as error:
@@ -226,12 +242,12 @@ def _told_of_the_engine() -> None:
 def candidates(
     problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None
 ) -> list[Candidate]:
-    """Every kernel on every device that the names admit, weighed; those that cannot run say why."""
+    """Return every kernel on every device that the names admit, with its predicted time or why it cannot run."""
     return _considered(problem, backend, kernel, held_by).weighed()
 
 
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
-    """The error for a choice without candidates."""
+    """Return the error for a problem that no candidate can compute."""
     whys = list(dict.fromkeys(f"{c.kernel.name}: {c.why_not or 'failed'}" for c in weighed))
     asked = f"kernel {kernel!r}" if kernel else f"backend {backend!r}"
     if weighed and all(unfit(c.kernel, problem) for c in weighed):
@@ -250,7 +266,7 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
 
 
 def _since(candidate: Candidate) -> str:
-    """Why one that was weighed cannot be chosen any more."""
+    """Return why a candidate with a predicted time cannot be chosen any more."""
     kernel, device = candidate.kernel, candidate.device
     return f"{kernel.name} {verification.known_to_fail(kernel, device) or 'failed'}"
 

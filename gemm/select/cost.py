@@ -1,10 +1,11 @@
-"""The cost model: seconds = launch + transfer + the longer of work / rate and of bytes / the memory's rate.
+"""The cost model: seconds = launch + transfer + max(work / rate, bytes / memory's rate).
 
-`_times` is that formula, for predictions and for bounds. What its terms are of products on a device whose rates were
-measured is here, what they are on a GPU whose multiprocessors are known is gemm.select.gpu_model's.
-Rates are measured once a machine by the probe (gemm.select.probe); until then CPU rows use the catalog's guesses. The
-source documents' rule, that small products go to the CPU because moving data dominates, is not a special case: it
-follows from the launch and transfer terms.
+`_times` is the formula for predictions and for lower bounds. This module computes its terms for kernels whose rates
+were measured. gemm.select.gpu_model computes its terms for a GPU whose number of multiprocessors is known.
+
+The probe (gemm.select.probe) measures the rates once for each machine. Until then CPU rows use the guesses in the
+catalog. The rule of the source documents, that small products go to the CPU because moving data dominates, needs no
+special case: it follows from the launch and transfer terms.
 """
 
 from __future__ import annotations
@@ -21,49 +22,62 @@ from gemm.select import gpu_model
 from gemm.select.tuning_records import Record
 
 FEW = 8
-"""Rows or columns of a product that takes a device no longer than reading its larger operand."""
+"""A product with at most this many rows or columns takes a device only as long as reading its larger operand."""
 
 PACKING = 4
-"""Times what reading an operand takes that packing it does, on a GPU: it writes as well, and reaches half the rate: on
-an H200 in products of 6468 × 96 × 666 and 37 of 263 × 133 × 634, 2026-11-24."""
+"""Time of packing an operand ÷ time of reading it, on a GPU. Packing reads and writes, at half the memory's rate.
+
+Measured on an H200, 2026-11-24, in products of 6468 × 96 × 666 and in a batch of 37 products of 263 × 133 × 634.
+"""
 
 CONVERTED = 1e9
-"""Elements a second of operands that NumPy converts to the type of a kernel which does not take theirs. Of int8 to
-int32 on the host of an H200, 2026-11-24."""
+"""Elements per second that NumPy converts, when the kernel does not accept the operands' type.
+
+Measured from int8 to int32 on the host of an H200, 2026-11-24.
+"""
 
 SINGLE = 2
-"""Times the time of an item in a vector that one takes alone, where an OpenCL device is a CPU. Of random products on
-two cores with Intel's runtime, 2026-11-24."""
+"""Time of a work-item that runs alone ÷ its time as part of a vector, on an OpenCL device that is a CPU.
+
+Measured with random products on two cores with Intel's runtime, 2026-11-24.
+"""
 
 ENDS = 12
-"""Steps along k in whose time a GPU's item begins its outputs and stores them, one by one, on an H200: most of the time
-of few k, 2026-11-24."""
+"""A GPU's work-item initializes its outputs and stores them one by one. That takes as long as this many steps along k.
+
+If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
+"""
 
 GATHERED = 8
-"""Multiply-adds in whose time a GPU's OpenCL kernel that reads operands as they lie loads an element by itself, as it
-does where rows are not whole vectors: on an H200 3 to 5 in large products of several types, 7 to 15 in others,
-2026-11-24."""
+"""Loading one element by itself takes as long as this many multiply-adds.
+
+A GPU's OpenCL kernel that reads operands in place loads single elements where rows are not whole vectors. Measured on
+an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in others.
+"""
 
 MOST_PASSES = 1.5
-"""Passes that several over an operand take as long as: the groups that read it are beside each other, so that all but
-the first find it in a cache. On an H200 1.4 of 33 × 5 × 1232 × 2465, by fours of the 5 rows instead of all at once,
-2026-11-24."""
+"""Any number of passes over an operand takes at most as long as this many. Neighbouring work-groups read the same
+operand, and all except the first find it in a cache.
+
+Measured on an H200, 2026-11-24: a product of 33 × 5 × 1232 × 2465 takes 1.4 times as long if work-groups compute its 5
+rows four at a time instead of all at once.
+"""
 
 FASTEST_LINK = 60e9
-"""Bytes/s that no transfer between host and device exceeds today (PCIe 5 x16)."""
+"""Upper limit in bytes/s of a transfer between host and device today (PCIe 5 x16)."""
 
 _UNMEASURED = Rates(gpu_model.CALL, 1.0)
-"""Of a device whose times are modelled, until the way there was measured."""
+"""Rates of a device whose times are modelled, until the probe has measured the link to the device."""
 
 
 def guess(kernel: Kernel, device: Device) -> Rates:
-    """Rates before anything was measured."""
+    """Return rates from the catalog, for use before anything is measured."""
     cores = device.limits.get("threads", 1)
     return Rates(CALL, kernel.gflops * 1e9 * cores)
 
 
 def modelled(kernel: Kernel, device: Device) -> bool:
-    """Whether the time on `device` follows from its multiprocessors; what was measured tells of the way there alone."""
+    """Whether the GPU model predicts the time on `device`. Measured rates then describe only the link to the device."""
     return "sm_count" in device.limits and "BM" in kernel.params
 
 
@@ -71,11 +85,12 @@ def predict(
     kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None,
     origin: str = "",
 ) -> Candidate:  # fmt: skip
-    """The time of `problem` on a kernel that can run it.
+    """Return the predicted time of `problem` on a kernel that can run it.
 
     Args:
-        measured: what the probe found of the kernel. tuned: what the tuner found for products like this one.
-        origin: of the kernel's parameters.
+        measured: the rates that the probe measured for the kernel.
+        tuned: what the tuner measured for products like this one.
+        origin: where the kernel's parameters come from.
     """
     moved = problem.moved
     if modelled(kernel, device):
@@ -92,16 +107,19 @@ def predict(
     elif problem.places and rates.upload:
         moved = problem.traffic(_stay(kernel, device, problem, rates))
     launch, transfer, busy = _times(terms, rates, moved)
-    if kernel.inputs != problem.inputs:  # before anything else
+    if kernel.inputs != problem.inputs:  # conversion comes first and overlaps nothing
         launch += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis, origin=origin)
 
 
 def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
-    """THE formula: seconds of launch, of transfers beyond the others, and that the device is busy.
+    """The formula of the cost model.
 
     Args:
-        moved: bytes of operands that are sent to the device, and of results that are fetched.
+        moved: (bytes of operands sent to the device, bytes of results fetched from it).
+
+    Returns:
+        Seconds of the launch; seconds that transfers add to the other two; seconds in which the device is busy.
     """
     busy = gpu_model.overlapped(terms.compute, terms.memory) + terms.packing
     transfer = moving(rates, *moved, busy) if rates.upload else 0.0
@@ -109,7 +127,12 @@ def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tupl
 
 
 def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
-    """Seconds that host operands and a result add to a product that keeps a device busy for so long."""
+    """Return the seconds that transfers add to a product.
+
+    Args:
+        bytes_in, bytes_out: bytes of host operands sent to the device, and of the result fetched from it.
+        busy: seconds in which the product keeps the device busy. Large transfers overlap with them.
+    """
     if not (link.upload and link.download and (bytes_in or bytes_out)):
         return 0.0
     up, down = bytes_in / link.upload, bytes_out / link.download
@@ -121,25 +144,29 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
 def _tuned(
     kernel: Kernel, device: Device, problem: Problem, rates: Rates, shape: tuple[int, int, int, int], seconds: float
 ) -> Rates:  # fmt: skip
-    """`rates` with that of arithmetic as a product of `shape` tells it, which took the tuner so long."""
+    """Return `rates` with the arithmetic rate that follows from the tuner's measurement.
+
+    Args:
+        shape, seconds: (batch, m, n, k) of the measured product, and its time.
+    """
     batch, m, n, k = shape
     work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
     return replace(rates, flops=work / max(seconds - rates.launch * launches, seconds / 4))
 
 
 def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gpu_model.Terms:
-    """By rates that were measured, or guessed."""
+    """Return the terms of the formula from measured or guessed rates."""
     work, launches = _work(kernel, device, problem)
     compute, memory, packing = work / rates.flops, 0.0, 0.0
     launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
         memory = _traffic(kernel, problem) / rates.memory
-    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty's rows and columns are padded
+    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty pads rows and columns
     if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
         launch += rates.staged
-        # Packing is two more passes over an operand. Where the memory's rate is not known: as many times what a product
-        # of few rows or columns takes, which is such a pass, and the less of a larger one's time the more arithmetic
-        # each element meets.
+        # Packing reads an operand and writes it: two more passes. If the memory's rate is unknown, the time of one pass
+        # is estimated from the product itself. A product with at most FEW rows or columns takes as long as one pass. A
+        # larger product does more arithmetic for each element, so one pass is a smaller share of its time.
         if rates.memory and device.kind == "gpu":
             packing = PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
@@ -148,19 +175,24 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
 
 
 class Bound:
-    """A bound of `predict` from below: its formula, at the best rates, without the terms that only add.
+    """A lower bound of `predict`: the same formula at the best rates, without terms that can only add time.
 
-    What is dropped: tiles and waves that are not full, how operands and rows lie, packing, types that are converted.
-    For those who ask many kernels who may be the soonest.
+    The bound ignores partial tiles and waves, layouts and alignment, packing, and type conversion. It is fast. It
+    excludes most kernels from the search for the fastest one.
     """
 
     def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
-        """`measured`: of the kernel and of its variants, if there are such. `moved`: the operands lie on the host."""
+        """Prepare the bound.
+
+        Args:
+            measured: the measured rates of the kernel and of its variants; may be empty.
+            moved: the operands are in host memory.
+        """
         self._kernel, self._device, self._modelled = kernel, device, modelled(kernel, device)
         rates = measured or [_UNMEASURED if self._modelled else guess(kernel, device)]
 
         def most(name: str) -> float:
-            """The highest; 0 where a variant has none, and takes no time for that."""
+            """Return the highest rate; 0, which means "takes no time", if a variant has no such rate."""
             found = [getattr(each, name) for each in rates]
             return max(found) if all(found) else 0.0
 
@@ -172,10 +204,11 @@ class Bound:
         )  # fmt: skip
 
     def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
-        """Seconds that no prediction for `problem` is less than.
+        """Return the lower bound of each prediction for `problem`, in seconds.
 
         Args:
-            flops, moved: the problem's, which are the same for all who are asked; 0 flops: at whatever rate.
+            flops, moved: of the problem. The caller computes them once for all kernels. With 0 FLOPs the bound holds at
+                any arithmetic rate.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._modelled:
@@ -186,8 +219,8 @@ class Bound:
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
-    """Of a, b, c and out, whose places in host memory are known: whether the device takes them from where they lie."""
-    fits = _in_place(kernel, problem)  # c and out do always
+    """Return for each of a, b, c and out whether the device uses it in place. Their places in host memory are known."""
+    fits = _in_place(kernel, problem)  # of a and b; c and out always fit
     return [
         place == device.key
         or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))
@@ -196,10 +229,12 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 
 
 def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
-    """Whether device operands of `problem` may lie as the kernel reads them: whole tiles, in its order, no image.
+    """Whether the kernel can read operands of `problem` in device memory in place, without packing.
+
+    It can if they have whole tiles, in the kernel's layout, and the kernel reads no image.
 
     Args:
-        padded: they lie in memory that makes tiles whole.
+        padded: the operands are in memory whose padding makes all tiles whole.
     """
     p, (m, n, k) = kernel.params, (problem.m, problem.n, problem.k)
     a, b = problem.layout[0], problem.layout[1]
@@ -217,7 +252,10 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
 
 
 def _traffic(kernel: Kernel, problem: Problem) -> float:
-    """Bytes that it reads and writes: rows that stream an operand do so once for each group's rows or columns."""
+    """Return the bytes that `kernel` reads and writes.
+
+    A kernel that streams an operand reads it once for each group of rows or columns; `MOST_PASSES` limits the count.
+    """
     streams = kernel.params.get("streams", 0)
     if not streams:
         return sum(problem.sizes)
@@ -230,7 +268,11 @@ def _traffic(kernel: Kernel, problem: Problem) -> float:
 
 
 def _gathered(kernel: Kernel, problem: Problem) -> int:
-    """Elements that a kernel loads one by one which reads operands as they lie, by fours where these are whole."""
+    """Return the number of elements that `kernel` loads one by one.
+
+    A kernel that reads operands in place loads four elements at a time if the product is at least as large as the tile
+    of one group and the rows' lengths are multiples of four. Otherwise it loads single elements.
+    """
     if not kernel.params.get("DIRECT"):
         return 0
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.layout[0], problem.layout[1]
@@ -245,14 +287,14 @@ def _gathered(kernel: Kernel, problem: Problem) -> int:
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
-    """FLOPs that take the product's time at the full rate, and launches.
+    """Return effective FLOPs and the number of launches. Effective FLOPs ÷ full rate is the product's time.
 
-    A device's kernel computes whole tiles, in whole steps along k, and its rate is that of all compute units together:
-    a product of fewer groups takes as long as one that would keep each of them busy. Elements that are loaded one by
-    one count as multiply-adds. An OpenCL device that is a CPU runs a row of a group's items as vectors, and those
-    beyond the result not at all, so that only tiles are whole; but the items of a row that is not whole run one by one.
-    Our own CPU kernels have smaller tiles for what is left at the edges, and cut products for their threads by
-    themselves.
+    - GPU: the kernel computes whole tiles, in whole steps along k. Its rate is that of all compute units together, and
+      a product with too few work-groups takes as long as one that keeps every unit busy. An element that is loaded by
+      itself counts as multiply-adds.
+    - OpenCL device that is a CPU: the device runs the work-items in a row of a group as vectors. It does not run items
+      outside the result, so only tiles are padded, not groups. The items of an incomplete row run one by one.
+    - Our own CPU kernels: they have smaller tiles for the edges, and divide products among threads themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1
@@ -280,10 +322,10 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
 
 
 def a_device_could_win(problem: Problem, cpu_seconds: float) -> bool:
-    """Whether a device, were there one, might beat the CPU by enough to be worth looking for.
+    """Whether a device, if there is one, could be faster than the CPU by enough to justify a search for devices.
 
-    Finding devices takes seconds (once a machine), so that products which the CPU finishes within a millisecond, or
-    sooner than any link moves their operands, never start it.
+    The search takes seconds, once for each machine. A product does not start a search if the CPU finishes it within a
+    millisecond, or before any link could move its operands.
     """
     if cpu_seconds <= 1e-3:
         return False

@@ -1,7 +1,7 @@
-"""The terms of the cost model for a GPU whose multiprocessors and memory are known, and rows that compute by blocks.
+"""The GPU model: terms of the cost model for a GPU with known multiprocessors and memory, and kernels of thread blocks.
 
-What a row reaches on an H200, which the catalog says, is scaled by multiprocessors and clock. No row is timed for this:
-there are more of them than a user would wait for.
+The catalog says what each row reaches on an H200. The model scales that value by the number of multiprocessors and the
+clock. No row is timed on the user's machine, because there are too many rows for a user to wait.
 """
 
 from __future__ import annotations
@@ -13,39 +13,52 @@ from gemm.catalog import Kernel, launch_arithmetic
 from gemm.core.problem import Device, Problem
 
 CALL = 5e-6
-"""Seconds of a product too small to matter, until it was measured."""
+"""Seconds of a product of negligible size, until the probe has measured them."""
 LAUNCH = 6e-6
-"""Seconds of one more kernel behind another, for products of some µs, which wait for the host to launch them. On an
-H200, 2026-11-24."""
+"""Seconds that each further kernel adds to a product of some µs, because it waits for the host to launch it.
+
+Measured on an H200, 2026-11-24.
+"""
 APART = 1.2e-6
-"""Seconds that a launch and its startup take longer where they cannot begin while the launch ahead ends, as those of
-blocks that would share a multiprocessor do not (see cuda_sequence). Of products of 7 µs on an H200, 2026-11-24."""
+"""Seconds that a launch takes longer if it cannot start while the previous launch ends.
+
+Launches do not overlap unless each thread block has a multiprocessor of its own (`launch_arithmetic.each_alone`).
+Measured with products of 7 µs on an H200, 2026-11-24.
+"""
 ALONE = 0.1e-9
-"""Seconds that a multiprocessor takes for an element (or for 4 bytes of a larger one) which it copies by itself, as it
-does where rows are not aligned. Of all products of benchmarks/auto_regret.py's runs on an H200 that do, 2026-11-24."""
+"""Seconds in which a multiprocessor copies one element by itself, or 4 bytes of a larger element.
+
+Kernels copy single elements where rows are not aligned. Measured on an H200, 2026-11-24, with all such products in the
+runs of benchmarks/auto_regret.py.
+"""
 WIDE = 16
-"""Bytes of the widest access, that rows are aligned to or not."""
+"""Bytes of the widest memory access. A row is aligned if it begins at a multiple of this."""
 CLOCK = 1980
-"""MHz at which an H200 reaches what the rows say."""
+"""Clock in MHz at which an H200 reaches the rates in the catalog."""
 MEMORY = 4800
-"""GB/s of an H200's memory, for drivers that do not tell theirs."""
+"""GB/s of an H200's memory. The model uses it when the driver does not report the device's rate."""
 STREAMED, SHARED = 0.88, 0.66
-"""Of the memory's rate: what kernels reach that read an operand once from end to end, and others. On
-an H200, 2026-11-22."""
+"""Shares of the memory's rate that kernels reach: STREAMED for kernels that read an operand once from end to end,
+SHARED for other kernels.
+
+Measured on an H200, 2026-11-22.
+"""
 FEW = 8
-"""Rows or columns of a tile of kernels that stream."""
-_SLOW_DOUBLES = 2  # float32's rate over float64's on an H200
+"""Kernels whose tiles have at most this many rows or columns stream an operand."""
+_SLOW_DOUBLES = 2  # rate of float32 / rate of float64 on an H200
 TURNED = {"N": "T", "T": "N", "S": "S"}
-"""How an operand lies for the transposed product, by how it lies: the letters of Problem.layout."""
+"""{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
 
 class Terms(NamedTuple):
-    """What a product takes on a kernel, in seconds; gemm.select.cost makes one time of it.
+    """The parts of a product's time on a kernel, in seconds. gemm.select.cost combines them into one time.
 
     Attributes:
-        compute: arithmetic. memory: reading operands and writing the result, at the same time as that. packing: of
-            operands, before that. launch: beyond what each product on the kernel takes.
+        compute: arithmetic.
+        memory: reading operands and writing the result; overlaps `compute`.
+        packing: packing operands; precedes `compute` and `memory`.
+        launch: launches, in addition to the launch time that each product on the kernel has.
     """
 
     compute: float
@@ -55,11 +68,11 @@ class Terms(NamedTuple):
 
 
 def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, least: bool = False) -> Terms:
-    """Those of `problem` on a kernel of blocks.
+    """Return the terms of `problem` on a kernel of thread blocks.
 
     Args:
         traffic: bytes of all operands and the result.
-        least: without what only adds: how operands and rows lie, multiprocessors that have nothing to do.
+        least: return a lower bound. It ignores what can only add time: layouts, alignment, and idle multiprocessors.
     """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
     a, b, out = tuple(problem.layout)
@@ -79,12 +92,14 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     ):
         launch += APART
     count = groups * cluster
-    share, together = 1 / min(count, units), min(-(-count // units), most)  # of a multiprocessor
-    compute += ALONE * alone * share / together**0.5  # blocks hide some of it behind each other's arithmetic
-    # Kernels with tensor maps turn what they store on the way, others store a turned result by elements.
+    # Of one multiprocessor: its share of the elements, and the number of thread blocks that run on it at the same time.
+    share, together = 1 / min(count, units), min(-(-count // units), most)
+    compute += ALONE * alone * share / together**0.5  # partly hidden by other blocks' arithmetic
+    # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element
+    # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
-        # A tile's end stands in the way of the multiprocessor's next one, unless other blocks go on meanwhile.
+        # The stores of a tile delay the next tile of the multiprocessor, unless it runs other blocks meanwhile.
         compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
     return Terms(compute * slower, traffic / reached, packing, launch)
 
@@ -92,10 +107,16 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
 def _brought(
     kernel: Kernel, shape: tuple[int, int, int, int], lie: tuple[str, str, int, int], rate: float, units: int
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Seconds of launches and of packing before the kernel can read its operands, and elements that it loads singly.
+    """Return the costs of bringing the operands into the kernel's layout.
 
     Args:
-        shape: m, n, k, batch. lie: how a and b do, and the bytes of their elements.
+        shape: (m, n, k, batch).
+        lie: the layouts of a and b, then the bytes of an element of each.
+        rate: bytes/s of the device's memory.
+        units: the number of multiprocessors.
+
+    Returns:
+        Seconds of further launches; seconds of packing; the number of elements that the kernel loads one by one.
     """
     (m, n, k, batch), p = shape, kernel.params
     launch, packing, alone = 0.0, 0.0, 0.0
@@ -103,13 +124,13 @@ def _brought(
     for (size, along_k, moved, unaligned, turned, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
-        aligned = size * (k if along_k else extent)  # dense rows, as far as a problem tells
+        aligned = size * (k if along_k else extent)  # assumes dense rows, because a Problem has no strides
         elements = extent * k * batch
         if aligned % WIDE:
             moved = unaligned
         if moved:
             launch += LAUNCH
-            singly = (aligned % WIDE > 0) + turned  # which moves each element once more
+            singly = (aligned % WIDE > 0) + turned  # each reason moves each element once more
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
@@ -117,14 +138,18 @@ def _brought(
 
 
 def overlapped(compute: float, memory: float) -> float:
-    """Time of both at once: the shorter of the two hides behind the other, but not wholly."""
+    """Return the time of two activities that overlap: the longer one, and a tenth of the shorter one."""
     return compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
 
 
 @lru_cache(maxsize=1024)
 def _scales(kernel: Kernel, device: Device) -> tuple[float, float, float]:
-    """Bytes/s of the device's memory, and what the kernel reaches of them; times what a multiprocessor of an H200 takes
-    that one of the device does."""
+    """Return how the device compares with an H200.
+
+    Returns:
+        Bytes/s of the device's memory; bytes/s that the kernel reaches; time on one multiprocessor of the device ÷ time
+        on one multiprocessor of an H200.
+    """
     limits, p, slower = device.limits, kernel.params, CLOCK / device.limits["clock_mhz"]
     if kernel.dtype == "float64":
         slower *= max(1.0, limits.get("fp64_ratio", _SLOW_DOUBLES) / _SLOW_DOUBLES)
@@ -136,11 +161,13 @@ class _Way(NamedTuple):
     """How a kernel reads an operand.
 
     Attributes:
-        size: bytes of an element. along_k: that is how its rows lie.
-        moved: bytes an element that are read and written before the kernel can read it. unaligned: the same where
-            rows are not aligned to `WIDE` bytes. turned: that turns it.
-        vector: to how many bytes rows are aligned where it does not copy elements one by one; 0: it always does. Not
-            said of what its `gflops` was found with.
+        size: bytes of an element.
+        along_k: the operand's rows are contiguous along k.
+        moved: bytes that packing reads and writes for each element before the kernel can read it; 0 without packing.
+        unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
+        turned: packing transposes the operand.
+        vector: the row alignment in bytes from which the kernel does not copy elements one by one; 0 if the kernel
+            always copies them one by one. Copies that the measurement of the row's `gflops` includes do not count.
     """
 
     size: int
@@ -153,7 +180,12 @@ class _Way(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _ways(kernel: Kernel, a: str, b: str, size_a: int, size_b: int) -> tuple[_Way, _Way]:
-    """How it reads operands that lie so, with elements of so many bytes."""
+    """Return how `kernel` reads a and b.
+
+    Args:
+        a, b: the layouts of the operands.
+        size_a, size_b: bytes of an element of each operand.
+    """
     p = kernel.params
 
     def way(which: str, size: int, lies: int, mapped: int) -> _Way:

@@ -1,4 +1,4 @@
-"""How fast is a kernel on this device? For the probe and the tuner."""
+"""Measure the rates of a kernel on a device, for the probe and the tuner."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from gemm.core.rates import CALL, Rates
 from gemm.select.verify.samples import random_matrix, types_of
 
 LEAST = 16
-"""n of a product that is too small to matter."""
+"""n of a product of negligible size, whose time is that of the launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
-"""Bytes of the operand, or the result, by which a link is timed, and the host's memory."""
+"""Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
+sizes; the rate of host memory follows from the time with MOVED."""
 READ = 128 << 20
-"""Bytes of the operand by which a device's memory is timed: no cache holds them."""
+"""Bytes of the large operand in the product that measures the rate of a device's memory; too many for any cache."""
 ABREAST = 4
-"""Groups a compute unit that read it: each waits for memory, so that fewer are slower than that is."""
+"""Work-groups per compute unit in that product. Each waits for memory; with fewer, the memory would be idle."""
 WIDTH = 2048
-"""Columns of an operand by which a link is timed, and the host's memory."""
+"""Columns of the large operand or result in the products that measure the rate of a link or of host memory."""
 
 
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
-    """The kernel's rates, from products whose size doubles until one takes `budget` seconds or n = 4096.
+    """Measure the kernel's rates with products whose size doubles until one takes about `budget` seconds or n = 4096.
 
-    Operands are resident where the backend has memory of its own; what it takes to move them is timed apart (`link`).
-    Small products are timed in a row, as they come, and repeated by the plan cache: what all kernels
-    pay alike would hide how they differ. What calls of kernels in host memory differ by is noise, so that they all
-    count as one `CALL`.
+    Operands are in device memory if the backend has memory of its own. `link` measures transfers separately.
+
+    Small products are timed in a row and repeated as the plan cache repeats them. Otherwise overhead that is the same
+    for all kernels would hide the differences between them. For kernels that compute in host memory, the launch time is
+    the constant `CALL`, because measured differences between their launches are only noise.
     """
     dtype, types = types_of(kernel)
     try:
         backend.to_device(np.ones((1, 1), dtype), device)
         resident = True
-    except TypeError:  # computes in host memory
+    except TypeError:  # the backend computes in host memory
         resident = False
     timed = partial(_seconds, backend, kernel, device, resident=resident)
-    # Whole tiles, which nothing needs to pad, and little more than one group of them.
+    # Whole tiles need no padding. Little more than one group of them keeps the product small.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
     deep = 4 * LEAST if resident else LEAST
     first = timed(rows, columns, deep, row=20)
@@ -53,7 +55,7 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     while spent * 8 < budget and n < 4096:
         n *= 2
         spent = timed(n, n, n)
-    first = min(first, timed(rows, columns, deep, row=20))  # runtimes are quicker some time after their start
+    first = min(first, timed(rows, columns, deep, row=20))  # a runtime becomes faster some time after its start
     flops = 2.0 * n**3 / max(spent - first, spent / 4)
     launch, staged = max(first - 2.0 * rows * columns * deep / flops, first / 2), 0.0
     if resident and {"a_rows", "b_rows"} & kernel.params.keys():
@@ -67,15 +69,15 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
 
 
 def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launch: float) -> float:
-    """Bytes/s of a GPU's memory in products of a kernel that streams an operand; 0: it streams none."""
+    """Measure the bytes/s of a GPU's memory with a kernel that streams an operand; 0 if the kernel streams none."""
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of operands and result
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for operands and result
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize
-    k = max(4, most // max(m, n) // 4 * 4)  # rows of whole vectors
+    k = max(4, most // max(m, n) // 4 * 4)  # a multiple of 4 gives rows of whole vectors
     spent = timed(m, n, k, row=4)
     return (m * k + k * n + m * n) * itemsize / max(spent - launch, spent / 4)
 
@@ -84,12 +86,15 @@ _links: dict[str, tuple[float, float, float]] = {}
 
 
 def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float, float]:
-    """Bytes/s at which products of host operands have them moved to `device`, and their results back, and seconds that
-    this takes besides.
+    """Measure the link between host and `device`.
 
-    It is timed once a process, of the first kernel that asks, as what products take longer than resident ones, in which
-    the operand, or the result, is as good as all there is: how a launch moves operands, by which threads and what
-    memory, is not how a single array is copied.
+    The measurement runs once in each process, with the first kernel that needs it. It times a product with host
+    operands and subtracts the time of the same product with operands in device memory. The operand or result whose
+    transfer is measured is nearly all of the product's data. Copying a single array would not measure the same: a
+    launch transfers operands with other threads and other memory.
+
+    Returns:
+        Bytes/s to the device; bytes/s back to the host; fixed seconds in addition.
     """
     if device.key not in _links:
         dtype, types = types_of(kernel)
@@ -98,7 +103,7 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
             rows = size // (dtype if result else types[1]).itemsize // WIDTH
             m, k = (rows, LEAST) if result else (LEAST, rows)
             there, here = (_seconds(backend, kernel, device, m, WIDTH, k, resident=where) for where in (True, False))
-            return max(here - there, here / 16)  # where it all but vanishes, it is the noise of both
+            return max(here - there, here / 16)  # a smaller difference is noise of the two measurements
 
         few, many = ([moved(size, result) for result in (False, True)] for size in (LITTLE, MOVED))
         rates = [(MOVED - LITTLE) / max(y - x, y / 16) for x, y in zip(few, many, strict=True)]
@@ -110,16 +115,19 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
 def _seconds(
     backend: Backend, kernel: Kernel, device: Device, m: int, n: int, k: int, row: int = 1, *, resident: bool
 ) -> float:  # fmt: skip
-    """`seconds` of a product of the kernel's own types."""
+    """Return `seconds` of a product of the kernel's own types."""
     where = device.key if resident else "host"
     problem = Problem(types_of(kernel)[0].name, m, n, k, inputs=kernel.inputs, device=where)
     return seconds(backend, kernel, device, problem, row)
 
 
 def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, row: int = 1) -> float:
-    """Of a product of random operands where `problem` has them; the mean of a row of them.
+    """Measure the seconds of a product of random operands, in the memory that `problem` names.
 
-    Host operands begin where none can be used in place (see `Backend.wraps`).
+    Host operands are unaligned, so that no device can use them in place (see `Backend.wraps`).
+
+    Args:
+        row: number of products in a row, of which the result is the mean.
     """
     random, resident = np.random.default_rng(problem.n), problem.device != "host"
     m, n, k, stack = problem.m, problem.n, problem.k, (problem.batch,) if problem.batch > 1 else ()
@@ -138,7 +146,7 @@ def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, 
 
 
 def _unaligned(array: np.ndarray) -> np.ndarray:
-    """A copy that begins one element after a page."""
+    """Return a copy of `array` that begins one element after the beginning of a page."""
     memory = operands.aligned(array.nbytes + array.itemsize)[array.itemsize :]
     copy = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
@@ -146,7 +154,7 @@ def _unaligned(array: np.ndarray) -> np.ndarray:
 
 
 def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], Any]:
-    """Repeats the product of a and b, which is computed once here, as `gemm.frontend.plan_cache` does."""
+    """Compute the product of a and b once; return a function that repeats it as `gemm.frontend.plan_cache` does."""
     run = partial(launch, a, b, None, out, 1, 0)
     run()
     views = [x for x in (a, b, out) if isinstance(x, DeviceView)]
@@ -158,14 +166,14 @@ def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], 
 
 
 def finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:
-    """Run so often in a row, and wait for the last."""
+    """Call `run` `times` times in a row, then wait until the device has finished."""
     for _ in range(times):
         run()
     backend.synchronize(device)
 
 
 def best_of(run: Callable[[], Any], times: int = 3) -> float:
-    """The least seconds of `times` runs after one that warms up: the others met something else on the machine."""
+    """Return the least seconds of `times` runs, after one run that warms up. Other load made the other runs slower."""
     run()
     best = math.inf
     for _ in range(times):

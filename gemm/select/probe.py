@@ -1,9 +1,11 @@
-"""What this machine's devices are and can do: found in a child process, remembered on disk.
+"""The probe: find this machine's devices, verify and time their kernels in a worker, and store the results on disk.
 
-The child (`python -m gemm.select.probe`, see gemm.select.worker) loads each backend, verifies each kernel on each
-device (gemm.select.verify), except those that are verified lazily (gemm.select.verification), also with the parameters
-that are shipped for the device or were tuned with another driver, and measures its rates. A step that kills or hangs
-the child costs that kernel, and the child is started again without it.
+The worker is a child process, `python -m gemm.select.probe` (see gemm.select.worker). It loads each backend. On each
+device it verifies each kernel (gemm.select.verify) and measures the kernel's rates. It does the same for each kernel
+with parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
+verified later (gemm.select.verification).
+
+If a step kills or hangs the worker, the kernel of that step counts as failed, and a new worker continues without it.
 """
 
 from __future__ import annotations
@@ -33,17 +35,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("gemm")
 
 RESTARTS = 4
-"""How many steps may kill the child before the probe settles for what it has."""
+"""Greatest number of workers for one probe. If the last one dies, too, the probe ends with what it has found."""
 
 
 class Facts:
-    """What a probe found.
+    """The results of a probe.
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.rates.Rates}}.
-        memory: {device key: the highest of its kernels' rates of memory}, which stands in for those that have none.
-        unavailable: {backend: cause and remedy}. deadly: {backend: what its drivers do to a process}.
+        memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
+        unavailable: {backend: cause and remedy}.
+        deadly: {backend: how its driver killed or hung a process}.
     """
 
     def __init__(self, lines: list[Line]) -> None:
@@ -57,7 +60,11 @@ class Facts:
         self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
 
     def of(self, kernel: Kernel, device: Device) -> dict[str, Any] | None:
-        """The record of `kernel` on `device`, or on a device of the same name and driver (another context)."""
+        """Return the record of `kernel` on `device`; None if there is none.
+
+        The device is found by its backend, name and driver. Its key cannot be used, because a caller's context has
+        another key for the same device.
+        """
         for key, facts in self.devices.items():
             if (
                 facts["backend"] == device.backend
@@ -75,7 +82,7 @@ class Facts:
         return rates if rates.memory else replace(rates, memory=self.memory.get(record["device"], 0.0))
 
     def link(self, device: Device) -> Rates | None:
-        """Rates between host and `device`, as some kernel on it had them."""
+        """Return the rates of a kernel on `device`, for transfers between host and device; None if there are none."""
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)
 
@@ -88,15 +95,19 @@ _memory: dict[str, Facts | None] = {}
 
 
 def facts(*, run: bool) -> Facts | None:
-    """The machine's facts: from this process, from disk, or (if `run`) from a new probe; None if not known yet.
+    """Return the results of the probe, from this process or from disk; None if they are not known yet.
 
-    A probe is waited for; a lookup never waits for one.
+    Args:
+        run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
     return _known(entry(), run=run)
 
 
 def soon() -> Facts | None:
-    """The facts, or None while they are looked for, which begins now. A thread that is patient waits."""
+    """Return the results of the probe. If they are not known, start the probe in the background and return None.
+
+    A thread inside `background.waiting` waits for the results instead.
+    """
     found = recall(entry())
     if found is None:
         errand = _begin(entry())
@@ -107,10 +118,12 @@ def soon() -> Facts | None:
 
 
 def devices(backend: str) -> tuple[Device, ...]:
-    """The devices of `backend`, unless a child that looked for them, once for these drivers, died or hung of that.
+    """Return the devices of `backend`.
 
-    For those who ask for no product, so that `gemm info` tells of such a driver and is not ended by it. Raises
-    BackendUnavailable.
+    A worker loads the drivers first. Its result is stored on disk, so this happens once for each set of drivers. If the
+    worker dies or hangs, this function raises BackendUnavailable and does not load the driver here. Callers that need
+    no product use this function. `gemm info`, for example, reports a bad driver, and the driver cannot end the process
+    of `gemm info`.
     """
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
@@ -131,7 +144,10 @@ def _known(name: str, *, run: bool) -> Facts | None:
 
 
 def recall(name: str) -> Facts | None:
-    """The facts of entry `name`: remembered, or from disk. That there are none there is remembered, too."""
+    """Return the results in cache entry `name`, from memory or from disk; None if there are none.
+
+    The absence of the entry is remembered, too.
+    """
     if name not in _memory:
         blob = disk_cache.load(name)
         _memory.setdefault(name, None if blob is None else Facts(json.loads(blob)))
@@ -139,12 +155,12 @@ def recall(name: str) -> Facts | None:
 
 
 def keep(name: str, found: Facts) -> None:
-    """Let `recall` give `found` in this process."""
+    """Make `recall` return `found` for `name` in this process."""
     _memory[name] = found
 
 
 def _begin(name: str) -> Errand:
-    """The search for what entry `name` is to have."""
+    """Start the search that fills cache entry `name`."""
 
     def search(errand: Errand) -> None:
         blob = disk_cache.load(name)  # another process may have been faster
@@ -161,14 +177,14 @@ def _begin(name: str) -> Errand:
 
 
 def look() -> Facts:
-    """What devices there are, found anew in a child process; nothing is remembered."""
+    """Search for devices in a worker and return the results. Uses and stores no cached results."""
     found: list[Facts] = []
     background.begin(object(), "looks for devices", lambda errand: found.append(_probe(errand, verify=False))).wait()
     return found[0]
 
 
 def forget() -> None:
-    """Drop what is remembered in this process and on disk, so that the next need probes anew."""
+    """Delete the results in this process and on disk. The next use runs a new probe."""
     _memory.clear()
     for kind in ("probe", "begun", "drivers", "verified", "costs"):
         disk_cache.remove(entry(kind))
@@ -176,9 +192,10 @@ def forget() -> None:
 
 @lru_cache(maxsize=8)
 def entry(kind: str = "probe") -> str:
-    """The cache entry's name: a fingerprint of the drivers, taken without loading any, and of what it tells of.
+    """Return the name of a cache entry: `kind` and a fingerprint of the drivers and of what the entry depends on.
 
-    What was verified is told of all sources, but for the late rows ("verified"), each of which has its own fingerprint.
+    The fingerprint is made without loading a driver. Entries of the probe depend on all kernel sources. The entry
+    "verified", for kernels with `lazy_verify`, does not, because each of its records has the fingerprint of its kernel.
     """
     found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
@@ -190,7 +207,7 @@ def entry(kind: str = "probe") -> str:
     folders += [folder for p in sys.path if os.path.isdir(folder := os.path.join(p, "pyopencl"))]
     files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dri", "/dev/kgsl-3d0"]
     files += _listed(str(tuning_db.SHIPPED), "", ".json")
-    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # CUDA's
+    for package in (package for p in sys.path for package in _listed(os.path.join(p, "nvidia"))):  # packages of CUDA
         files += _listed(os.path.join(package, "lib"), "libnvrtc.so")
     for folder in folders:
         files += _listed(folder, "", ".icd") or _listed(folder, "libOpenCL") or [folder]
@@ -208,9 +225,9 @@ def entry(kind: str = "probe") -> str:
 
 
 def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
-    """The paths in `folder` whose names start and end so, sorted; none where there is no such folder.
+    """Return the sorted paths in `folder` whose names begin with `start` and end with `end`; [] without the folder.
 
-    (Path.glob takes ten times as long, which the first small product of a process would wait for.)
+    Path.glob takes ten times as long, and the first small product of a process waits for this function.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -220,18 +237,18 @@ def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
 
 
 def _probe(errand: Errand, *, verify: bool) -> Facts:
-    """Ask children until one finishes or too many died; each death blames the step it died in.
+    """Run workers until one finishes or `RESTARTS` of them have died. The step in which a worker dies counts as failed.
 
-    What a process that ended in the midst of it has found is on disk, and is not looked for again.
+    If an earlier process ended during its probe, its results so far are on disk and are used again.
 
     Args:
-        verify: kernels, too, not only which devices there are.
+        verify: verify and time kernels, too; otherwise only search for devices.
     """
     from gemm.select.worker import timeout
 
     begun = entry("begun")
     lines: list[Line] = json.loads((disk_cache.load(begun) if verify else None) or b"[]")
-    # What is known, for better or worse.
+    # Skip what is known, whether it passed or failed.
     skip = [f"{line['kernel']} on {line['device']}" for line in lines if line["step"] == "kernel"]
     skip += [line["backend"] for line in lines if line.get("deadly")]
     if verify:
@@ -267,7 +284,7 @@ def _probe(errand: Errand, *, verify: bool) -> Facts:
 
 
 def answer(request: Line) -> Iterator[Line]:
-    """The child's answer: what one kernel does on one device, if the request names them, or what there is."""
+    """Answer a request in the worker: verify the kernel that the request names, or else explore all devices."""
     return _check(request) if "kernel" in request else explore(request)
 
 
@@ -279,23 +296,24 @@ def _check(request: Line) -> Iterator[Line]:
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
-    about = request["name"], request["driver"]  # a caller's context has a key that is known in his process only
+    # Find the device by name and driver: the key of a context that a caller supplied exists in that process only.
+    about = request["name"], request["driver"]
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed in checks(backend, kernel, device, full=False):
-            yield {"step": "begin", "what": f"what follows {passed}"}  # the time limit is one check's
-    except (BackendUnavailable, StopIteration) as failure:  # which says nothing of the kernel
+            yield {"step": "begin", "what": f"what follows {passed}"}  # each check has the full time limit
+    except (BackendUnavailable, StopIteration) as failure:  # says nothing about the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
         return
-    except Exception as failure:  # whatever it is, the kernel is not to be trusted
+    except Exception as failure:  # any exception means that the kernel failed
         error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
 
 
 def explore(request: Line) -> Iterator[Line]:
-    """Every backend, device and kernel that the request does not skip."""
+    """Yield a line for each backend, device and kernel, except for those that the request skips."""
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
     from gemm.select.measure import measure
@@ -309,7 +327,7 @@ def explore(request: Line) -> Iterator[Line]:
         try:
             backend = registry.backend(name)
             devices = backend.devices()
-        except Exception as error:  # BackendUnavailable, or a driver's library that is broken in its own way
+        except Exception as error:  # BackendUnavailable, or any error of a broken driver library
             line = {"step": "unavailable", "backend": name, "cause": str(error) or repr(error)}
             if isinstance(error, BackendUnavailable):
                 line |= {"cause": error.told, "why": error.cause, "remedy": error.remedy}
@@ -327,14 +345,18 @@ def explore(request: Line) -> Iterator[Line]:
                 try:
                     quick(backend, kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
-                except Exception as error:  # whatever it is, the kernel is not to be trusted
+                except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
-    """The rows that can run on `device`, each as the catalog has it and with other parameters.
+    """Yield the rows that can run on `device`.
 
-    Of late rows only the plainest of float32, and only to know the way to a device whose other times are modelled.
+    Each row comes first with the catalog's parameters, then with other parameters that need verification
+    (`tuning_db.variants`).
+
+    Rows with `lazy_verify` are left out, with one exception. If the GPU model predicts the device's times, the simplest
+    row of float32 is included, to measure the link between host and device.
     """
     plain = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, "float32", ())][-1:]
     for row in KERNELS:

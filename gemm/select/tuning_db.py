@@ -1,8 +1,11 @@
-"""Which parameters a kernel takes for a product: what was tuned here, else what is shipped, else the catalog's.
+"""The tuning database: which parameters a kernel uses for a product.
 
-This machine's records lie in the cache folder, one entry a device, with those that were imported; gemm/tuned/*.json are
-shipped with the package, for devices known by patterns, from the particular to the general. See
-gemm.select.tuning_records.
+There are three sources of parameters. In order of priority: records tuned on this machine, records shipped with the
+package, and the values in the catalog.
+
+The records of this machine are stored in the cache folder, one entry for each device. Imported records are stored in
+the same entries. The shipped records are the files gemm/tuned/*.json. They select devices by patterns, and the more
+specific pattern has priority. gemm.select.tuning_records defines the format.
 """
 
 from __future__ import annotations
@@ -24,17 +27,17 @@ log = logging.getLogger("gemm")
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tuned"
 NEAR = 1.0
-"""Up to this distance a class's measured rate serves another class: its neighbours along one axis."""
+"""Greatest distance at which the measured rate of one class applies to another: that of neighbours along one axis."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel with its parameters for a product.
+    """A kernel with parameters for a product.
 
     Attributes:
-        origin: where they come from, in words.
-        here: they were verified on this device with this driver, by the tuner.
-        record: the measurement of (nearly) this class on this device and driver, if there is one.
+        origin: where the parameters come from, in words.
+        here: the tuner verified the parameters on this device with this driver.
+        record: the measurement of this class, or of a class at most `NEAR` away, on this device and driver; or None.
     """
 
     kernel: Kernel
@@ -45,9 +48,10 @@ class Choice:
 
 @lru_cache(maxsize=1024)
 def fingerprint(row: Kernel) -> str:
-    """Of what the row is compiled from and its fixed parameters: what is measured of another one says nothing of it.
+    """Return a fingerprint of the source files and the fixed parameters of `row`.
 
-    The CPU's rows are compiled beforehand, all into one engine.
+    A measurement made with another fingerprint does not apply to the row. All CPU rows use the identity of the engine
+    instead of source files, because the build compiles them into one library.
     """
     fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
     compiled = engine.identity() if row.backend in HOST_BACKENDS else disk_cache.compiled(row.source)
@@ -59,7 +63,13 @@ def class_of(problem: Problem) -> Class:
 
 
 class _Of(NamedTuple):
-    """Records of a row on a device: tuned with this driver and version, with others; and shipped, by levels."""
+    """Records of a row on a device.
+
+    Attributes:
+        current: tuned with this driver and this version of the kernel.
+        old: tuned with another driver or version.
+        levels: shipped records, by level.
+    """
 
     current: list[Record]
     old: list[Record]
@@ -74,13 +84,13 @@ def _of(row: Kernel, device: Device) -> _Of:
 
 
 def timed(row: Kernel, device: Device) -> bool:
-    """Whether the tuner has timed `row` on this very device."""
+    """Whether the tuner has timed `row` on this device, with any driver or version."""
     known = _of(row, device)
     return bool(known.current or known.old)
 
 
 def choices(row: Kernel, device: Device, problem: Problem) -> tuple[Choice, ...]:
-    """The parameters that `row` might take for `problem`, the most trusted first; the catalog's are the last."""
+    """Return the parameters that `row` could use for `problem`, the most trusted first, the catalog's last."""
     return _tuned(row, device, class_of(problem)) if row.space and any(_of(row, device)) else _default(row)
 
 
@@ -104,7 +114,10 @@ def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
 
 
 def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
-    """Records with `row` as they have it, but those of a space that it no longer has."""
+    """Yield each record with `row` in the record's parameters, nearest class first.
+
+    Records whose parameters are no longer in the row's space are skipped.
+    """
     for record in sorted(records, key=lambda r: r.cls.distance(wanted)):
         kernel = _with(row, tuple((record.params or {}).items()))
         if kernel is not None:
@@ -120,10 +133,14 @@ def _with(row: Kernel, params: tuple[tuple[str, int], ...]) -> Kernel | None:
 
 
 def variants(row: Kernel, device: Device, most: int = 4) -> list[Kernel]:
-    """`row` with the parameters that `choices` may offer unverified, for the probe to verify: at most so many."""
+    """Return `row` with each set of parameters that the probe must verify before `choices` may use them.
+
+    Args:
+        most: greatest number of variants to return.
+    """
     known, found = _of(row, device), dict[str, Kernel]()
     groups = [known.old, *(records for _, records in known.levels)] if row.space else []
-    for records in groups[:2]:  # what was tuned with another driver, the most particular of what is shipped
+    for records in groups[:2]:  # tuned with another driver or version; shipped at the most specific level
         for _, kernel in _nearest(row, records, Class.of(1, 1024, 1024, 1024, "NN")):
             if kernel.chosen:
                 found.setdefault(kernel.label, kernel)
@@ -131,7 +148,11 @@ def variants(row: Kernel, device: Device, most: int = 4) -> list[Kernel]:
 
 
 def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str:
-    """Why the tuner found that `kernel`, `row` with some parameters, fails on this device and driver; or ""."""
+    """Return why `kernel` failed in the tuner on this device and driver, or "".
+
+    Args:
+        kernel: `row` with some parameters.
+    """
     key = key_of({name: kernel.params[name] for name in row.space})
     for record in stored(device):
         trial = record.trials.get(key)
@@ -142,11 +163,11 @@ def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> st
     return ""
 
 
-# This machine's records.
+# Records of this machine.
 
 
 def _groups(blob: bytes | None, where: str = "its tuning records") -> list[Group]:
-    """Those of a document; none where it is not one of this schema."""
+    """Return the groups of a document; none, with a warning, if the document does not have this schema."""
     try:
         return [] if blob is None else parse(json.loads(blob))
     except ValueError as error:
@@ -155,14 +176,14 @@ def _groups(blob: bytes | None, where: str = "its tuning records") -> list[Group
 
 
 def entry(device: Device) -> str:
-    """The cache entry of the device's records."""
+    """Return the name of the cache entry that stores the records of `device`."""
     identity = repr((device.backend, device.name, device.platform))
     return f"tuning-{disk_cache.digest(identity.encode()).hex()[:32]}"
 
 
 @lru_cache(maxsize=64)
 def stored(device: Device) -> tuple[Record, ...]:
-    """What was tuned on this device, with whatever driver, or imported for it."""
+    """Return the records tuned on this device, with any driver, and the records imported for the device."""
     return _records(disk_cache.load(entry(device)))
 
 
@@ -171,7 +192,7 @@ def _records(blob: bytes | None) -> tuple[Record, ...]:
 
 
 def save(device: Device, records: Iterable[Record]) -> None:
-    """Merge `records` into the device's, also with what another process has written meanwhile."""
+    """Merge `records` into the stored records of `device`, including what another process has written meanwhile."""
 
     def change(blob: bytes | None) -> bytes:
         known = {record.identity: record for record in _records(blob)}
@@ -185,13 +206,17 @@ def save(device: Device, records: Iterable[Record]) -> None:
 
 
 def forget() -> None:
-    """Read the records anew at the next need."""
+    """Clear the caches in memory; the next use reads the records from disk."""
     for each in (stored, _of, _tuned):
         each.cache_clear()
 
 
 def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
-    """A document of the best of this machine's records: of `devices`, or of all that were ever tuned here."""
+    """Return a document with the best parameters in this machine's records.
+
+    Args:
+        devices: the devices to export; None exports every device that was ever tuned on this machine.
+    """
     names = disk_cache.entries("tuning-") if devices is None else [entry(device) for device in devices]
     found = []
     for group in (group for name in names for group in _groups(disk_cache.load(name))):
@@ -205,7 +230,10 @@ def exported(devices: Iterable[Device] | None = None) -> dict[str, Any]:
 
 
 def imported(text: Any) -> int:
-    """Merge a document that `exported` made into this machine's records; returns how many. Raises ValueError."""
+    """Merge a document from `exported` into this machine's records; return the number of records.
+
+    Raises ValueError if the document is not valid.
+    """
     groups = parse(text)
     if not all(group.exact for group in groups):
         raise ValueError("its devices are patterns: only records of one exact device can be imported")
@@ -228,7 +256,7 @@ def _shipped() -> tuple[Group, ...]:
 
 
 def shipped(kernel: str, device: Device) -> Iterator[tuple[str, list[Record]]]:
-    """(level, records of `kernel`) of the shipped files that are for `device`, the particular before the general."""
+    """Yield (level, records of `kernel`) from the shipped files that match `device`, the most specific level first."""
     for level in LEVELS:
         groups = [group for group in _shipped() if group.level == level and group.fits(device)]
         if records := [r for group in groups for r in group.records if r.kernel == kernel and r.params is not None]:

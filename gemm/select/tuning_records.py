@@ -1,9 +1,10 @@
-"""What was tuned, as data: classes of products, records, and the documents that hold them.
+"""The data of the tuning database: classes of products, records, and the documents that store them.
 
-This machine's records, exports and the files of gemm/tuned are documents of one form:
+The records of this machine, exported files and the files in gemm/tuned have the same format. Each group of records
+applies to one exact device ("device") or, in shipped files, to all devices that match ("match" and "level"):
 
     {"schema": "gemm-tuning/1",
-     "devices": [{"device": {"backend", "name", "platform"}    exactly this one; or, in shipped files,
+     "devices": [{"device": {"backend", "name", "platform"}, or
                   "match": {field of Device: regular expression, ...}, "level": one of LEVELS,
                   "records": [{"kernel", "shape": [batch, m, n, k], "layout", "params", ...}, ...]}]}
 """
@@ -25,10 +26,12 @@ LEVELS = ("device", "architecture", "vendor", "default")
 
 
 class Class(NamedTuple):
-    """Products that one set of parameters serves: each size to the nearest power of two, and how a and b lie.
+    """A class of products that use the same parameters.
 
-    The dtype is the kernel's own. Where a and b are makes no class: packing is part of what is measured, and what it
-    takes to move them the cost model adds (gemm.select.cost).
+    Products are in the same class if their sizes round to the same powers of two and the layouts of a and b agree. The
+    dtype is not part of the class, because each kernel has one dtype. Nor is it part of the class whether the operands
+    are in host or device memory: the measurement includes packing, and the cost model adds the transfer
+    (gemm.select.cost).
     """
 
     sizes: tuple[int, ...]  # Problem.octaves
@@ -39,30 +42,31 @@ class Class(NamedTuple):
         return cls(tuple(map(octave, (batch, m, n, k))), layout[:2])
 
     def distance(self, other: Class) -> float:
-        """How far apart: octaves, and half of one for an operand that lies otherwise."""
+        """Return the distance in octaves (factors of 2), plus 0.5 for each operand whose layout differs."""
         octaves = sum(abs(x - y) for x, y in zip(self.sizes, other.sizes, strict=True))
         return octaves + 0.5 * sum(x != y for x, y in zip(self.layout, other.layout, strict=True))
 
 
 Trial = float | str
-"""Seconds, or why it failed."""
+"""Seconds of a candidate, or why the candidate failed."""
 
 HERE = "here: "
-"""Starts a cause that says nothing of other classes of products, such as a lack of memory."""
+"""Prefix of a cause of failure that does not apply to other classes of products, such as a lack of memory."""
 
 
 @dataclass
 class Record:
-    """What is known of one kernel for one class of products on one device.
+    """What the tuner knows about one kernel for one class of products on one device.
 
     Attributes:
-        shape: (batch, m, n, k) that was measured. layout: of a and b.
-        driver, source: with which driver and which kernel source (`fingerprint`).
-        params: the best values of the kernel's space; None if none worked.
-        seconds: theirs, on resident operands, packing included; None if predicted.
-        gain: how many times as fast as the catalog's they were at the end of the search; None before that.
-        trials: {key of the values: Trial}. Their seconds are to be compared with each other only: each is its ratio to
-            the best before it, which was timed beside it, times that one's seconds.
+        shape: the measured (batch, m, n, k).
+        layout: the layouts of a and b.
+        driver, source: the driver and the kernel's source (`tuning_db.fingerprint`) of the measurement.
+        params: the best values of the kernel's space; None if no values worked.
+        seconds: the time with `params` for operands in device memory, including packing; None if predicted.
+        gain: catalog's time ÷ time with `params`, measured at the end of the search; None before the end.
+        trials: {key of the values: Trial}. Compare these seconds only with each other. The seconds of a trial are a
+            ratio multiplied by the seconds of the best earlier trial; the ratio compares the two in one measurement.
     """
 
     kernel: str
@@ -85,7 +89,7 @@ class Record:
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Record:
-        """From JSON. Raises ValueError for what is none."""
+        """Make a record from JSON. Raises ValueError if `fields` is not a valid record."""
         try:
             shape = tuple(map(int, fields["shape"]))
             params, seconds, gain = (fields.get(name) for name in ("params", "seconds", "gain"))
@@ -102,9 +106,11 @@ class Record:
             raise ValueError(f"{fields!r:.200} is no record of gemm's tuner: {error}") from None
 
     def merged(self, other: Record) -> Record:
-        """Both: of two trials a failure counts, else the faster.
+        """Return the union of both records.
 
-        Of two results the one that knew the other's trials, else the one of a whole search, else the faster.
+        If both have a trial of the same values, a failure has priority, then the faster trial. If both have a result,
+        the first rule that decides selects one: the record that has all trials of both; the record whose search is
+        finished; the faster one.
         """
         trials = dict(self.trials)
         for key, trial in other.trials.items():
@@ -120,13 +126,17 @@ class Record:
 
 
 def key_of(params: Mapping[str, int]) -> str:
-    """Parameter values as a key: "WGM=8,WGN=4"."""
+    """Return the parameter values as a key such as "WGM=8,WGN=4"."""
     return ",".join(f"{name}={value}" for name, value in sorted(params.items()))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Records of a device, or of those that match: `match` is the JSON of "device" or of "match"."""
+    """Records of one exact device, or of all devices that match patterns.
+
+    Attributes:
+        match: the JSON object "device" if `exact`, else the JSON object "match".
+    """
 
     match: Mapping[str, str]
     level: str
@@ -145,13 +155,13 @@ class Group:
 
 
 def document(groups: Iterable[Group]) -> dict[str, Any]:
-    """A document of groups of exact devices."""
+    """Return a document of `groups`, each of which is for one exact device."""
     found = [{"device": dict(group.match), "records": list(map(asdict, group.records))} for group in groups]
     return {"schema": SCHEMA, "devices": found}
 
 
 def text(whole: Mapping[str, Any]) -> str:
-    """A document as JSON of one line a record."""
+    """Return a document as JSON text with one line for each record."""
     groups = []
     for group in whole["devices"]:
         lines = ",\n".join(f"    {json.dumps(record, allow_nan=False)}" for record in group["records"])
@@ -161,7 +171,7 @@ def text(whole: Mapping[str, Any]) -> str:
 
 
 def parse(text: Any) -> list[Group]:
-    """The groups of a document. Raises ValueError for what is none."""
+    """Return the groups of a document. Raises ValueError if the document is not valid."""
     if not isinstance(text, Mapping) or text.get("schema") != SCHEMA or not isinstance(text.get("devices"), list):
         raise ValueError(f"not a document of the schema {SCHEMA}")
     groups = []

@@ -1,10 +1,14 @@
-"""What may be chosen: kernels that were verified on a device and have not failed there; devices that were not lost.
+"""Verification: which kernels `auto` may choose on which devices.
 
-The probe verifies kernels once for a device and its driver. Late rows, of which a backend has too many for that, are
-verified when they are first to be chosen: each in a child process under a time limit, like all that the probe does.
-What came out is remembered on disk. A product whose kernel is new there waits for that, some seconds, unless another
-kernel that is verified can stand in meanwhile (gemm.select.choice). What fails in this process is remembered for the
-rest of it.
+`auto` may choose a kernel that passed verification on the device and has not failed there. It uses no device that was
+lost in this process.
+
+The probe verifies kernels once for each device and driver. Some backends have too many rows for that. Their rows have
+`lazy_verify` and are verified only when they are first about to be chosen. Like the probe, this verification runs in a
+worker (a child process) under a time limit. Results are stored on disk.
+
+A product whose kernel is not verified yet waits some seconds for the result, unless another verified kernel can compute
+the product meanwhile (gemm.select.choice). A failure in this process is remembered until the process ends.
 """
 
 from __future__ import annotations
@@ -31,29 +35,30 @@ if TYPE_CHECKING:
 log = logging.getLogger("gemm")
 
 SIDE_BY_SIDE = 8
-"""Children at most that verify at a time; each takes memory of the device."""
+"""Greatest number of workers that verify at the same time; each of them uses device memory."""
 
 _recording = threads.lock()
-_lock = threads.lock()  # products of several threads fail at once
-_failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why
-_lost: dict[str, str] = {}  # device → why
+_lock = threads.lock()  # products of several threads may fail at the same time
+_failed: dict[tuple[str, str], str] = {}  # (kernel, device) → why the kernel failed
+_lost: dict[str, str] = {}  # device → why the device was lost
 
 forgetful: list[Callable[[], None]] = []
-"""What is to be called when choices are no longer valid."""
+"""Functions to call when cached choices are no longer valid."""
 repeating: list[Callable[[], None]] = []
-"""What is to be called when products that were chosen for are not to be repeated, either."""
+"""Functions that make the plan cache forget its products, so that it does not repeat them without a new choice."""
 
 
 _changes = count()
 generation = 0
-"""Another number after each change that choices depend on: one that was made before and kept after it is not found."""
+"""A number that changes after each event that choices depend on. It is part of the key of cached choices: a choice made
+before the event, but stored after it, is then never found."""
 
 
 def forget_choices(*, repeated: bool = True) -> None:
-    """Drop cached choices, after something that they depend on has changed.
+    """Clear the cached choices, because something that they depend on has changed.
 
     Args:
-        repeated: the products that are repeated without a choice are to be chosen for anew, too.
+        repeated: clear the plan cache, too, which repeats products without a new choice.
     """
     global generation
     generation = next(_changes) + 1
@@ -66,9 +71,9 @@ engine.limiting.append(forget_choices)
 
 
 def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:
-    """Do without `kernel` on `device`, or without a device that was lost, for the rest of the process.
+    """Exclude `kernel` on `device`, or the device itself if it was lost, until the process ends.
 
-    A want of memory demotes nothing: the next, smaller product may fit.
+    A lack of memory excludes nothing: a smaller product may fit later.
     """
     if error.memory and not error.lost:
         return
@@ -83,27 +88,30 @@ def demote(kernel: Kernel, device: Device, error: KernelFailed) -> None:
 
 
 def failed(kernel: Kernel, device: Device) -> str:
-    """How `kernel` has failed on `device`, or `device` itself, in this process; or ""."""
+    """Return how `device` was lost, or how `kernel` failed on `device`, in this process; or ""."""
     return _lost.get(device.key) or _failed.get((kernel.name, device.key), "")
 
 
 def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, Any] | None:
-    """What came out when `kernel` was verified on `device`; None if it was not yet."""
+    """Return the result of verifying `kernel` on `device`; None if the kernel is not verified yet."""
     if unproven(kernel, facts):
         return record(kernel, device)
     return facts.of(kernel, device) if facts else None
 
 
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
-    """Whether `kernel` is verified when it is first to be chosen: it is a late one, or the probe has not ended yet."""
+    """Whether `kernel` is verified only when it is first about to be chosen.
+
+    This is so if its row has `lazy_verify`, or if the probe has not ended yet.
+    """
     early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
     return kernel.lazy_verify or early
 
 
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
-    """Why `kernel` may not be chosen on `device` unless it is named, as far as is known; or "".
+    """Return why `auto` must not choose `kernel` on `device`, as far as is known; or "".
 
-    Unproven ones may be, until they fail: what chooses one has it verified.
+    An `unproven` kernel without a result is allowed, because gemm.select.choice has it verified before its first use.
     """
     found = _record(kernel, device, facts)
     if found is None:
@@ -112,21 +120,24 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 
 
 def known_to_fail(kernel: Kernel, device: Device) -> str:
-    """What is known to be wrong with `kernel` on `device`, without looking for anything; or ""."""
+    """Return what is known to be wrong with `kernel` on `device`, or "". Starts no probe and no verification."""
     facts = probe.facts(run=False)
     found = _record(kernel, device, facts)
     return failed(kernel, device) or (unverified(kernel, device, facts) if found else "")
 
 
 def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
-    """What is known of `kernel` on that device and driver: {"ok", "error", ...}; None: it was not verified yet."""
+    """Return the stored result of verifying `kernel` on this device and driver: {"ok", "error", ...}.
+
+    None means that the kernel, with its present source, is not verified yet.
+    """
     facts = probe.recall(probe.entry("verified"))
     found = facts.of(kernel, device) if facts else None
     return found if found and found["source"] == tuning_db.fingerprint(kernel) else None
 
 
 def begin(kernel: Kernel, device: Device) -> background.Errand:
-    """Have `kernel` verified on `device`, once, whoever asks; `record` tells when that is done."""
+    """Start to verify `kernel` on `device` in the background, unless that is running. `record` has the result later."""
     key = "verified", kernel.label, device.backend, device.name, device.driver
 
     def work(errand: background.Errand) -> None:
@@ -137,7 +148,7 @@ def begin(kernel: Kernel, device: Device) -> background.Errand:
 
 
 def verified(kernel: Kernel, device: Device) -> bool:
-    """Whether `kernel` is right on `device`; finds out if that is not known."""
+    """Whether `kernel` computes correctly on `device`. Verifies the kernel, and waits, if that is not known."""
     found = record(kernel, device)
     if found is None:
         begin(kernel, device).wait()
@@ -146,10 +157,10 @@ def verified(kernel: Kernel, device: Device) -> bool:
 
 
 def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
-    """Find out about those of `kernels` that are not known, in that order and in several children at a time.
+    """Verify those of `kernels` that are not verified yet, in their order, in several workers at the same time.
 
     Args:
-        until: when to begin with no more of them, by time.monotonic().
+        until: the time.monotonic() after which no further verification starts.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -162,7 +173,7 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
             while waiting and time.monotonic() < until:
                 try:
                     kernel = waiting.popleft()
-                except IndexError:  # another one was faster
+                except IndexError:  # another thread took the last kernel
                     return
                 _verify(kernel, device, child)
 
@@ -173,7 +184,7 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
 
 
 def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Have `child` verify `kernel`, and remember what comes out, unless by then this process is `stopped`."""
+    """Have `child` verify `kernel`, and store the result unless `stopped()` says that this process is ending."""
     from gemm.select.worker import timeout
 
     log.info("gemm verifies %s on %s, once for its driver", kernel.label, device.name)
@@ -203,12 +214,12 @@ def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], 
     with _recording:
         here = probe.recall(name)
         probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
-        if found.get("step") != "refused":  # which says nothing of the kernel: the next process tries again
+        if found.get("step") != "refused":  # "refused" says nothing about the kernel: the next process tries again
             disk_cache.update(name, change)
 
 
 def _merged(lines: list[Line], about: Line, known: Line) -> list[Line]:
-    """`lines` with these two, instead of what they replace."""
+    """Return `lines` with `about` and `known`, without the lines that these two replace."""
     same = ("step", "kernel", "device")
     old = [x for x in lines if not any(all(x.get(key) == new.get(key) for key in same) for new in (about, known))]
     return [*old, about, known]

@@ -1,8 +1,8 @@
-"""A child process that takes the risk of touching drivers, which may abort, hang or compute garbage.
+"""A worker: a child process that loads drivers, because a driver may abort, hang or compute garbage.
 
-The child, `python -m MODULE`, calls `serve`: each request on its standard input is answered by lines of JSON. The
-parent holds a `Child` and reads an answer under a time limit; a child that died or hung is replaced at the next
-request, so that a bad step costs that step alone.
+The worker process is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of
+JSON. The parent process holds a `Child` and reads each answer under a time limit. If the worker process died or hung,
+the next request starts a new one. A step that fails therefore costs only that step.
 """
 
 from __future__ import annotations
@@ -28,24 +28,30 @@ _MARK = "gemm-child "
 _READY: Line = {"step": "ready"}
 _END: Line = {"step": "end"}
 STARTING = 120.0
-"""Seconds that Python and the package may take to load in the child, before any driver is touched."""
+"""Time limit in seconds for Python and the package to load in the worker, before it loads any driver."""
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 
 def timeout() -> float:
-    """Seconds that a child may be silent, i.e. spend in one step: $GEMM_PROBE_TIMEOUT or 60. Raises ValueError."""
+    """Return the seconds that a worker may spend in one step without output: $GEMM_PROBE_TIMEOUT or 60.
+
+    Raises ValueError.
+    """
     return float(threads.setting("GEMM_PROBE_TIMEOUT", "a positive number of seconds", _seconds, 60.0))
 
 
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if not 0 < seconds <= threading.TIMEOUT_MAX:  # inf and nan are none that can be waited
+    if not 0 < seconds <= threading.TIMEOUT_MAX:  # rejects inf and nan, which are no time limits
         raise ValueError
     return seconds
 
 
 class Child(contextlib.AbstractContextManager["Child"]):
-    """A process that answers requests; started by the first, killed at the end: a driver may hang at exit, too."""
+    """The parent's handle of a worker process that answers requests.
+
+    The first request starts the process. The end of the `with` block kills it, because a driver may hang at exit, too.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -53,21 +59,21 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def ask(self, request: Any, limit: float) -> Iterator[Line]:
-        """The lines of the answer to `request`.
+        """Yield the lines of the answer to `request`.
 
-        A child that ends, or is silent for `limit` seconds, makes {"step": "died", "cause": ...} the last one; so does
-        one that the system refuses to start, with "step": "refused".
+        If the process ends, or is silent for `limit` seconds, the last line is {"step": "died", "cause": ...}. If the
+        operating system refuses to start the process, the only line is {"step": "refused", "cause": ...}.
         """
         patience = limit if self._process else max(limit, STARTING)
         try:
             process = self._process = self._process or self._start()
-        except (OSError, RuntimeError) as error:  # no process, or no thread, can be had
+        except (OSError, RuntimeError) as error:  # the system grants no process or no thread
             yield {"step": "refused", "cause": f"did not start: {error}"}
             return
         lines, finished = self._lines, False
         assert process.stdin is not None
         try:
-            with contextlib.suppress(OSError):  # it is dead: reading tells
+            with contextlib.suppress(OSError):  # the process is dead: reading reports that
                 process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
             while True:
@@ -85,12 +91,15 @@ class Child(contextlib.AbstractContextManager["Child"]):
                 if line != _READY:
                     yield line
         finally:
-            if not finished:  # it died, or nobody wants the rest
+            if not finished:  # the process died, or the caller stopped reading
                 self.close()
         yield {"step": "died", "cause": cause}
 
     def close(self, patience: float = 5.0) -> None:
-        """Kill the process, if there is one; the next request starts another. Its end is waited for so many seconds."""
+        """Kill the process, if there is one, and wait at most `patience` seconds for its end.
+
+        The next request starts a new process.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -98,7 +107,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         with contextlib.suppress(OSError):
             assert process.stdin is not None
             process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may hold it even now
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may delay the end of a killed process
             process.wait(patience)
 
     def __exit__(
@@ -107,8 +116,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        """Raises OSError, RuntimeError."""
-        # Relative entries would name files of the current folder, which may be anyone's; so would "-m" (CWE-427).
+        """Start the process. Raises OSError, RuntimeError."""
+        # Relative entries of the path would load modules from the current folder, which another user may control. The
+        # option "-m" adds that folder, too (CWE-427).
         inherited = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         path = [str(_PACKAGES), *inherited]
         process = subprocess.Popen(
@@ -126,29 +136,33 @@ sys.path[:] = [folder for folder in sys.path if folder]
 import runpy
 runpy.run_module(sys.argv[1], None, "__main__")
 """
-"""What "-m" does, without the current folder in the path; "-P" does so from Python 3.11 on only. sys is built in."""
+"""A program that does what "-m" does, without the current folder in the path. The option "-P" would do that, too, but
+only from Python 3.11 on. Importing sys is safe because sys is built in."""
 
 
 def _interpreter() -> str:
-    """The Python to start. Raises RuntimeError in a frozen program, whose executable would start that program again."""
+    """Return the path of the Python interpreter.
+
+    Raises RuntimeError in a frozen program: its executable would start the program again, not Python.
+    """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise RuntimeError("there is no Python interpreter beside a frozen program")
     return sys.executable
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Hand on the child's own lines, whatever drivers print among them, then None."""
+    """Put each line of the worker's answers into `lines`, then None at the end. Skip what drivers print."""
     assert process.stdout is not None
     with process.stdout as output:
         for text in output:
             _, mark, line = text.partition(_MARK)
-            if mark and line.endswith("\n"):  # a process that is killed may leave half a line
+            if mark and line.endswith("\n"):  # a killed process may leave half a line
                 lines.put(line)
     lines.put(None)
 
 
 def serve(answer: Callable[[Any], Iterable[Line]]) -> None:
-    """The child's side: answer each request until there are no more."""
+    """Run in the worker process: answer each request until there are no more."""
 
     def say(line: Line) -> None:
         print(_MARK + json.dumps(line), flush=True)

@@ -1,1 +1,1 @@
-"""What `gemm tune` does: search for the parameters of kernels, and calibrate the cost model."""
+"""`gemm tune`: search for the best parameters of kernels, and calibrate the cost model."""

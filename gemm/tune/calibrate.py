@@ -1,7 +1,8 @@
-"""Fits the cost model to this machine: times products of many classes and says by how much they were mispredicted.
+"""Calibrate the cost model: time products of many classes on this machine, and store measured ÷ predicted time.
 
-First host operands on each device, then resident ones by the kernels that are predicted to be the soonest: the classes
-that programs ask for most before the others, each a few times, the least counts. See gemm.select.calibration.
+For each type, products of host operands on each device come first. Products of operands in device memory follow, on the
+kernels with the least predicted times. Classes of products that programs use most come before other classes. Each
+product is timed a few times, and the least time counts. See gemm.select.calibration.
 """
 
 from __future__ import annotations
@@ -25,26 +26,30 @@ OTHERS = (
     (1, 128, 2048, 512), (1, 2048, 128, 512), (16, 512, 512, 64), (1, 4096, 16, 256),
 )  # fmt: skip
 SHAPES = (*((1, n, n, n) for n in SQUARES), *OTHERS)
-"""(batch, m, n, k), the most wanted first."""
+"""(batch, m, n, k) of the products, the most frequent in programs first."""
 TINY = ((1, 8, 8, 8), (1, 256, 4, 8), (1, 16, 256, 4), (16, 8, 32, 8))
-"""Besides, resident on a device that is a CPU: by how soon its runtime starts a group kernels differ as much as such a
-product takes."""
+"""Further (batch, m, n, k), only for operands in the memory of a device that is a CPU.
+
+Such a product takes about as long as its runtime takes to start a work-group, and kernels differ in that time.
+"""
 TYPES = ("float32", "float64", "float16", "int8")
-"""Of operands; int8 ones give int32."""
+"""Types of the operands. The result of int8 operands is int32."""
 SHARE = 0.01
-"""Of the time there is, what a product of one class may take; it is computed some five times."""
+"""Limit for the predicted time of one product, as a share of the time budget. Each product is computed about five
+times."""
 VERIFYING, VERIFIED = 8.0, 0.3
-"""Seconds that there must be for kernels to be verified that nothing has chosen before, and the share of them in which
-that may begin."""
+"""Kernels with `lazy_verify` that are not verified yet are verified only if the time budget exceeds VERIFYING seconds.
+No verification starts after the share VERIFIED of the budget is used."""
 NEAR, LITTLE = 1.5, 1e-5
-"""Resident operands: kernels that are predicted to take up to so many times the least, and so many seconds more, are
-timed, `MOST` at most."""
+"""For operands in device memory, kernels are timed whose predicted time is at most NEAR × the least one + LITTLE
+seconds."""
 MOST = 3
+"""Greatest number of kernels that are timed for one product of operands in device memory."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What has just become known: of `problem` on `device`, and by which kernel; `error` is measured ÷ predicted."""
+    """One measurement: the time of `problem` on `device` with `kernel`. `error` is measured ÷ predicted time."""
 
     problem: Problem
     device: Device
@@ -54,9 +59,12 @@ class Fit:
 
 
 def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
-    """Time and correct until `until`, by time.monotonic(), or all is done; what was found is kept at the end.
+    """Time products, record measured ÷ predicted, and yield each result. The results are stored on disk at the end.
 
-    What was fitted before goes on to count for classes that there was no time for.
+    Classes for which there is no time keep their earlier calibration.
+
+    Args:
+        until: the time.monotonic() at which to stop.
     """
     calibration.forget()
     start = time.monotonic()
@@ -92,7 +100,7 @@ def _problem(device: Device, dtype: str, resident: bool, shape: tuple[int, int, 
 
 
 def _able(device: Device, problem: Problem) -> list[Candidate]:
-    """What can compute it, the soonest first."""
+    """Return the candidates that can compute `problem` on `device`, the fastest first."""
     held_by = device if problem.device != "host" else None
     try:
         field = choice.candidates(problem, device.key, held_by=held_by)
@@ -107,7 +115,7 @@ def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
     able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
-    if not near or (near[0].seconds or 0.0) > patience:  # of which the others would be deprived
+    if not near or (near[0].seconds or 0.0) > patience:  # too long: leaves no time for other products
         return
     for candidate in near:
         try:
@@ -120,7 +128,7 @@ def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
 
 
 def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:
-    """The least of some runs, a row of them where they are short and enqueued."""
+    """Return the least seconds of several runs. A run is a row of products if they are short and in device memory."""
     kernel, device = candidate.kernel, candidate.device
     backend = registry.backend(device.backend)
     once = measure.seconds(backend, kernel, device, problem)

@@ -1,4 +1,7 @@
-"""Which values of a kernel's parameters to try, and in which order. Pure: who sends the times, measures."""
+"""The search strategy of the tuner: which parameter values to try, and in which order.
+
+This module measures nothing. The caller sends measured times to the generator `proposals`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,24 @@ from gemm.select.tuning_records import key_of
 Point = dict[str, int]
 
 SMALL = 48
-"""A space of up to so many points is tried whole."""
+"""A space of at most this many points is searched completely."""
 SAMPLES = 24
-"""Of a larger one so many at random, then neighbours of the best as long as that gets better, ..."""
+"""Number of random points that the search tries in a larger space. After them it tries neighbours of the best point, as
+long as a neighbour is better."""
 MOST = 96
-"""... up to so many in all."""
+"""Greatest number of points that the search tries in a larger space."""
 BETTER = 0.98
-"""What of the best one's time a candidate must get below to be the best: two measurements of one differ by that."""
-_LISTED = 8192  # points of a space that are looked at; a larger one is sampled
+"""A candidate replaces the best one only if candidate's time ÷ best time is less than this. Two measurements of the
+same candidate can differ by as much."""
+_LISTED = 8192  # greatest number of points that are checked against the rules; larger spaces are sampled
 
 
 def points(row: Kernel, names: Mapping[str, int]) -> list[Point]:
-    """The points of `row`'s space that its rules admit for `names` (the problem and the device's limits)."""
+    """Return the points of `row`'s space that its rules admit.
+
+    Args:
+        names: values of the names in the rules: the sizes of the problem and the limits of the device.
+    """
     axes = list(row.space)
     if math.prod(len(values) for values in row.space.values()) <= _LISTED:
         combinations: Iterable[tuple[int, ...]] = product(*row.space.values())
@@ -38,20 +47,20 @@ def points(row: Kernel, names: Mapping[str, int]) -> list[Point]:
 def _legal(row: Kernel, point: Point, names: Mapping[str, int]) -> bool:
     try:
         return row.tuned(point).illegal(names) is None
-    except ValueError:  # not of its space
+    except ValueError:  # the point is not in the space
         return False
 
 
 def size(row: Kernel, names: Mapping[str, int]) -> int:
-    """How many points `proposals` proposes, at most."""
+    """Return the greatest number of points that `proposals` yields."""
     return min(MOST, len(points(row, names)))
 
 
 def proposals(row: Kernel, names: Mapping[str, int], seeds: Iterable[Point] = ()) -> Generator[Point, float, None]:
-    """Points to try, each once: the catalog's, `seeds`, then as the size of the space suggests.
+    """Yield points to try, each once: the catalog's point, `seeds`, then points of the space (SMALL, SAMPLES, MOST).
 
-    Send the seconds of each one, infinity if it failed. The same seconds give the same points, so that a search that
-    was interrupted goes on when what is known is sent again.
+    The caller sends the seconds of each point, or infinity if the point failed. The same seconds lead to the same
+    points. To continue an interrupted search, start again and send the known seconds.
     """
     legal = points(row, names)
     default = {axis: row.params[axis] for axis in row.space}
@@ -71,11 +80,11 @@ def proposals(row: Kernel, names: Mapping[str, int], seeds: Iterable[Point] = ()
         for near in around[: MOST - len(seen)]:
             seen[key_of(near)] = (yield near), near
             if seen[key_of(near)][0] < best:
-                break  # go there at once
+                break  # continue from this better point
 
 
 def _neighbours(row: Kernel, point: Point) -> list[Point]:
-    """One step up or down along each axis."""
+    """Return the points that are one step up or down from `point` along one axis."""
     found = []
     for axis, values in row.space.items():
         at = values.index(point[axis])

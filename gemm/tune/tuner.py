@@ -1,7 +1,10 @@
-"""Tunes a device's kernels: proposes parameters, has a child check and time them, and keeps what it learns.
+"""The tuner: search for the best parameters of a device's kernels.
 
-Every trial is on disk before the next one starts, so that a run that was interrupted goes on where it was. A candidate
-that hangs or kills the child costs its own time and is not tried again with this driver.
+The tuner proposes parameters, and a worker (a child process) checks and times them. A candidate here is a kernel with
+proposed parameters; a trial is its time or the cause of its failure.
+
+Every trial is stored on disk before the next one starts, so an interrupted run can continue. A candidate that hangs or
+kills the worker costs only its own time. The tuner does not try it again with the same driver.
 """
 
 from __future__ import annotations
@@ -20,21 +23,24 @@ from gemm.select.worker import Child, Line, timeout
 from gemm.tune import search
 
 FAST = 1.0
-"""Seconds that a fast run spends on a class of products."""
+"""Greatest number of seconds that a fast run spends on a class of products."""
 TIMING = 0.4
-"""Seconds that a candidate is timed for; a quarter of it in a fast run."""
+"""Seconds for timing one candidate; a fast run uses a quarter of this."""
 PATIENCE = 10.0
-"""Seconds that a stage of a candidate may take when the time is up; more is no failure, but the end."""
+"""Seconds that a stage of a candidate may take after the run's time is up. If the stage takes longer, the run ends and
+the candidate does not count as failed."""
 HOPELESS = 4.0
-"""A kernel that, by its first trials, is so many times as slow as the best for the class is not searched."""
+"""A kernel is not searched if its first trial is more than this many times as slow as the best kernel of the class."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What has just become known.
+    """One result of the tuner.
 
     Attributes:
-        row, params, trial: the candidate and its fate; record: all that is known of the row for this class.
+        row, params: the candidate.
+        trial: its seconds, or why it failed.
+        record: all that is known about the row for this class of products.
     """
 
     row: Kernel
@@ -44,7 +50,7 @@ class Step:
 
 
 def problem(row: Kernel, shape: tuple[int, int, int, int], layout: str) -> Problem:
-    """The product of `shape` (batch, m, n, k) that `row` computes."""
+    """Return the product of `shape` (batch, m, n, k) and `layout`, with the types of `row`."""
     batch, m, n, k = shape
     return Problem("float32" if row.dtype == "*" else row.dtype, m, n, k, batch, layout + "N", inputs=row.inputs)
 
@@ -53,16 +59,17 @@ def tune(
     child: Child, device: Device, rows: Iterable[Kernel], shape: tuple[int, int, int, int], layout: str, *,
     fast: bool = False, until: float = math.inf,
 ) -> Iterator[Step]:  # fmt: skip
-    """Tune `rows` on `device` for the class of products that `shape` and `layout` stand for.
+    """Tune `rows` on `device` for the class of products to which `shape` and `layout` belong.
 
     Args:
-        child: of the module gemm.tune.worker.
-        fast: spend FAST seconds at most. until: when to stop, by time.monotonic(); what runs then may finish.
+        child: a worker of the module gemm.tune.worker.
+        fast: spend at most FAST seconds.
+        until: the time.monotonic() at which to stop; a candidate that is running then may finish.
 
     Raises:
-        BackendUnavailable: the device's driver does not survive being loaded.
+        BackendUnavailable: the worker died or hung while it loaded the device's driver.
     """
-    for line in child.ask({"device": device.key}, timeout()):  # loading the driver counts for no class
+    for line in child.ask({"device": device.key}, timeout()):  # the time to load the driver counts for no class
         raise BackendUnavailable(device.backend, f"its driver {line['cause']} in a child process")
     if fast:
         until = min(until, time.monotonic() + FAST)
@@ -83,7 +90,7 @@ def tune(
 
 
 class _Search:
-    """The search for a row's best parameters, fed by what is on disk and by the child."""
+    """The search for a row's best parameters. Trials come from the disk if they are known, else from the worker."""
 
     def __init__(
         self, child: Child, device: Device, row: Kernel, shape: tuple[int, int, int, int], layout: str, timing: float
@@ -104,7 +111,13 @@ class _Search:
         self._point = next(self._proposals, None)
 
     def run(self, until: float, best: float | None, most: int | None = None) -> Iterator[tuple[dict[str, int], Trial]]:
-        """Each trial, up to `most` of them, and in the end the best again. `best`: seconds of the best row so far."""
+        """Yield (parameters, trial) of each trial and, at the end of the search, of the best parameters again.
+
+        Args:
+            until: the time.monotonic() after which no trial starts.
+            best: seconds of the best row so far, or None.
+            most: greatest number of trials; None means no limit.
+        """
         while self._point is not None and (most is None or most > 0):
             point, key = self._point, key_of(self._point)
             trial = self.record.trials.get(key)
@@ -127,7 +140,7 @@ class _Search:
             yield self.record.params, self.record.seconds or math.inf
 
     def _learn(self, point: dict[str, int], answer: Line) -> Trial:
-        """Keep what the child said of `point`; returns its trial."""
+        """Store the worker's answer for `point` and return its trial."""
         record = self.record
         best = None if record.params is None else record.trials.get(key_of(record.params))
         trial: Trial
@@ -135,7 +148,7 @@ class _Search:
             trial = str(answer["failed"])
         elif answer["ratio"] is None or not isinstance(best, float):
             trial = _rounded(answer["seconds"])
-        else:  # next to the best, in the same rounds: what else the machine did then cancels out
+        else:  # both were timed in the same rounds: the effect of other load cancels out
             trial = _rounded(answer["ratio"] * best)
         record = replace(record, trials={**record.trials, key_of(point): trial})
         if not isinstance(trial, str) and (not isinstance(best, float) or trial < search.BETTER * best):
@@ -145,7 +158,10 @@ class _Search:
         return trial
 
     def _confirm(self, until: float) -> None:
-        """Time the best once more, beside the catalog's values, which take their place unless it is clearly faster."""
+        """Time the best values and the catalog's values again, in turns.
+
+        The catalog's values replace the best ones unless the best ones are clearly faster.
+        """
         assert self.record.params is not None
         best, default = self.record.params, {name: self.row.params[name] for name in self.row.space}
         record, gain = self.record, 1.0
@@ -153,7 +169,7 @@ class _Search:
             if time.monotonic() >= until:
                 return
             answer = self._asked(best, default, None, until)
-            if answer is None or "ratio" not in answer:  # it worked before: nothing is learnt
+            if answer is None or "ratio" not in answer:  # the values worked before: draw no conclusion
                 return
             seconds, gain = answer["seconds"], 1 / answer["ratio"]
             if gain < 1 / search.BETTER:
@@ -165,7 +181,10 @@ class _Search:
     def _asked(
         self, point: dict[str, int], against: dict[str, int] | None, stop: float | None, until: float
     ) -> Line | None:
-        """The child's last line about `point`, a death as {"failed": cause}; None if the time ran out."""
+        """Ask the worker about `point` and return the last line of its answer.
+
+        A worker that died or hung gives {"failed": cause}. Returns None if the time ran out or no worker could start.
+        """
         known = self.facts.of(self.row.tuned(point), self.device) if self.facts else None
         verified = point == self.record.params or bool(known and known["ok"])
         request = {
@@ -180,18 +199,19 @@ class _Search:
                 stage = line["what"]
             else:
                 answer = line
-        if answer["step"] == "refused":  # by the system: nothing is learnt of the kernel
+        if answer["step"] == "refused":  # the system refused to start a worker: says nothing about the kernel
             return None
         if answer["step"] == "died":
             hung = answer["cause"] == "hung"
             if hung and patience < timeout():
                 return None
-            # A product may only be too large for the time limit; a build that hangs does so for all of them.
+            # The cause can be local to this class: the product may be too large for the time limit. A build that hangs,
+            # however, hangs for all products.
             local = stage == "loaded" or (hung and stage != "built")
             return {"failed": f"{HERE if local else ''}it {answer['cause']} while it was {stage}"}
         return answer
 
 
 def _rounded(seconds: float) -> float:
-    """To the digits that mean something, in a file that people read."""
+    """Round to four significant digits, because people read the file that stores the result."""
     return float(f"{seconds:.4g}")

@@ -1,4 +1,4 @@
-"""The tuner's child, `python -m gemm.tune.worker`: checks a candidate and times it beside the best so far."""
+"""The tuner's worker, `python -m gemm.tune.worker`: check a candidate and time it against the best one so far."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gemm.tune.search import BETTER
 
 ROUNDS = 9
 SAMPLE = 2e-3
-"""Seconds that a sample should last at least: shorter products are repeated within it."""
+"""Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 HOPELESS = 2.0
-"""How many times as slow as the best a candidate may be before no more time is spent on it."""
+"""Timing stops if the candidate is more than this many times as slow as the best one."""
 _POISON = 0xA5
-_CHECKED = 64  # rows, and matrices of a batch, whose every element is compared
+_CHECKED = 64  # number of rows, and of matrices of a batch, of which every element is compared
 
 
 class Stage:
-    """Resident operands of one shape: integers to check with, fractions to time with."""
+    """Operands of one shape where the backend computes: integers for the check, fractions for the timing."""
 
     def __init__(
         self, backend: Backend, device: Device, dtype: np.dtype[Any], types: tuple[np.dtype[Any], ...],
@@ -70,7 +70,7 @@ class Stage:
         )  # fmt: skip
 
     def sent(self, array: np.ndarray) -> Operand:
-        """`array` where the backend computes."""
+        """Return `array` in device memory, or unchanged if the backend computes in host memory."""
         try:
             return self.backend.to_device(array, self.device)
         except TypeError:
@@ -80,7 +80,10 @@ class Stage:
         return self.backend.launcher(kernel, self.device, self.problem)
 
     def check(self, kernel: Kernel, launch: Launch) -> None:
-        """Raise Mismatch unless `launch` computes the exact product, and nothing but that, in the midst of a frame."""
+        """Raise Mismatch unless `launch` computes the exact product and writes nothing outside the output.
+
+        The output is a window of a larger array, the frame, which is filled with a poison value.
+        """
         shape = (*self.lead, self.m + 2, (self.n + 2) * self.dtype.itemsize)
         frame = np.full(shape, _POISON, np.uint8).view(self.dtype)
         sent = self.sent(frame)
@@ -101,7 +104,8 @@ class Stage:
         exact = matmul(left[..., some, :].astype(wide), right.astype(wide))
         exact = (exact.astype(np.int64) if self.dtype.kind in "iu" else exact).astype(self.dtype)
         within = (result[few] if few else result)[..., some, :]
-        # What is not compared is a whole number that such a sum may have: poison is none.
+        # Only some rows are compared. Each element of the other rows must at least be a whole number that such a sum
+        # can have. The poison value is no such number.
         plausible = np.all((np.rint(result) == result) & (np.abs(result) <= 2 * self.k))
         if not np.array_equal(within, exact) or not plausible:
             raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} is wrong")
@@ -110,7 +114,7 @@ class Stage:
             raise Mismatch(f"{kernel.label} on {self.device.name}: {self.problem} wrote outside its output")
 
     def repeated(self, launch: Launch) -> Callable[[int], float]:
-        """What takes the seconds of a product by `launch`: the mean of so many in a row."""
+        """Return a function that runs a given number of products in a row and returns their mean seconds."""
         a, b = self.fractions
         run = measure.again(launch, a, b, self.out)
 
@@ -123,7 +127,7 @@ class Stage:
 
 
 def _signs(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """-1, 0 and 1: every partial sum of their products is exact in float32, so that any order gives the same."""
+    """Return random elements -1, 0 and 1. All partial sums of their products are exact in float32 in any order."""
     low = 0 if dtype.kind == "u" else -1
     values: np.ndarray = dice.integers(low, 2, shape).astype(dtype)
     return values
@@ -133,12 +137,14 @@ _stage = lru_cache(maxsize=1)(Stage)
 
 
 def answer(request: Line) -> Iterator[Line]:
-    """Check and time `kernel` with `params`, in turns with `against` (params or null), for about `budget` seconds.
+    """Check and time the candidate of `request`.
 
-    The best one yet must pass gemm.select.verify's short cases, too, unless it is `verified`.
+    The candidate is `kernel` with `params`. It is timed for about `budget` seconds, in turns with the same kernel with
+    the parameters `against`, unless `against` is null. A candidate that is the best one so far must also pass the short
+    checks of gemm.select.verify, unless the request says `verified`. A request without a kernel only loads the driver.
 
-    A request without a kernel only loads the device. The answer announces its stages, {"step": "begin", "what": ...},
-    and ends with {"step": "trial", "seconds", "ratio" (to `against`, or null)}, or with "failed", the cause, instead.
+    The answer has a line {"step": "begin", "what": ...} for each stage. The last line is {"step": "trial", "seconds",
+    "ratio"} or {"step": "trial", "failed": cause}. The ratio is candidate's time ÷ time of `against`, or null.
     """
     name = request["device"]
     backend = registry.backend(name.partition(":")[0])
@@ -173,7 +179,10 @@ def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iter
 def _timed(
     stage: Stage, launch: Launch, against: Launch | None, stop: float | None, budget: float
 ) -> tuple[float, float | None]:
-    """Median seconds, and the median over rounds of the ratio to `against`; two looks suffice at what is hopeless."""
+    """Return the median seconds of `launch`, and the median over rounds of its ratio to `against`, or None.
+
+    Timing stops after two rounds if `launch` is `HOPELESS` times as slow as the best.
+    """
     field = [stage.repeated(each) for each in (launch, against) if each is not None]
     ending = time.perf_counter() + budget
     rounds = [[sample(1) for sample in field]]
@@ -184,7 +193,7 @@ def _timed(
         rounds.append([took[at] for at in forth])
         if all(each[0] > HOPELESS * min(each[-1], stop or math.inf) for each in rounds):
             break
-    del rounds[0]  # of single products, some of which are too short
+    del rounds[0]  # the first round timed single products, some of which are too short
     seconds = statistics.median(took[0] for took in rounds)
     return seconds, None if against is None else statistics.median(took[0] / took[1] for took in rounds)
 

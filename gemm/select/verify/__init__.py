@@ -1,4 +1,5 @@
-"""Does a kernel compute the right thing on this device and driver? For the probe, the tuner and `gemm verify`.
+"""Verification of kernels: does a kernel compute correct results on this device with this driver?
 
-This is the short check that a kernel must pass before `auto` may choose it; tests/conformance is the long one.
+The probe, the tuner and `gemm verify` use this package. A kernel must pass the short checks here before `auto` may
+choose the kernel. The thorough checks are in tests/conformance.
 """

@@ -1,4 +1,4 @@
-"""Launches that overlap: in a row, each into an output of its own, and in chains of dependent products."""
+"""Checks of launches that overlap: launches in a row with separate outputs, and chains of dependent products."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from gemm.select.verify.samples import FAR, SPARSE, brief, few_ones, lying, ones
 from gemm.select.verify.single import Mismatch
 
 IN_A_ROW = 8
-"""Launches that nothing waits between, each into an output of its own."""
+"""Number of launches in a row: nothing waits between them, and each has its own output."""
 
 
 class _Sent:
-    """Operands of one product in device memory: a of few ones to a row, b of ones, c of -8 … 8; every sum is exact."""
+    """The operands of one product, in device memory.
+
+    Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
+    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of these is exact.
+    """
 
     def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
                  dice: np.random.Generator) -> None:  # fmt: skip
@@ -32,7 +36,8 @@ class _Sent:
         a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
         b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
         c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
-        # A sum of each row by random weights tells of any element that is wrong: numbers of so few bits add up exactly.
+        # The check compares sums of each row with random weights. A wrong element changes the sums of its row. These
+        # sums are exact, because all numbers have few bits.
         self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
         self.right = times(a, times(b, self.weights))
         self.right_c = self.right - 2 * times(c, self.weights)
@@ -42,8 +47,11 @@ class _Sent:
         self.outs: list[tuple[DeviceView, bool]] = []
 
     def prepare(self, count: int) -> None:
-        """Make so many outputs: windows of poisoned frames, where rows begin at multiples of 16 bytes."""
-        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # no number where there is such a thing
+        """Make `count` outputs. Each is a window of a larger array, the frame, which is filled with a poison value.
+
+        The rows of a window begin at multiples of 16 bytes.
+        """
+        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # NaN in floating-point types
         side, (*lead, m, n) = self._side, self.sent_c.shape
         self.frame = np.full((*lead, m + 2, (n + 2 * side) * self.dtype.itemsize), poison).view(self.dtype)
         self.outs = [(self.backend.to_device(self.frame, self.device), index % 4 == 3) for index in range(count)]
@@ -56,18 +64,18 @@ class _Sent:
         return 16 // min(16, self.dtype.itemsize)
 
     def window(self, frame: DeviceView) -> DeviceView:
-        """What is to be written of a frame."""
+        """Return the part of a frame that the kernel must write."""
         offset = frame.offset + frame.strides[-2] + self._side * frame.strides[-1]
         return replace(frame, offset=offset, shape=self.sent_c.shape)
 
     def enqueue(self, index: int) -> None:
-        """Launch for output number `index`, waiting for nothing; every fourth adds a c."""
+        """Launch the product into output `index` without waiting. Every fourth launch adds c."""
         out, adds = self.outs[index]
         c, beta = (self.sent_c, -2) if adds else (None, 0)
         self.launches[adds](self.sent_a, self.sent_b, c, self.window(out), 1, beta)
 
     def check(self, what: str) -> None:
-        """Raise Mismatch unless every output is right, and nothing but them was written."""
+        """Raise Mismatch unless every output is correct and nothing outside the outputs was written."""
         where = np.s_[..., 1:-1, self._side : -self._side]
         for index, (out, adds) in enumerate(self.outs):
             frame = self.backend.to_host(out)
@@ -84,8 +92,11 @@ class _Sent:
 
 def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Problem]], seed: Sequence[int], *,
              times: int = IN_A_ROW) -> None:  # fmt: skip
-    """Launch each of `jobs` so many times, in turns and without a wait, each time into an output of its own; then
-    compare all. Raises Mismatch, KernelFailed, MemoryError."""
+    """Launch each of `jobs` `times` times, then compare all results.
+
+    The jobs take turns, nothing waits between launches, and each launch has its own output. Raises Mismatch,
+    KernelFailed, MemoryError.
+    """
     dice = np.random.default_rng(list(seed))
     sent = [_Sent(backend, kernel, device, problem, dice) for kernel, problem in jobs]
     for each in sent:
@@ -99,18 +110,18 @@ def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Prob
 
 
 _NARROW = 64
-"""Columns, or rows, of what a chain's second products give."""
+"""Columns of d and rows of f, the results of a chain's second products."""
 
 
 def _next(kernel: Kernel) -> Kernel | None:
-    """What multiplies the results of `kernel`: itself if it can, or the simplest kernel of their type."""
+    """Return the kernel for products of the results of `kernel`: itself if it can, else the simplest of their type."""
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs
     return kernel if own else simplest(kernel.backend, kernel.dtype)
 
 
 def unlinked(kernel: Kernel, device: Device, second: Kernel | None = None) -> str:
-    """Why no `chain` can begin with `kernel` and go on with `second`, or what would be that; or ""."""
+    """Return why no `chain` of `kernel` and then `second` is possible; or "". `second` defaults to `_next(kernel)`."""
     second = second or _next(kernel)
     if second is None:
         return f"no kernel of {kernel.backend} multiplies its results, {kernel.dtype}"
@@ -124,7 +135,7 @@ def unable(kernel: Kernel, device: Device) -> bool:
 
 
 class _Chain:
-    """The operands of a chain, which `enqueue` launches and `check` judges."""
+    """The operands of a chain. `enqueue` launches the chain, and `check` compares its results."""
 
     def __init__(self, backend: Backend, device: Device, kernels: Sequence[Kernel], problem: Problem,
                  dice: np.random.Generator) -> None:  # fmt: skip
@@ -135,7 +146,8 @@ class _Chain:
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
-        # v has at most SPARSE columns with a one, so that no sum of c is larger, and only those of x are not 0.
+        # At most SPARSE columns of v have an element other than 0. Only these columns of x = u·v are not 0. No sum of
+        # c = x·b therefore has more than SPARSE terms.
         self.v = np.zeros((8, k), self.types[0])
         self.places = dice.permutation(k)[:SPARSE]
         self.v[dice.integers(0, 8, len(self.places)), self.places] = 1
@@ -149,7 +161,7 @@ class _Chain:
         return lying(self.backend, self.device, x, letter)
 
     def _spread(self, x: np.ndarray) -> np.ndarray:
-        """Columns of x at their places, and 0 elsewhere."""
+        """Return the full matrix: the columns of `x` at `self.places`, and 0 elsewhere."""
         m, k, turned = self.problem.m, self.problem.k, self.problem.layout[0] == "T"
         whole = np.zeros((k, m), self.types[0]).T if turned else np.zeros((m, k), self.types[0])
         whole[:, self.places] = x
@@ -168,7 +180,7 @@ class _Chain:
         self.backend.launcher(row, self.device, asked)(left, right, None, out, 1, 0)
 
     def enqueue(self, *, far: bool) -> None:
-        """Launch all, twice over, without a wait."""
+        """Launch the whole chain twice without waiting."""
         m, n, letters = self.problem.m, self.problem.n, self.problem.layout
         us, v, b = [self._send(u) for u in self.us], self._send(self.v), self._send(self.b, letters[1])
         e, g = self._send(self.e), self._send(self.g)
@@ -186,7 +198,7 @@ class _Chain:
             self._multiply(self.second, g, c, f)
 
     def check(self, told: str) -> None:
-        """Raise Mismatch unless d and f are right both times."""
+        """Raise Mismatch unless d and f are correct both times."""
         rows, e, g = wide(self.b[self.places]), wide(self.e), wide(self.g)
         for turn, (x, d, f) in enumerate(zip(self.xs, self.ds, self.fs, strict=True)):
             right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}
@@ -197,20 +209,29 @@ class _Chain:
 
 def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, seed: Sequence[int], *,
           second: Kernel | None = None, far: bool = False) -> bool:  # fmt: skip
-    """Enqueue products that depend on each other, twice over and without a wait; then compare all.
+    """Launch a chain of dependent products twice without waiting, then compare all results.
 
         x = u·v, c = x·b, d = c·e, f = g·c
 
-    The second time u is another one, and x and c are overwritten, which the first time's products may still read.
-    `kernel` computes c; d and f are computed by `second`, or by `kernel` if it takes its own results, or else by the
-    simplest kernel of their type; x by the simplest of its own (if there is none, it lies there twice). Each column of
-    e, and row of g, has a single one, so that c's elements are seen as they are.
+    The second time has another u. It overwrites x and c while products of the first time may still read them.
+
+    - `kernel` computes c.
+    - `second` computes d and f. It defaults to `kernel` if `kernel` can multiply its own results, else to the simplest
+      kernel of their type.
+    - The simplest kernel of the type of x computes x. If there is none, x is not computed: two versions of x are copied
+      to the device.
+
+    Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
+    exactly one element of c.
 
     Args:
-        far: the rows of c are so far apart that its last one begins beyond 2**31 elements.
+        far: the distance of the rows of c is so large that the last row begins beyond 2**31 elements.
 
     Returns:
-        Whether there was a kernel for each (`unlinked`). Raises Mismatch, KernelFailed, MemoryError.
+        False if the batch is not 1 or a kernel is missing (see `unlinked`), else True.
+
+    Raises:
+        Mismatch, KernelFailed, MemoryError.
     """
     if unlinked(kernel, device, second) or problem.batch > 1:
         return False
@@ -224,7 +245,7 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
 
 
 def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int) -> DeviceView:
-    """Room for an m by n matrix whose last row begins beyond 2**31 elements."""
+    """Return uninitialized device memory for an m × n matrix whose last row begins beyond 2**31 elements."""
     row = max(n, -(-FAR // (m - 1)) // 16 * 16 + 16)
     like = backend.to_device(np.zeros(16, np.uint8), device)
     memory = backend.empty((((m - 1) * row + n) * dtype.itemsize,), like)

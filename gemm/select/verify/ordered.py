@@ -1,4 +1,4 @@
-"""The bits of reproducible products: fixed operands, and the hash of their ordered product."""
+"""Check of the bits of reproducible products: fixed operands, and the hash of their product by ordered accumulation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gemm.select.verify.single import Mismatch
 
 
 def ordered_case(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fixed a (47 × 301), b (301 × 53) and c whose ordered product 0.75·a·b − 1.25·c has the bits of ORDERED.
+    """Return fixed operands a (47 × 301), b (301 × 53) and c (47 × 53).
 
-    Made by integer arithmetic alone, with exponents spread over 2^±12 (float16: 2^±4), so that each machine has the
-    same inputs.
+    The result 0.75·a·b − 1.25·c by ordered accumulation must have the bits in ORDERED. The operands are made with
+    integer arithmetic only, so they are the same on each machine. Their exponents spread over 2^±12 (float16: 2^±4).
     """
     reach = 4 if dtype == "float16" else 12
 
@@ -42,12 +42,13 @@ ORDERED = {
     "bfloat16": "242e00b757924a592156a20aa9e1aaa9527751d58d87206dabf3f148b242c098",
     "float64": "b6d5d387c891116124c58406a17cb1f445a22330280c2d1d9a8ca1c786a513c3",
 }
-"""SHA-256 of the ordered product of `ordered_case`, little-endian; the tests derive them by an oracle of their own."""
+"""SHA-256 of the ordered product of `ordered_case`, little-endian. The tests derive the same hashes from an oracle that
+shares no code with the package."""
 
 
 def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:
-    """SHA-256 of what `kernel` makes of `ordered_case` with reproducible=True."""
-    types_of(kernel)  # makes NumPy know the name bfloat16
+    """Return the SHA-256 of the result of `kernel` for `ordered_case` with reproducible=True."""
+    types_of(kernel)  # registers the name bfloat16 with NumPy
     a, b, c = ordered_case(kernel.dtype)
     out = np.empty_like(c)
     problem = Problem(kernel.dtype, 47, 53, 301, alpha="x", beta="x", reproducible=True)
@@ -56,13 +57,13 @@ def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:
 
 
 def bits_hash(out: np.ndarray) -> str:
-    """SHA-256 of the elements of `out` in C order, little-endian."""
+    """Return the SHA-256 of the elements of `out` in C order, little-endian."""
     bits = np.ascontiguousarray(out).view(f"u{out.dtype.itemsize}")
     return hashlib.sha256(bits.astype(bits.dtype.newbyteorder("<")).tobytes()).hexdigest()
 
 
 def has_bits(kernel: Kernel, device: Device) -> bool:
-    """Whether ORDERED has what `kernel` makes of `ordered_case` on `device`."""
+    """Whether `check_bits` applies: `kernel` has ordered accumulation on `device` and operands of its result's type."""
     return kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features
 
 

@@ -1,9 +1,9 @@
-"""The regimes of a kernel's launches on a device: in which ways its blocks may meet a product, and a product for each.
+"""The regimes of a kernel on a device: the paths that its launches can take, and a small product for each path.
 
-A GPU's kernel takes other paths where its tiles are more than run at once, where the last of them are fewer, and where
-k is cut into parts. `launched` says which way a product goes, by the same arithmetic as its launch; `regimes` turns
-that round: a small product for each way that there is. Both are pure: they follow from a row of the catalog and from
-what a Device says of itself.
+A GPU kernel takes different paths if the result has more tiles than run at the same time, if the last wave is partial,
+and if k is cut into parts. `launched` returns the path of a product, from the same launch arithmetic as the launch.
+`regimes` does the inverse: it finds a small product for each path. Both functions are pure. Their results depend only
+on the row of the catalog and the properties of the Device.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from gemm.catalog import Kernel, launch_arithmetic
 from gemm.core.problem import Device, Problem
 
 STEPS = tuple(sorted({base << shift for base in (1, 3) for shift in range(12)}))
-"""Steps along k that are tried."""
+"""Numbers of steps along k that the search for regimes tries."""
 BATCHED = ", of a batch"
-"""How the names of regimes end in which blocks walk more than one product."""
+"""Suffix of the names of regimes in which a thread block computes tiles of more than one product."""
 
 
 class Launched(NamedTuple):
-    """How a product is computed.
+    """How a launch computes a product.
 
     Attributes:
-        tiles: of the result, each of which a block or a cluster of blocks computes; those of a whole batch.
-        at_once: how many of them run at once. In a persistent grid so many clusters walk all tiles.
-        parts: into how many k is cut. shared: the last tiles are shared by all blocks.
+        tiles: number of tiles of the result, for the whole batch. A thread block or a cluster computes each tile.
+        at_once: number of tiles that run at the same time. A persistent kernel has this number of clusters, which
+            compute all tiles.
+        parts: number of parts into which k is cut.
+        shared: all thread blocks share the last tiles along k (stream-K).
     """
 
     tiles: int
@@ -37,24 +39,24 @@ class Launched(NamedTuple):
 
     @property
     def waves(self) -> str:
-        """In words."""
+        """The kind of the waves, in words."""
         if self.tiles <= self.at_once:
             return "one wave"
         return "a last partial wave" if self.tiles % self.at_once else "whole waves"
 
     @property
     def depth(self) -> str:
-        """In words."""
+        """How k is divided, in words."""
         return "k in parts" if self.parts > 1 else "last tiles shared" if self.shared else "k whole"
 
 
 def units_of(device: Device) -> int:
-    """Multiprocessors or compute units; 0 where a device does not say."""
+    """Return the number of multiprocessors or compute units; 0 if the device does not report it."""
     return device.limits.get("sm_count") or device.limits.get("compute_units", 0)
 
 
 def launched(kernel: Kernel, device: Device, problem: Problem) -> Launched:
-    """How `kernel` computes products like `problem` on `device`, whose units are known."""
+    """Return how `kernel` computes `problem` on `device`, which must report its number of units."""
     m, n = problem.m, problem.n
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
@@ -71,7 +73,7 @@ def _launched(kernel: Kernel, device: Device, m: int, n: int, k: int, batch: int
     parts = 1 if ordered else launch_arithmetic.parts(kernel, tiles, k, units)
     joined = members * (
         parts if launch_arithmetic.OVERLAPPING in device.features else 1
-    )  # before, parts are blocks of their own
+    )  # before Hopper, each part is a separate block
     at_once = max(
         1, launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined) * joined // (members * parts)
     )
@@ -80,7 +82,7 @@ def _launched(kernel: Kernel, device: Device, m: int, n: int, k: int, batch: int
 
 
 def name_of(kernel: Kernel, device: Device, problem: Problem) -> str:
-    """The regime of a product, in words."""
+    """Return the name of the regime of a product."""
     return _named(kernel, problem, launched(kernel, device, problem))
 
 
@@ -90,9 +92,12 @@ def _named(kernel: Kernel, problem: Problem, found: Launched) -> str:
 
 
 def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
-    """{regime: a small product of it} of all that there are; {} where the device does not tell of its units.
+    """Return {regime: a small product of that regime}.
 
-    "reproducible" is a product whose k would be cut, or its tiles shared, but for its being so.
+    The result is {} if the device does not report its number of units, or if the kernel has no tiles.
+
+    The regime "reproducible" is a product with reproducible=True. Without that option, its k would be cut into parts or
+    its last tiles would be shared.
     """
     if not units_of(device) or kernel.dtype == "*" or ("sm_count" in device.limits and "BM" not in kernel.params):
         return {}
@@ -116,20 +121,27 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
 
 
 def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
-    """How much of its regime a product lacks: half a wave of tiles, or a second one; stages that a part uses again."""
+    """Return how poorly a product exercises its regime: 0, 1 or 2; the least is best.
+
+    1 is added if there are too few tiles: they fill less than half of a single wave, or they exceed one wave and do not
+    fill two. 1 is added if each part of k is so short that it uses no stage of the ring in shared memory twice.
+    """
     few = way.tiles < 2 * way.at_once if way.tiles > way.at_once else 2 * way.tiles < way.at_once
     ring = kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1)
     return few + (problem.k < (ring + kernel.params.get("BK", 1)) * way.parts)
 
 
 def _elements(problem: Problem) -> int:
-    """Of a, b and the outputs of launches in a row: making and comparing them takes most of a check's time."""
+    """Return the number of elements of a, b and the outputs of launches in a row.
+
+    A check takes most of its time to make and to compare these elements.
+    """
     m, n, k = problem.m, problem.n, problem.k
     return problem.batch * (m * k + k * n + 8 * m * n)
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
-    """Products of so many tiles as fill a wave or two, or nearly, whatever number of parts k is cut into."""
+    """Yield products whose numbers of tiles are near to whole and half waves, for each number of parts of k."""
     units, p = units_of(device), kernel.params
     most = max(p.get("parts", 0), 1)
     if "sm_count" in device.limits:
@@ -151,7 +163,10 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
 
 
 def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | None:
-    """(batch, m, n) of a product of `count` tiles, about as high as wide, the last ones three quarters full."""
+    """Return (batch, m, n) of a nearly square product of `count` tiles whose last tiles are three quarters full.
+
+    Returns None if there is no such product.
+    """
     p = kernel.params
     if p.get("STACK", 0) > 1:
         return (count * p["STACK"] - 1, max(1, p["BM"] - 3), max(1, p["BN"] - 3)) if batch == 1 else None
@@ -170,7 +185,7 @@ def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | Non
 
 
 def _layout(kernel: Kernel) -> str:
-    """As the kernel reads a and b without copying them."""
+    """Return the layout in which the kernel reads a and b without copying them."""
     a, b = (kernel.params.get(f"{x}_lies", 3) for x in "ab")
     return ("T" if a == 2 else "N") + ("T" if b == 1 else "N") + "N"
 

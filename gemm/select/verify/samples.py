@@ -1,4 +1,4 @@
-"""Operands of checks, and how their products are summed up to be compared."""
+"""Operands for checks, and the functions that compute and compare their products."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView, Problem
 
 FAR = 1 << 31
-"""Elements whose number does not fit into 32 bits."""
+"""Number of elements from which offsets do not fit into 32 bits (signed)."""
 SPARSE = 96
-"""Numbers other than 0 in a row of a: what fits into int8, and every sum of so many ones is exact in every type."""
+"""Greatest number of elements other than 0 in a row of a. A sum of this many ones fits into int8 and is exact in every
+type."""
 
 
 def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
-    """The types of a kernel's results, and of a and b; float32 where any will do."""
+    """Return the type of a kernel's results and the types of a and b; float32 if the kernel takes any type."""
     names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
     dtype, *types = (operands.named(name, kernel.name) for name in names)
     return dtype, types or [dtype, dtype]
 
 
 def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers of -1 … 1, both parts of complex ones; integers of the whole range."""
+    """Return random numbers. Integers take any value of their type; other numbers, and complex parts, are -1 … 1."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -36,10 +37,10 @@ def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tupl
 
 
 def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], letter: str = "N") -> np.ndarray:
-    """1 and -1, or 0 where there is no such number; both parts of complex ones.
+    """Return random elements 1 and -1, or 1 and 0 for unsigned types; both parts of complex elements are so.
 
     Args:
-        letter: of a layout: "T" is contiguous along its last axis but one.
+        letter: the layout; "T" means contiguous along the second-last axis.
     """
     if letter == "T":
         return np.swapaxes(ones(dice, dtype, (*shape[:-2], shape[-1], shape[-2])), -1, -2)
@@ -48,7 +49,8 @@ def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]
         return np.stack([ones(dice, part, shape) for _ in range(2)], -1).view(dtype)[..., 0]
     count = math.prod(shape)
     bits = np.unpackbits(np.frombuffer(dice.bytes(-(-count // 8)), np.uint8), count=count)
-    # The bits of the first number plus, where a bit is drawn, the difference to the other's: faster than conversions.
+    # Compute bit patterns, which is faster than conversions: start from the first number's pattern, and add the
+    # difference to the second number's pattern where the random bit is 1.
     number = np.dtype(f"u{dtype.itemsize}")
     pair = np.array([0 if dtype.kind == "u" else -1, 1], np.int8).astype(dtype).view(number)
     drawn = bits.astype(number)
@@ -58,7 +60,7 @@ def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]
 
 
 def few_ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], most: int = SPARSE) -> np.ndarray:
-    """The same in at most so many places of a row, and 0 elsewhere."""
+    """Return an array with the elements of `ones` in at most `most` random places of each row, and 0 elsewhere."""
     found = np.zeros(shape, dtype)
     some = (*shape[:-1], min(most, shape[-1]))
     np.put_along_axis(found, dice.integers(0, shape[-1], some), ones(dice, dtype, some), -1)
@@ -70,14 +72,14 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def times(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x·y, summed in float64, or in complex128; some rows of x at a time, so that few of them are widened at once."""
+    """Return x·y with sums in float64 or complex128. Widens only some rows of x at a time, to save memory."""
     some = max(1, (1 << 18) // max(1, x.shape[-1]))
     parts = [matmul(wide(x[..., row : row + some, :]), y) for row in range(0, max(1, x.shape[-2]), some)]
     return np.concatenate(parts, -2)
 
 
 def lying(backend: Backend, device: Device, x: np.ndarray, letter: str) -> DeviceView:
-    """`x` in device memory, contiguous along its last axis; along the other one for the letter T."""
+    """Copy `x` to device memory, contiguous along its last axis, or along its second-last axis if `letter` is "T"."""
     return backend.to_device(np.swapaxes(x, -1, -2), device).mT if letter == "T" else backend.to_device(x, device)
 
 

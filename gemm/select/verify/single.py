@@ -1,4 +1,4 @@
-"""Single products of random operands, judged by the error bound of the numerical contract."""
+"""Checks of single products of random operands against the error bound of the numerical contract."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from gemm.select.verify.samples import random_matrix, types_of
 
 
 class Mismatch(ArithmeticError):
-    """A kernel's result is not what the numerical contract says."""
+    """The result of a kernel violates the numerical contract."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product to check: sizes, scalars and how the operands lie; apart: see Problem."""
+    """One product to check: sizes, scalars and layouts.
+
+    Attributes:
+        apart: the products of the batch are a pointer batch (see Problem).
+    """
 
     m: int
     n: int
@@ -53,12 +57,16 @@ FULL = (
     Case(130, 70, 1030), Case(3, 200, 11), Case(200, 3, 11), Case(16, 16, 5000), Case(9, 9, 9, batch=33),
 )  # fmt: skip
 APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batch=9, trans_b=True, apart=True))
-"""For kernels that also take products each of which lies by itself."""
+"""Cases for kernels that also take pointer batches: each product's operands have their own addresses."""
 
 
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
-    """What the short cases may not reach in a GPU's kernel: a product of more than one tile each way; one of so long a
-    k that its tiles are shared, and products each of which lies by itself, where the kernel has such forms."""
+    """Return cases that exercise paths of a GPU kernel which the short cases may miss.
+
+    - a product of more than one tile along m and along n
+    - if the kernel can share tiles along k: a product with a k large enough for that
+    - if the kernel takes pointer batches: the cases APART
+    """
     p = kernel.params
     if not kernel.lazy_verify or "BM" not in p:
         return ()
@@ -102,7 +110,7 @@ def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -
 def _wrapped(
     a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: int, beta: int, dtype: np.dtype[Any]
 ) -> np.ndarray:
-    """The product of integers, modulo a power of two."""
+    """Return the exact result for integers, reduced modulo 2**(number of bits of `dtype`)."""
     with np.errstate(over="ignore"):
         total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
         total = total if c is None else total + np.int64(beta) * c
@@ -111,7 +119,7 @@ def _wrapped(
 
 
 def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
-    """What |a|·|b| is multiplied by in the bound of `kernel`, whose sums are of `dtype`; see `gemm.gemm`."""
+    """Return the factor of |a|·|b| in the error bound of `kernel`, which sums in `dtype`; see `gemm.gemm`."""
     if kernel.precision == "medium" and any(name in FP8 for name in kernel.inputs):
         return 2.0**-5 + (k + 2) * 2.0**-24
     if kernel.precision == "medium" and kernel.dtype == "float16":
@@ -126,29 +134,30 @@ def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
 def _within(
     out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
 ) -> bool:  # fmt: skip
-    """Whether each element, and of complex ones each part, is within the error bound; NaN is not."""
+    """Whether each element, or each part of a complex element, is within the error bound. NaN is not."""
     dtype = out.dtype
-    if dtype.kind == "c":  # real parts, then imaginary parts: products of twice the depth
+    if dtype.kind == "c":  # real parts, then imaginary parts: real products with twice the k
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)
         rows = zip((out.real, out.imag), left, right, thirds, strict=True)
         return all(_within(*row, replace(case, k=2 * case.k), kernel) for row in rows)
-    narrow = dtype.name in NARROW  # sums of float32, rounded once
+    narrow = dtype.name in NARROW  # the kernel sums in float32 and rounds once
     if narrow or kernel.inputs:
         out, a, b = (x.astype(np.float32) for x in (out, a, b))
         c = None if c is None else c.astype(np.float32)
-    # float64 is exact enough for sums of float32: it errs by 2**-29 of the bound.
+    # float64 is exact enough to check sums in float32: its error is 2**-29 of the bound.
     wide = np.longdouble if dtype.itemsize > 4 else np.float64
     exact = wide(case.alpha) * matmul(a.astype(wide), b.astype(wide))
     size = matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
     if c is not None:
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
-    # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference errs as much as the result may.
+    # Where longdouble is no wider than double (macOS on Arm, MSVC), the error of the reference can be as large as the
+    # error that the result may have. The bound is doubled there.
     bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(kernel, a.dtype, case.k) * size
     if narrow:
         rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
-        bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's least number
+        bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's smallest positive number
     return bool(np.all(np.abs(out - exact) <= bound))
 
 

@@ -1,4 +1,4 @@
-"""What is checked of a kernel on a device, in order, offsets beyond 32 bits included; and random products."""
+"""The checks of a kernel on a device, including offsets beyond 32 bits, and a stress test with random products."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
 from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_single
 
 BEYOND = "beyond 2**31 elements"
-"""The check of offsets that do not fit into 32 bits."""
+"""Name of the check of offsets that do not fit into 32 bits."""
 
 
 def far_bytes(kernel: Kernel, device: Device) -> int:
-    """Memory that a chain takes whose c lies far apart; 0 where it does not fit a device (`too_far`)."""
+    """Return the device memory, in bytes, that the check of a chain with offsets beyond 2**31 elements needs.
+
+    Returns 0 if the device cannot run the check (see `too_far`).
+    """
     return 0 if too_far(kernel, device) else _far_size(kernel)
 
 
 def too_far(kernel: Kernel, device: Device) -> str:
-    """Why c cannot reach beyond 2**31 elements on `device`, or "". It is to have four times the memory."""
+    """Return why c cannot reach beyond 2**31 elements on `device`, or "".
+
+    The check runs only if the device has four times the memory that the check needs.
+    """
     needed, limits = _far_size(kernel), device.limits
     there = limits.get("memory_bytes") or limits.get("global_memory", 0)
     if needed > limits.get("max_alloc", needed):
@@ -49,18 +55,20 @@ def _far_size(kernel: Kernel) -> int:
 
 
 def promised(kernel: Kernel) -> np.ndarray | None:
-    """Bytes for an operand that reaches beyond 2**31 elements. They take no memory until they are touched; None where
-    the system does not promise so many."""
+    """Return an array of bytes for an operand that reaches beyond 2**31 elements.
+
+    The bytes take no memory until they are accessed. Returns None if the system does not reserve that much memory.
+    """
     size = int(1.1 * FAR) * max(x.itemsize for x in (types_of(kernel)[0], *types_of(kernel)[1]))
     try:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
         return np.frombuffer(mmap.mmap(-1, size, flags), np.uint8)
-    except (AttributeError, OSError, OverflowError):  # Windows; little memory; 32-bit addresses
+    except (AttributeError, OSError, OverflowError):  # on Windows, with too little memory, or with 32-bit addresses
         return None
 
 
 def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
-    """Raise Mismatch unless `kernel` is right where rows, or columns, of a, b or out span 2**31 elements."""
+    """Raise Mismatch unless `kernel` is correct when the rows or columns of a, b or out span 2**31 elements."""
     dtype, types = types_of(kernel)
     dice, sizes = np.random.default_rng(6), {"a": (9, 13), "b": (13, 21), "out": (9, 21)}
     memory = promised(kernel)
@@ -83,13 +91,13 @@ def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
 
 
 def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
-    """Raise Mismatch (or KernelFailed) unless `kernel` passes the short cases and its ordered bits are right."""
+    """Run the short list of checks: raise Mismatch or KernelFailed unless `kernel` passes."""
     for _ in checks(backend, kernel, device, full=False):
         pass
 
 
 def checks(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> Iterator[str]:
-    """Check case after case, yielding each one's name when it has passed; raises Mismatch at the first that has not."""
+    """Run the checks in order and yield the name of each check that passes. The first failure raises Mismatch."""
     for name, check in planned(backend, kernel, device, full=full):
         check()
         yield name
@@ -98,13 +106,22 @@ def checks(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tru
 def planned(
     backend: Backend, kernel: Kernel, device: Device, *, full: bool = True
 ) -> list[tuple[str, Callable[[], object]]]:
-    """What `checks` does, in order: names, and what raises Mismatch.
+    """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
-    Where a device tells of its units: single products, which the error bound judges; a product of each regime of the
-    kernel's launches (`regimes`), several times in a row; a chain of products, which the next launch may overlap.
-    Unless it is to be quick, regimes of batches, too, chains of the costliest regime and across kernels, and one whose
-    c reaches beyond 2**31 elements, if there is four times the memory for it. Kernels that compute in host memory are
-    given rows and columns that lie so far apart, in memory of which a few pages are used. `left_out` has the rest.
+    All kernels have checks of single products against the error bound. If the device reports its number of units, there
+    are two more kinds of checks: launches in a row of each regime (`regimes`), and a chain of dependent products whose
+    launches may overlap. The chain is in the regime with the fewest FLOPs.
+
+    `full` adds:
+
+    - more single products, and regimes of batches
+    - the chain in the regime with the most FLOPs instead, and a chain with the simplest kernel of the type
+    - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that it needs
+    - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. They use only a few
+      pages of memory.
+
+    Kernels with ordered accumulation also have a check of their ordered bits. `left_out` returns the checks that are
+    missing.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[tuple[str, Callable[[], object]]] = [
@@ -135,12 +152,12 @@ def planned(
 
 
 def _links(ways: dict[str, Problem]) -> dict[str, Problem]:
-    """Those regimes of which chains are made."""
+    """Return the regimes that chains can use: single products that need not be reproducible."""
     return {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
 
 
 def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, str]:
-    """What `planned` would cover, but cannot for this kernel on this device: {what: why}."""
+    """Return the checks that `planned` omits because this kernel or this device cannot run them: {what: why}."""
     if kernel.backend in HOST_BACKENDS:
         there = not full or promised(kernel) is not None
         return {} if there else {BEYOND: "the system promises no more memory than it has"}
@@ -156,9 +173,10 @@ def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, 
 
 
 def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds: float, seed: int) -> Iterator[str]:
-    """Random regimes of random kernels for so long, several in turns, in a row and in chains; yields what has passed.
+    """Run random regimes of random kernels for `seconds`, and yield a description of each test that passes.
 
-    What number `i` does follows from `seed` and i alone. Raises Mismatch, KernelFailed.
+    A test launches up to three kernels in turns, in a row, or it launches a chain. Test number i depends only on `seed`
+    and i. Raises Mismatch, KernelFailed.
     """
     able = [kernel for kernel in kernels if not unable(kernel, device) and regimes(kernel, device)]
     until, number = time.monotonic() + seconds, 0
@@ -182,7 +200,7 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
 
 
 def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
-    """A product of one of the regimes, or one near to it."""
+    """Return a product of a random regime, or one with sizes near to it."""
     found = list(regimes(kernel, device).values())
     problem = found[dice.integers(len(found))]
     if dice.integers(2):
