@@ -203,7 +203,7 @@ def plan(
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
     bias: Any = None, activation: str | None = None,
 ) -> GemmPlan:  # fmt: skip
-    """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are those of `gemm`."""
+    """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     refuse = interop.maker("plan", a.__class__, b.__class__)
     if refuse is not None:
         refuse()
