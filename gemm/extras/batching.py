@@ -158,11 +158,8 @@ class Batch:
         if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
-        x, y, z = (
-            None if x is None else _stack([x] * count, axes)
-            for x in (a, b, c)
-            # Views with the shape of the stack; the operands are not copied.
-        )
+        # Views with the shape of the stack; the operands are not copied.
+        x, y, z = (None if x is None else _stack([x] * count, axes) for x in (a, b, c))
         try:
             call = normalise(Given(x, y, z, alpha=alpha, beta=beta), options)
             return execute.choose(call.problem).device.backend not in HOST_BACKENDS
@@ -258,9 +255,9 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
 
     Returns:
         The complete results: `out` itself if `out` is a list of the result arrays, else a new list. As in `batching`, a
-            product may read what an earlier product writes. Products of device arrays are enqueued, as with
-            `gemm.gemm`. Consecutive device products of one kind are one launch if there are many of them. Their new
-            results are slices of one array, whose memory is freed with the last slice.
+        product may read what an earlier product writes. Products of device arrays are enqueued, as with `gemm.gemm`.
+        Consecutive device products of one kind are one launch if there are many of them. Their new results are slices
+        of one array, whose memory is freed with the last slice.
 
     Raises:
         ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are
@@ -277,11 +274,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
         results = batch.at_once(key, scales, count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])
-            columns = [
-                tuple(x) if type(x) is list else x
-                for x in columns[:3]
-                # Copy the lists, because other code may change them.
-            ]
+            # Copy the lists, because other code may change them.
+            columns = [tuple(x) if type(x) is list else x for x in columns[:3]]
             columns.append(None if out is None else results)
             batch.take(key, scales, columns, results, options)
             if type(out) is list and len(out) == count and all(map(operator.is_, out, results)):

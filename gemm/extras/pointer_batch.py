@@ -41,11 +41,8 @@ class Together:
         `results` receives the new results. If the caller gave out, `results` is the column of out.
         """
         self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
-        self._limit, self._from = (
-            1 << 30,
-            0,
-            # The number of products to examine in the next attempt, and the first product at which to try.
-        )
+        # The number of products to examine in the next attempt, and the first product at which to try.
+        self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
 
     def launch(self, number: int) -> int:

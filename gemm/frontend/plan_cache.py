@@ -248,11 +248,8 @@ class PlanCache(_Memo):  # type: ignore[misc]
         native, problem = getattr(launch, "native", None), call.problem
         right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b needs no comparison
         used = zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True)
-        for (
-            x,
-            y,
-            # The launch read a converted copy of an operand with another dtype, not the caller's array.
-        ) in used:
+        # The launch read a converted copy of an operand with another dtype, not the caller's array.
+        for x, y in used:
             if x is not None and y is not None and getattr(x, "dtype", None) != y.dtype:
                 return
         if native is None and (not merged or bias is not None):
