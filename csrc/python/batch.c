@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-static const double ASKED_FROM = 5e7; /* multiply-adds; less work ends on the CPU sooner than on a device */
+static const double ASKED_FROM = 5e7; /* in multiply-adds; for less work, no device is faster than the CPU */
 
 int gemm_batches;
 static PyObject *thread_key;
@@ -154,7 +154,7 @@ static int add(batch *self, memo *by, PyObject *const *given, PyObject **result)
     if (!make_room(all)) return FAILED;
     const int number = gemm_kind_number(all, by, found, given, at, scale);
     if (number < 0) return deliver(self) ? add(self, by, given, result) : FAILED;
-    const slot *known = &all->kinds[number].what; /* another thread's `learn` may move the entry `found` */
+    const slot *known = &all->kinds[number].what; /* use this copy, because another thread's `learn` may move `found` */
     PyObject *out = gemm_memo_output(known, given, at);
     if (!out) return FAILED;
     const char *c = known->key.zero[1] ? NULL : at[C].data;

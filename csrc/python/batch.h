@@ -68,18 +68,18 @@ static inline double gemm_kind_ns(const kind *k) {
 int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
                      const gemm_scalar *scale);
 
-/* Whether the operands make a product of kind `k`, and out does not overlap a, b or c. Fills in the addresses; the
- * address of an out that is still to be created stays NULL. The function only reads memory: threads without the GIL
- * may call it while another thread holds the GIL. */
+/* Whether the operands make a product of kind `k`, and out does not overlap a, b or a separate c. Fills in the
+ * addresses; the address of an out that is still to be created stays NULL. The function only reads memory: threads
+ * without the GIL may call it while another thread holds the GIL. */
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
 
 /* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
 /* Adds the products from `start` on that are of one kind to a Batch without pending products, and stores their
- * results in the list. Returns the number of products. Returns 0 if the first few products are of different kinds,
- * or if the work of all products is `most_work` or more. Returns -1 if an error is set. The caller must not change
- * the columns. */
+ * results in the list. Returns the number of products. Returns 0 if the first product cannot be pending, or if the
+ * work of all products is `most_work` or more. Returns -1 if an error is set. The caller must not change the
+ * columns. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

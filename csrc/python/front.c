@@ -19,7 +19,8 @@ typedef struct {
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* names: alpha, beta, the options, and then c, out and bias. */
+    /* ^`names` are alpha, beta, the options, and then c, out and bias. `defaults` are the values of alpha, beta and
+     * the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;

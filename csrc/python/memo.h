@@ -20,7 +20,7 @@
 #include "scalar.h"
 #include "table.h"
 
-/* The arguments of a call: arrays or None up to ARRAYS, then numbers. */
+/* The positions of a call's arguments: first the arrays (or None), then the numbers alpha and beta. */
 enum { A, B, C, OUT, OPERANDS, BIAS = OPERANDS, ARRAYS, ALPHA = ARRAYS, BETA, GIVEN };
 enum { SCALES = 2 };
 enum { MOST_AXES = 4 }; /* operands with more axes are never cached */
@@ -52,7 +52,8 @@ typedef struct {
 /* A product that a Memo has learned. */
 typedef struct {
     signature key;
-    /* NULL: the product is launched on a device, or only a Batch knows it and lets other code compute it. */
+    /* ^The engine's plan. NULL for a product on a device, and for a product that only a Batch uses and the engine
+     * does not compute. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if that is 0 */

@@ -16,7 +16,7 @@ typedef struct {
     uint32_t most, count, room;    /* maximum number of entries, number of entries, and allocated entries */
     char *entries;
     uint64_t *hashes;
-    uint32_t *places, mask; /* places: 1 + the number of the entry, or 0 for a free place */
+    uint32_t *places, mask; /* places: 1 + the number of the entry, or 0 for a free place; mask: number of places - 1 */
     uint64_t chance;
 } table;
 

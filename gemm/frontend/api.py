@@ -28,17 +28,20 @@ def gemm(
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
 
+    Operands are NumPy arrays, array-likes, host arrays of other libraries, pyopencl Arrays or CUDA arrays (CuPy,
+    PyTorch, `__cuda_array_interface__`, DLPack). All operands are on the host, or all are on one device. Their strides
+    are arbitrary. If an operand is a dask array, the result is a dask array: `gemm.dask.gemm`.
+
+    A product of device arrays is enqueued, and the call returns before the result is ready. A product of pyopencl
+    Arrays is enqueued on the queue of out (without out, on the queue of a), after all events of the operands. The
+    result carries the product's event.
+
     Args:
         a: (..., m, k) array, or (..., k, m) with trans_a. A vector (k,) is a single row, and the result has no row
             axis.
         b: (..., k, n) array, or (..., n, k) with trans_b. A vector (k,) is a single column, and the result has no
-            column axis. Leading axes are batch axes and broadcast as in np.matmul. Strides are arbitrary. a and b are
-            NumPy arrays, array-likes, host arrays of other libraries, pyopencl Arrays or CUDA arrays (CuPy, PyTorch,
-            `__cuda_array_interface__`, DLPack). All operands are on the host, or all are on one device. b may also be a
-            matrix packed by `prepare`. If an operand is a dask array, the result is a dask array: `gemm.dask.gemm`. A
-            product of device arrays is enqueued, and the call returns before the result is ready. A product of pyopencl
-            Arrays is enqueued on the queue of out (without out, of a) after all events of the operands, and the result
-            carries the product's event.
+            column axis. Leading axes of a and b are batch axes and broadcast as in np.matmul. b may also be a matrix
+            packed by `prepare`.
         c: array that broadcasts to the shape of the result. gemm reads c only if beta != 0, and writes to c only if c
             is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
@@ -49,22 +52,25 @@ def gemm(
         dtype: the dtype of the arithmetic and of the result. Default: NumPy's promotion of the operands' dtypes, in
             which fp8 operands (float8_e4m3fn and float8_e5m2 of ml_dtypes or PyTorch) count as bfloat16. A result is
             never fp8.
-        precision: "highest": the error of each element is at most (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), where u is
-            the dtype's unit roundoff. For float16 and bfloat16, u is float32's, 2⁻²⁴, and the result is rounded once.
+        precision: the error bound of each element. u is the dtype's unit roundoff; for float16 and bfloat16, u is
+            float32's, 2⁻²⁴, and the result is rounded once.
+            "highest": the error is at most (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|).
             "high" also allows bfloat16 instructions that treat products and sums below the smallest normal float32 as
-            zero. For float32 on CUDA, "high" also allows tensor cores to add several products of narrower numbers. Its
-            error bound is (k + 48)·u, and elements below 2⁻¹⁷ times the largest element of their row of a (column of b)
-            may lose 2⁻³⁹ of that largest element. "medium" also allows, in place of (k + 2)·u: TF32 for float32 on
-            CUDA, 2⁻¹⁰ + (k + 2)·2⁻²²; the tensor cores' own sums of fp8, 2⁻⁵ + (k + 2)·2⁻²⁴; and sums of float16 in
+            zero. For float32 on CUDA, it also allows sums of several products of narrower numbers on tensor cores. The
+            bound then has (k + 48)·u, and elements below 2⁻¹⁷ times the largest element of their row of a (column of b)
+            may lose 2⁻³⁹ of that largest element.
+            "medium" also allows three kinds of arithmetic, with other factors in place of (k + 2)·u: TF32 for float32
+            on CUDA, 2⁻¹⁰ + (k + 2)·2⁻²²; the tensor cores' own sums of fp8, 2⁻⁵ + (k + 2)·2⁻²⁴; and sums of float16 in
             float16, u = 2⁻¹¹, while no sum exceeds 65504.
         reproducible: True: the result has the same bits on every device. Each element is one chain of fused
             multiply-adds in the order of k.
         backend: "auto"; a backend "cpu", "opencl", "cuda" or "numpy"; a target such as "neon" or "adreno"; or a device
-            such as "opencl:1". "hybrid": the CPU and the fastest other device share a large product of host arrays.
-            "cuda:all": all GPUs share the product. Each device computes a rectangle of the result, in proportion to its
-            predicted rate. A single device computes the whole result where more devices would not save time. Except
-            with reproducible=True, devices may round elements differently. Arrays on a device are multiplied on that
-            device.
+            such as "opencl:1". Arrays on a device are always multiplied on that device.
+            "hybrid": the CPU and the fastest other device share a large product of host arrays.
+            "cuda:all": all GPUs share the product.
+            With "hybrid" and "cuda:all", each device computes a rectangle of the result, in proportion to its predicted
+            rate. One device computes the whole result where more devices would not save time. Except with
+            reproducible=True, devices may round elements differently.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
         bias: (n,) or (1, n): added to each row of the result. (m, 1), or (m,) where b is a vector: added to each
             column. The bias is rounded to the result's dtype and is the same for all products of a batch.

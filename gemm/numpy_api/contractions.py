@@ -165,7 +165,7 @@ def _shaped(array: Any, shape: tuple[int, ...], name: str) -> Any:
         raise TypeError(f"{name} of type {type(array).__name__} has no reshape; give it two axes first")
     try:
         return array.reshape(shape)
-    except (ValueError, RuntimeError) as error:  # pyopencl's reshape never copies and may raise
+    except (ValueError, RuntimeError) as error:  # pyopencl's reshape never copies, and raises an error instead
         raise TypeError(
             f"{name} does not merge to {shape} where it lies: {error}; copy it in that order first"
         ) from error

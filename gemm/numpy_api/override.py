@@ -24,25 +24,29 @@ def use(**options: Any) -> Using:
         with gemm.use(backend="opencl"):
             c = np.matmul(a, b)
 
-    The functions are np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum, and np.linalg's
-    matmul, tensordot, vecdot and multi_dot. The context applies to the thread or asyncio task that enters it, and to
-    tasks that are started inside, until the block ends. Other threads and tasks use NumPy's own functions. Contexts
-    nest: an option of the inner context takes precedence, and the other options of the outer context still apply. The
-    contexts may end in any order; each removes only its own options. As a decorator, the context applies while a
-    function or a coroutine runs.
+    **Functions.** gemm replaces np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum, and
+    np.linalg's matmul, tensordot, vecdot and multi_dot.
 
-    NumPy's own function computes what gemm does not support: dtypes that are not numbers, arguments such as casting=,
-    order=, axes= or where=, products with scalars, and classes other than NumPy's array. With reproducible=True, a
-    dtype or an argument that gemm does not support is an error instead.
+    **Scope.** The context applies to the thread or asyncio task that enters it, and to tasks that are started inside,
+    until the block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner
+    context takes precedence, and the other options of the outer context still apply. The contexts may end in any order;
+    each removes only its own options. As a decorator, the context applies while a function or a coroutine runs.
 
-    Inside the context, the modules numpy and numpy.linalg return gemm's functions for these names. Calls that do not
-    look up a name there still use NumPy: `@` between NumPy's arrays and the method dot (use a `gemm.array` for one
-    operand), functions imported earlier (`from numpy import dot`), and C code. Inside the context only, np.matmul is
-    not a ufunc. np.matmul keeps the attributes of the ufunc (np.matmul.reduce, .signature, ...), and the ufunc is
-    `np.matmul.__wrapped__`. But isinstance(np.matmul, np.ufunc) is False, and a function imported before the context
-    cannot be pickled. An `__array_ufunc__` or `__array_function__` that reads np.matmul gets NumPy's own function,
-    because it compares np.matmul with its argument: dask therefore still computes `@` with dask arrays. gemm's products
-    do not warn of overflow.
+    **Unsupported arguments.** NumPy's own function computes what gemm does not support: dtypes that are not numbers,
+    arguments such as casting=, order=, axes= or where=, products with scalars, and classes other than NumPy's array.
+    With reproducible=True, a dtype or an argument that gemm does not support is an error instead.
+
+    **Limits.** Inside the context, a lookup of these names in the modules numpy and numpy.linalg returns gemm's
+    functions. Products without such a lookup still use NumPy: `@` between NumPy's arrays and the method dot (use a
+    `gemm.array` for one operand), functions imported earlier (`from numpy import dot`), and C code. gemm's products do
+    not warn of overflow.
+
+    Inside the context only, np.matmul is not a ufunc: isinstance(np.matmul, np.ufunc) is False, and a np.matmul that
+    was imported earlier cannot be pickled. np.matmul keeps the attributes of the ufunc (np.matmul.reduce, .signature,
+    ...), and the ufunc itself is `np.matmul.__wrapped__`.
+
+    An `__array_ufunc__` or `__array_function__` that looks up np.matmul gets NumPy's own function, because such a
+    method compares np.matmul with its argument. dask therefore computes `@` with dask arrays, inside the context too.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.
@@ -128,7 +132,7 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """A function that calls `product` inside `use` and `own` outside. It has the attributes of `own`."""
+    """Returns a function that calls `product` inside `use` and `own` outside. The function has the attributes of `own`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = products.inside()
