@@ -91,7 +91,7 @@ class Batch:
     def _compute(self, how: Callable[[Any], Any]) -> Any:
         """Compute all pending products by how(gemm._memo.Batch) and return its result; None if there is no Batch."""
         with self._lock:
-            before = plan_cache.exchange(None)  # products that are called during the computation are not collected
+            before = plan_cache.exchange(None)  # calls during the computation are not collected
             self._failed = {}
             try:
                 found = how(self._pending) if self._pending is not None else None

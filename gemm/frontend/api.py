@@ -108,7 +108,7 @@ def gemm(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
     if chosen is not None and cache is not None:
-        merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between one product and a stack
+        merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
         cache.learn_product(since, execute.launcher(chosen), call, given, merged=merged)
     return call.finish()
 

@@ -24,24 +24,23 @@ def use(**options: Any) -> Using:
         with gemm.use(backend="opencl"):
             c = np.matmul(a, b)
 
-    **Functions.** gemm replaces np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum, and
-    np.linalg's matmul, tensordot, vecdot and multi_dot.
+    gemm replaces np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum, and np.linalg's matmul,
+    tensordot, vecdot and multi_dot.
 
-    **Scope.** The context applies to the thread or asyncio task that enters it, and to tasks that are started inside,
-    until the block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner
-    context takes precedence, and the other options of the outer context still apply. The contexts may end in any order;
-    each removes only its own options. As a decorator, the context applies while a function or a coroutine runs.
+    The context applies to the thread or asyncio task that enters it, and to tasks that are started inside, until the
+    block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner context takes
+    precedence, and the other options of the outer context still apply. The contexts may end in any order; each removes
+    only its own options. As a decorator, the context applies while a function or a coroutine runs.
 
-    **Unsupported arguments.** NumPy's own function computes what gemm does not support: dtypes that are not numbers,
-    arguments such as casting=, order=, axes= or where=, products with scalars, and classes other than NumPy's array.
-    With reproducible=True, a dtype or an argument that gemm does not support is an error instead.
+    NumPy's own function computes what gemm does not support: dtypes that are not numbers, arguments such as casting=,
+    order=, axes= or where=, products with scalars, and classes other than NumPy's array. With reproducible=True, a
+    dtype or an argument that gemm does not support is an error instead.
 
-    **Limits.** Inside the context, a lookup of these names in the modules numpy and numpy.linalg returns gemm's
-    functions. Products without such a lookup still use NumPy: `@` between NumPy's arrays and the method dot (use a
-    `gemm.array` for one operand), functions imported earlier (`from numpy import dot`), and C code. gemm's products do
-    not warn of overflow.
+    Inside the context, a lookup of these names in the modules numpy and numpy.linalg returns gemm's functions. Products
+    without such a lookup still use NumPy: `@` between NumPy's arrays and the method dot (use a `gemm.array` for one
+    operand), functions imported earlier (`from numpy import dot`), and C code. gemm's products do not warn of overflow.
 
-    Inside the context only, np.matmul is not a ufunc: isinstance(np.matmul, np.ufunc) is False, and a np.matmul that
+    Inside the context only, np.matmul is not a ufunc: isinstance(np.matmul, np.ufunc) is False, and an np.matmul that
     was imported earlier cannot be pickled. np.matmul keeps the attributes of the ufunc (np.matmul.reduce, .signature,
     ...), and the ufunc itself is `np.matmul.__wrapped__`.
 
@@ -132,7 +131,7 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """Returns a function that calls `product` inside `use` and `own` outside. The function has the attributes of `own`."""
+    """A function that calls `product` inside `use` and `own` outside. This function has the attributes of `own`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = products.inside()

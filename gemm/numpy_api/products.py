@@ -93,7 +93,7 @@ def matmul(
         return NotImplemented
     if out is dtype is axes is None:  # the common case
         return gemm(x1, x2, **options)
-    # ^`@=` passes exactly these axes. gemm accepts them only for operands with two or more axes.
+    # `@=` passes exactly these axes. gemm accepts them only for operands with two or more axes.
     if axes is not None and (axes != _LAST_TWO or min(np.ndim(x1), np.ndim(x2)) < 2):
         return NotImplemented
     if dtype is not None:
