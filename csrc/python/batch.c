@@ -53,7 +53,7 @@ PyObject *gemm_batch_pause(void) {
 
 void gemm_batch_resume(PyObject *self) {
     PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace); /* the error of the product that has just been computed */
+    PyErr_Fetch(&type, &value, &trace); /* save the error of the product that has just been computed */
     if (!set_mine(self)) PyErr_WriteUnraisable(self);
     PyErr_Restore(type, value, trace);
     Py_DECREF(self);
@@ -142,7 +142,7 @@ static int add(batch *self, memo *by, PyObject *const *given, PyObject **result)
     gemm_scalar scale[SCALES];
     if (given[BIAS] != Py_None) return LARGE; /* a product with a bias cannot be pending */
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
-    const int columns = self->now.count && !self->now.entries; /* left by an exception */
+    const int columns = self->now.count && !self->now.entries; /* 1: an exception has left whole columns pending */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     if (!gemm_memo_holds(by)) return UNKNOWN;
     const int alike = add_alike(&self->now, by, given, result);

@@ -20,6 +20,7 @@ static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8;
 
 typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
 
+/* Pending products of one kind have the same Memo, plan, signature, alpha and beta. */
 typedef struct {
     slot what; /* a copy; the copy owns `keep` and `make` */
     memo *by;

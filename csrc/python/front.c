@@ -19,7 +19,7 @@ typedef struct {
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* ^`names` are alpha, beta, the options, and then c, out and bias. `defaults` are the values of alpha, beta and
+    /* `names` are alpha, beta, the options, and then c, out and bias. `defaults` are the values of alpha, beta and
      * the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
@@ -186,7 +186,7 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
     }
     Py_INCREF(python);
     Py_INCREF(memos);
-    Py_INCREF(arguments); /* `arguments` owns the texts and is never released */
+    Py_INCREF(arguments); /* `arguments` owns the strings `name` and `doc`, and is never released */
     replace(&front.python, python);
     replace(&front.memos, memos);
     front.method.ml_name = name, front.method.ml_doc = doc;

@@ -49,10 +49,10 @@ typedef struct {
     extent kept;                  /* b if it is prepacked; calls then pass None for b */
 } device_part;
 
-/* A product that a Memo has learned. */
+/* An entry of a Memo: the data with which products of one kind are repeated. */
 typedef struct {
     signature key;
-    /* ^The engine's plan. NULL for a product on a device, and for a product that only a Batch uses and the engine
+    /* The engine's plan. NULL for a product on a device, and for a product that only a Batch uses and the engine
      * does not compute. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
@@ -120,7 +120,7 @@ int gemm_device_learn(PyObject *from, slot *to);
  * report it. */
 PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *at, const gemm_scalar *scale);
 
-/* Releases the Memos that front.c has found by the identities of options. */
+/* Empties front.c's table of options, and releases its Memos. */
 void gemm_front_forget(void);
 
 /* The number of Batches that any thread has entered. It is 0 in almost every call. */

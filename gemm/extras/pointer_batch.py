@@ -93,8 +93,8 @@ class Together:
 def _worth(many: Problem, one: Problem, where: tuple[str, str | None, Device]) -> bool:
     """Whether one launch for all products has a shorter predicted time than one launch for each product.
 
-    For single launches, the host needs the time of a call for each product. The device works at the same time, for the
-    rest of the predicted time of a product.
+    With single launches, host and device work at the same time. The time of each product is therefore the larger of two
+    times: CALL on the host, and the rest of the product's predicted time on the device.
     """
     single = execute.choose(one, *where).seconds
     return execute.choose(many, *where).seconds < many.batch * max(gpu_model.CALL, single - gpu_model.CALL)

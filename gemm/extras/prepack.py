@@ -54,10 +54,10 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # The packed array is b in the plan cache of CPU products. It is None on a device, because the launches contain
+        # The packed array, which is b in the plan cache of CPU products. None on a device, where the launches contain
         # b.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
-        # Replaces b in the checks of shapes. It has a single element in memory, so that it keeps no large array alive.
+        # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
         self._caches: dict[object, plan_cache.PlanCache] = {}
 
@@ -134,7 +134,9 @@ class Prepared:
             )
 
     def _call(self, given: Given, options: Options) -> Call:
-        """Check the arguments and return the Call. An array with the shape of b replaces b in the checks."""
+        """Check the arguments and return the Call. For host operands, b is an array of the right shape without
+        contents.
+        """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
         dtype = self.dtype if options.dtype is None else options.dtype
         given = given._replace(b=self._kept if there else self._shape_of_b)
@@ -222,9 +224,9 @@ def prepare(
     """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of a device.
 
     Args:
-        b: (k, n) array, or (n, k) with trans_b, in host memory or on a device. Products then need their other arrays in
-            the same place. CUDA kernels read most matrices without packing: such a CUDA array is not copied, and later
-            changes of the array affect the products.
+        b: (k, n) array, or (n, k) with trans_b, in host memory; or on a device, for products with arrays on that
+            device. CUDA kernels read most matrices without packing: such a CUDA array is not copied, and later changes
+            of the array affect the products.
         trans_b: False or "N": as given. True or "T": transposed. "C": transposed and conjugated.
         dtype: the dtype of the products. Default: b's dtype.
         precision: the strictest precision that a product with this matrix will request.

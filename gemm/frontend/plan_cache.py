@@ -254,7 +254,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
                 return
         if native is None and (not merged or bias is not None):
             return
-        if problem.dtype == "bfloat16":  # memo.c identifies bfloat16 by the single dtype object of the NumPy extension
+        if problem.dtype == "bfloat16":  # memo.c accepts only the dtype object that operands.bfloat16 returns
             own = operands.bfloat16("repeated")
             if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
                 return
