@@ -1,9 +1,11 @@
-/* The C function gemm.gemm: a product that was computed before is found without executing Python code.
+/* The C function gemm.gemm. For a product like an earlier one, it runs the stored plan without executing Python
+ * code.
  *
  * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta).
- * The first lookup uses the identities of the option objects, because a line of code passes the same objects each
- * time. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache fills. If both
- * lookups fail, the Python function computes the product, with the same result.
+ * The first lookup of a Memo uses the identities of the option objects, because a line of code passes the same
+ * objects each time. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
+ * fills. If both lookups fail, or if the Memo does not know the product, the Python function computes the product,
+ * with the same result.
  */
 #include "memo.h"
 

@@ -246,7 +246,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
     def _learn_native(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool) -> None:
         a, b, c, out, bias, *_ = given
         native, problem = getattr(launch, "native", None), call.problem
-        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b needs no comparison
+        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
         used = zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True)
         # The launch read a converted copy of an operand with another dtype, not the caller's array.
         for x, y in used:

@@ -98,7 +98,7 @@ def _matrices(x: Axes, y: Axes, kept: tuple[Any, ...], ordered: bool) -> Matrice
     gone = [label for label in shared if label not in kept]
     if not gone:
         return None
-    # the last axis of the result should be the columns
+    # the last axis of the result should be a column axis of the matrix product
     swapped = bool(kept) and kept[-1] in x.labels and kept[-1] not in shared
     if swapped:
         x, y = y, x
