@@ -39,8 +39,8 @@ class Call:
         shape: the shape of the result that the caller receives.
         direct: True if the kernel reads the caller's own operands, not conjugated copies, and writes to the caller's
             result: to the caller's `out`, or to the new array that is returned.
-        finish: function that returns the caller's result. If the field `out` is a temporary array, `finish` first copies
-            this array to the caller's out.
+        finish: function that returns the caller's result. If the field `out` is a temporary array, `finish` first
+            copies this array to the caller's out.
     """
 
     a: Operand
