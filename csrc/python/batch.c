@@ -1,30 +1,32 @@
-/* gemm._memo.Batch: products that are asked for one by one and computed together.
+/* gemm._memo.Batch: products that are called one by one and computed together.
  *
- * What a Memo knows is remembered as addresses and a kind, and computed at `run`: products of a kind in one pass of the
- * engine, shared among threads. They may be computed in any order as long as none reads or writes what another writes.
- * Whether that is so is found out at `run` (order.c); where it is not, the first half is computed before the second,
- * each by the same rule. So a chain of products ends as one after another, as it was asked for. Of gemm.gemm_many whole
- * columns of products are remembered, as long as they are alike (many.c); else they are, too, one by one.
+ * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. `run`
+ * computes the products of one kind in one pass of the engine, shared among threads. Products may be computed in any
+ * order if no product reads or writes memory that another product writes. `run` checks this condition (order.c). If
+ * the condition is false, `run` computes the first half before the second half, and applies the same rule to each
+ * half. Products that each depend on the one before are therefore computed one by one, in the order of the calls.
+ * For gemm.gemm_many, a Batch stores whole columns of products of one kind (many.c). If their kinds differ, it
+ * stores them one by one.
  *
- * A thread's Batch is an entry in the dictionary of its state, so that it ends with the thread.
+ * The Batch of a thread is an entry in the dictionary of the thread's state, so that the Batch ends with the thread.
  */
 #include "batch.h"
 
 #include <math.h>
 #include <string.h>
 
-static const double ASKED_FROM = 5e7; /* multiply-adds: below, the CPU is done before a device could be */
+static const double ASKED_FROM = 5e7; /* in multiply-adds; for less work, no device is faster than the CPU */
 
 int gemm_batches;
 static PyObject *thread_key;
 
-/* This thread's Batch, borrowed, or NULL. */
+/* Returns this thread's Batch, a borrowed reference, or NULL. */
 static batch *mine(void) {
     PyObject *state = gemm_batches ? PyThreadState_GetDict() : NULL; /* borrowed */
     return state ? (batch *)PyDict_GetItemWithError(state, thread_key) : NULL;
 }
 
-/* Makes `fresh` (NULL: none) this thread's Batch; 0 and an error set where that fails. */
+/* Makes `fresh` this thread's Batch (NULL: removes it). Returns 0 with an error set on failure. */
 static int set_mine(PyObject *fresh) {
     PyObject *state = PyThreadState_GetDict();
     if (!thread_key) thread_key = PyUnicode_InternFromString("gemm.Batch");
@@ -51,7 +53,7 @@ PyObject *gemm_batch_pause(void) {
 
 void gemm_batch_resume(PyObject *self) {
     PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace); /* of the product that was computed meanwhile */
+    PyErr_Fetch(&type, &value, &trace); /* save the error of the product that has just been computed */
     if (!set_mine(self)) PyErr_WriteUnraisable(self);
     PyErr_Restore(type, value, trace);
     Py_DECREF(self);
@@ -93,7 +95,7 @@ static int make_room(pending *all) {
 
 enum { FAILED = -1, UNKNOWN, LARGE, ADDED };
 
-/* Puts a product of a kind among the pending, whose result `out` is. */
+/* Appends a product of a known kind to the pending products. `out` is its result. */
 static void put(pending *all, int number, PyObject *const *operands, PyObject *out, const gemm_place *place) {
     entry *last = &all->entries[all->count];
     *last = (entry){number, {operands[A], operands[B], operands[C] == Py_None ? NULL : operands[C], out}};
@@ -117,7 +119,7 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     return 1;
 }
 
-/* `add` for a product like the one before; 0: it is not. */
+/* `add` for a product of the same kind as the last pending product. Returns 0 if the product is of another kind. */
 static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
@@ -134,13 +136,13 @@ static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObj
     return ADDED;
 }
 
-/* Remembers a product, and gives its result, a new reference. */
+/* Adds a product to the pending products. `result` receives its result, a new reference. */
 static int add(batch *self, memo *by, PyObject *const *given, PyObject **result) {
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
-    if (given[BIAS] != Py_None) return LARGE; /* which cannot wait */
+    if (given[BIAS] != Py_None) return LARGE; /* a product with a bias cannot be pending */
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
-    const int columns = self->now.count && !self->now.entries; /* that an exception left */
+    const int columns = self->now.count && !self->now.entries; /* 1: an exception has left whole columns pending */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     if (!gemm_memo_holds(by)) return UNKNOWN;
     const int alike = add_alike(&self->now, by, given, result);
@@ -152,7 +154,7 @@ static int add(batch *self, memo *by, PyObject *const *given, PyObject **result)
     if (!make_room(all)) return FAILED;
     const int number = gemm_kind_number(all, by, found, given, at, scale);
     if (number < 0) return deliver(self) ? add(self, by, given, result) : FAILED;
-    const slot *known = &all->kinds[number].what; /* `found` moves where others learn */
+    const slot *known = &all->kinds[number].what; /* use this copy, because another thread's `learn` may move `found` */
     PyObject *out = gemm_memo_output(known, given, at);
     if (!out) return FAILED;
     const char *c = known->key.zero[1] ? NULL : at[C].data;
@@ -172,13 +174,16 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     return result;
 }
 
-/* Who computes what the engine does not; see batch_run's documentation. Without `goes` the engine computes all, and the
- * GIL is kept, since nothing but that keeps the operands. */
+/* The callbacks for products that the engine does not compute; see the documentation of batch_run.
+ *
+ * Without `goes`, the engine computes all products. The GIL is then kept, because only the GIL keeps the operands
+ * alive.
+ */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products from `start` to `stop` that are of one kind. */
+/* The products of one kind among those from `start` to `stop`. */
 typedef struct {
     const pending *all;
     int number;
@@ -192,7 +197,8 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* A product's operands, borrowed, c or None; 0 with an error set: a column has ended. */
+/* Stores a product's operands, borrowed references; c may be None. Returns 0 with an error set if a column is too
+ * short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -206,7 +212,7 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* others' function of these products; 0 with an error set where it raises. */
+/* Calls a callback of `others` with these products. Returns 0 with an error set if the callback raises. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
@@ -230,7 +236,7 @@ static int call_others(PyObject *function, const group *some) {
     return done != NULL;
 }
 
-/* Whether products are to be computed by others; -1: an error is set. */
+/* Whether the callback `send` computes these products. Returns -1 if an error is set. */
 static int goes(const others *by, const group *some) {
     const kind *k = &some->all->kinds[some->number];
     if (!by->goes) return 0;
@@ -246,7 +252,7 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Room for one run over pending products: for twice as many outs, and as many places. */
+/* Buffers for one run: `outs` for twice as many outs as pending products, `places` for as many places. */
 typedef struct {
     written *outs;
     gemm_place *places;
@@ -308,11 +314,11 @@ static void let_go(pending *all) {
     PyMem_Free(all->places);
 }
 
-/* Computes what is pending; 0 with an error set where it fails. */
+/* Computes the pending products. Returns 0 with an error set on failure. */
 static int run(batch *self, const others *by) {
     pending *all = (pending *)PyMem_Malloc(sizeof *all);
     if (!all) return PyErr_NoMemory() != NULL;
-    *all = self->now; /* what others ask for meanwhile is pending anew */
+    *all = self->now; /* products that are called meanwhile are pending for the next run */
     memset(&self->now, 0, sizeof self->now);
     const size_t count = (size_t)all->count;
     const int mixed = all->kind_count > 1;
@@ -345,7 +351,7 @@ static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* How many products a column has; -1: it stands for any number. */
+/* The number of products in a column; -1: one operand for all products. */
 static Py_ssize_t length_of(PyObject *column) {
     return PyList_Check(column) ? PyList_Size(column) : PyTuple_Check(column) ? PyTuple_Size(column) : -1;
 }
@@ -381,7 +387,7 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
     }
     const Py_ssize_t read = gemm_columns_read(self, (memo *)by, 0, count, columns, scales, results, ASKED_FROM);
     const int done = read == count && run(self, &retries);
-    if (!done) { /* nothing is pending after this */
+    if (!done) { /* after a failure, nothing stays pending */
         let_go(&self->now);
         memset(&self->now, 0, sizeof self->now);
     }
@@ -412,7 +418,7 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
         if (PyTuple_Check(columns[operand]) && PyTuple_Size(columns[operand]) < least)
             least = PyTuple_Size(columns[operand]);
     if (start < 0 || count > least) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", least);
-    Py_ssize_t i = start, single = start; /* until this one they are taken one by one */
+    Py_ssize_t i = start, single = start; /* before this number, products are added one by one */
     while (i < count) {
         if (i >= single) {
             if (self->now.count && !deliver(self)) return NULL;
@@ -483,7 +489,7 @@ static PyObject *batch_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Batch needs the addresses of the engine's functions");
         return NULL;
     }
-    batch *self = (batch *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
+    batch *self = (batch *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* memory is zeroed */
     if (!self) return NULL;
     memcpy(&self->run_many, &run_many, sizeof run_many);
     memcpy(&self->share, &share, sizeof share);

@@ -1,4 +1,4 @@
-/* What the files for products of CUDA arrays share. */
+/* Declarations that the files for products of CUDA arrays share. */
 #ifndef GEMM_PYTHON_CUDA_H
 #define GEMM_PYTHON_CUDA_H
 
@@ -6,15 +6,16 @@
 
 #include <string.h>
 
-/* What a launch's addresses point into: the operands, and room of its own; as in gemm/backends/cuda/operand_layout.py. */
+/* The memory that an address of a launch points into: an operand, or the workspace (ROOM). The numbers are those of
+ * gemm/backends/cuda/operand_layout.py. */
 enum { ROOM = ARRAYS, SLOTS };
-enum { SCALE_BYTES = 32 }; /* of alpha and beta */
+enum { SCALE_BYTES = 32 }; /* alpha and beta together */
 
-/* Gives the launches of a Sequence for operands at `at`, of which ROOM is filled in; the CUresult, and in `which` the
- * number of the driver's function that it is of. Needs no GIL. */
+/* Launches all steps of a Sequence for operands at the addresses `at`. The function fills in at[ROOM]. Returns the
+ * CUresult; `which` receives the number of the driver function that returned it. The GIL is not needed. */
 int gemm_sequence_launch(PyObject *sequence, uint64_t *at, void *stream, const char *scale, int *which);
 
-/* DLPack's DLTensor, and its exchange of C functions as far as it is used. */
+/* DLPack's DLTensor, and the used part of DLPack's table of C exchange functions. */
 typedef struct {
     void *data;
     int32_t device_type, device;

@@ -1,17 +1,19 @@
-/* Products of CUDA arrays that a Memo repeats: how the arrays are read, and how a Sequence is launched for them.
+/* Products of CUDA arrays that a Memo repeats: reading the arrays' metadata, and launching a Sequence for the
+ * arrays.
  *
- * They are of a class whose library has DLPack's exchange of C functions (PyTorch's since 2.10), which tell in some
- * nanoseconds what takes many calls of Python otherwise: address, shape, strides, type and stream.
+ * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). Its functions return
+ * address, shape, strides, type and stream in some nanoseconds; from Python, the same facts need many calls.
  */
 #include "cuda.h"
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-enum { MOST_DEVICES = 16 }; /* bytes of any class, so that class and device are told apart by their sum */
+/* A class object is larger than this many bytes, so that the sum of class address and device number is unique. */
+enum { MOST_DEVICES = 16 };
 
 PyObject *gemm_sequences;
 
-/* Whose arrays are read; NULL: nobody's. */
+/* The class of arrays that can be read, and its library's functions. NULL: no class is registered. */
 static struct {
     PyObject *kind, *is_neg;
     const exchange *api;
@@ -67,7 +69,7 @@ int gemm_device_learn(PyObject *from, slot *to) {
     return 1;
 }
 
-/* Writes a number, of one part or two, as `form` says. */
+/* Writes the one or two parts of a number in the format `form`. */
 static void pack(const char *form, const gemm_scalar *x, char *to) {
     const double parts[] = {x->re, x->im};
     const uint32_t word = (uint32_t)(uint64_t)x->integer;
@@ -80,7 +82,8 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches for operands at these places; 0: they are not aligned as the launches expect, or one failed. */
+/* Launches a product for operands at these addresses. Returns 0 if an address is not aligned as the launches
+ * require, or if a launch failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};
     char packed[SCALE_BYTES] = {0};
@@ -134,7 +137,7 @@ static PyObject *reads(PyObject *module, PyObject *arguments) {
     }
     if (!library.is_neg) library.is_neg = PyUnicode_InternFromString("is_neg");
     if (!library.is_neg) return NULL;
-    Py_INCREF(kind); /* for ever, so that no other class has its address */
+    Py_INCREF(kind); /* never released, so that no other class gets this address */
     library.kind = kind, library.api = api;
     Py_RETURN_NONE;
 }

@@ -1,19 +1,20 @@
-/* gemm._memo.Sequence: kernel launches prepared once and given again for other addresses.
+/* gemm._memo.Sequence: kernel launches that are prepared once and repeated with other addresses.
  *
- * What gemm/backends/cuda/launch_plan.py has made of a product becomes a Sequence: functions, grids, and their parameters as
- * bytes, in which only addresses, tensor maps and the scalars change from one product to the next. Running it is a few
- * calls of the driver, whose functions are handed in as addresses: this file links to no CUDA library, and
- * gemm/backends/cuda/launch_graph.py says the same in Python for where it was not built.
+ * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions,
+ * grids and parameters. The parameters are bytes in which only addresses, tensor maps and scalars differ between
+ * products. A run is a few calls of the driver. Python passes the addresses of the driver's functions, so that this
+ * file links to no CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for installations
+ * without this extension.
  */
 #include "cuda.h"
 
 enum { MOST_MAPS = 3, MOST_POINTERS = 8, MAP_BYTES = 128, MAP_ALIGNMENT = 64, MOST_PARAMETERS = 512 };
-/* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and _PROGRAMMATIC_STREAM_SERIALIZATION */
+/* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 enum { CLUSTER_DIMENSION = 4, OVERLAP = 6 };
 
 typedef int launch_function(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                             void **, void **);
-/* CUlaunchAttribute and CUlaunchConfig */
+/* The layouts of CUlaunchAttribute and CUlaunchConfig. */
 typedef struct {
     int id;
     char pad[4];
@@ -37,7 +38,9 @@ typedef int memset_function(uint64_t, unsigned, size_t, void *);
 typedef int current_function(void **);
 typedef int push_function(void *);
 
-/* The driver's functions, in the order in which their addresses are handed in; only launch and current must be. */
+/* The driver's functions, in the order in which Python passes their addresses. `launch`, `current`, `push` and `pop`
+ * are required. `allocate`, `free` and `set` are required only for a workspace, `encode` only for tensor maps, and
+ * `launch_ex` only for clusters and overlapping launches. */
 typedef struct {
     launch_function *launch;
     launch_ex_function *launch_ex;
@@ -83,7 +86,8 @@ typedef struct {
     step *steps;
 } sequence;
 
-/* Launches `x` for the addresses `at`; the CUresult, and in `which` whose it is. */
+/* Launches the step `x` for the addresses `at`. Returns the CUresult; `which` receives the number of the driver
+ * function that returned it. */
 static int launch(const sequence *self, const step *x, const uint64_t *at, void *stream, const char *scale,
                   int *which) {
     char given[MOST_PARAMETERS], unaligned[MOST_MAPS * MAP_BYTES + MAP_ALIGNMENT];
@@ -99,7 +103,7 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
         const map *m = &x->map[i];
         static const unsigned one[3] = {1, 1, 1};
         *which = ENCODE;
-        /* rank 3, no interleaving, promotion to 256 bytes of L2, zeros outside */
+        /* The arguments mean: rank 3, no interleaving, L2 promotion of 256 bytes, zeros outside the matrix. */
         const int status = self->api.encode(maps + i * MAP_BYTES, m->kind, 3, (void *)(uintptr_t)(at[m->slot] + m->at),
                                             m->dims, m->strides, m->box, one, 0, m->swizzle, 3, 0);
         if (status) return status;
@@ -122,7 +126,8 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Everything between: room, zeros, launches. Room is given back whatever happens. */
+/* Allocates the workspace, sets its zeros, launches all steps, and frees the workspace. The workspace is freed after
+ * an error, too. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {
@@ -173,7 +178,8 @@ static PyObject *sequence_run(PyObject *object, PyObject *const *arguments, Py_s
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[1 + ROOM], &scale, &size)) return NULL;
     if (size != SCALE_BYTES) return PyErr_Format(PyExc_ValueError, "scale has %zd bytes, not 32", size);
     int which = 0;
-    /* A launch may wait for the device, where its queue is full, and the device for a callback that needs the GIL. */
+    /* The GIL is released: a launch waits for the device if the device's queue is full, and the device may wait for
+     * a callback that needs the GIL. */
     PyThreadState *state = PyEval_SaveThread();
     const int status = gemm_sequence_launch(object, at, stream, scale, &which);
     PyEval_RestoreThread(state);
@@ -232,7 +238,7 @@ static PyObject *sequence_new(PyTypeObject *type, PyObject *arguments, PyObject 
     if (!PyArg_ParseTuple(arguments, "O!OOn(nn)O!:Sequence", &PyTuple_Type, &api, &context, &pool, &room, &zeroed_at,
                           &zeroed, &PyTuple_Type, &steps))
         return NULL;
-    sequence *self = (sequence *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
+    sequence *self = (sequence *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* memory is zeroed */
     if (!self) return NULL;
     self->context = PyLong_AsVoidPtr(context), self->pool = PyLong_AsVoidPtr(pool);
     self->room = (size_t)room, self->zeroed_at = (size_t)zeroed_at, self->zeroed = (size_t)zeroed;

@@ -1,9 +1,11 @@
-/* gemm.gemm as it is called: a product that was computed before is found without a line of Python.
+/* The C function gemm.gemm. For a product like an earlier one, it runs the stored plan without executing Python
+ * code.
  *
- * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments but the arrays, alpha and beta). It is found by the
- * very objects that the options are, as a line of code passes the same ones each time; else by the options' values, in
- * the dictionary that gemm.frontend.plan_cache fills. What is not found there goes to the function in Python, whose result is the
- * same.
+ * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta).
+ * The first lookup of a Memo uses the identities of the option objects, because a line of code passes the same
+ * objects each time. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
+ * fills. If both lookups fail, or if the Memo does not know the product, the Python function computes the product,
+ * with the same result.
  */
 #include "memo.h"
 
@@ -11,14 +13,17 @@
 
 enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
-/* Options that were given before, and their Memo; it owns them, so that no other object has their addresses. */
+/* Options of an earlier call, and their Memo. The set owns the options, so that no other object can get their
+ * addresses. */
 typedef struct {
     PyObject *option[OPTIONS], *memo;
 } set;
 
-/* One a process, so that the function has no `self` and is pickled by its name. */
+/* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED]; /* alpha, beta, the options; and c, out and bias */
+    /* `names` are alpha, beta, the options, and then c, out and bias. `defaults` are the values of alpha, beta and
+     * the options. */
+    PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
 } front = {.sets = {.key_bytes = sizeof(PyObject *[OPTIONS]), .entry_bytes = sizeof(set), .most = SETS}};
@@ -29,13 +34,13 @@ static void let_go(const set *known) {
 }
 
 void gemm_front_forget(void) {
-    table left = front.sets; /* letting go of these may run anything */
+    table left = front.sets; /* releasing these objects may run any Python code */
     front.sets = (table){.key_bytes = left.key_bytes, .entry_bytes = left.entry_bytes, .most = left.most};
     for (uint32_t i = 0; i < left.count; i++) let_go((const set *)left.entries + i);
     gemm_table_free(&left);
 }
 
-/* Which of the names a keyword is; -1: none. */
+/* The index of a keyword in `names`; -1: unknown. */
 static int number_of(PyObject *keyword) {
     for (int i = 0; i < KEYWORDS; i++)
         if (front.names[i] == keyword) return i;
@@ -44,18 +49,19 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Sorts a call's arguments; 0: the function in Python says what is wrong with them. */
+/* Sorts a call's arguments into `given` and `option`. Returns 0 for wrong arguments; the Python function then raises
+ * the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};
-    if (positional != C && positional != OUT) return 0; /* a and b, or these and c */
+    if (positional != C && positional != OUT) return 0; /* the positional arguments are a and b, or a, b and c */
     given[A] = arguments[A], given[B] = arguments[B], given[C] = positional > C ? arguments[C] : Py_None;
     given[OUT] = given[BIAS] = Py_None, given[ALPHA] = front.defaults[0], given[BETA] = front.defaults[1];
     memcpy(option, front.defaults + SCALES, OPTIONS * sizeof *option);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = arguments[positional + i];
         const int number = number_of(PyTuple_GetItem(keywords, i));
-        if (number < 0 || (number == FIXED && positional > C)) return 0; /* c, given twice */
+        if (number < 0 || (number == FIXED && positional > C)) return 0; /* c was passed twice */
         if (number < SCALES)
             given[ALPHA + number] = value;
         else if (number < FIXED)
@@ -66,8 +72,8 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
     return 1;
 }
 
-/* The Memo for options of these values, a new reference, which is known by these objects from now on. NULL without an
- * error: there is none. */
+/* Returns the Memo for options with these values, a new reference, and stores it under these option objects. Returns
+ * NULL without an error if there is none. */
 static PyObject *look_up(PyObject *const *option) {
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
@@ -81,7 +87,7 @@ static PyObject *look_up(PyObject *const *option) {
     Py_XINCREF(fresh.memo);
     Py_DECREF(key);
     if (!fresh.memo) {
-        PyErr_Clear(); /* an option without a hash: the function in Python says what is wrong with it */
+        PyErr_Clear(); /* an option is not hashable: the Python function raises the error */
         return NULL;
     }
     memcpy(fresh.option, option, sizeof fresh.option);
@@ -93,7 +99,8 @@ static PyObject *look_up(PyObject *const *option) {
     return memo;
 }
 
-/* The product, by a Memo that is let go of; NULL without an error: it does not know it. */
+/* Returns the product from a Memo, or NULL without an error if the Memo does not know the product. Releases the
+ * reference to the Memo. */
 static PyObject *by(PyObject *memo, PyObject *const *given) {
     PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
     Py_DECREF(memo);
@@ -125,7 +132,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
         Py_XINCREF(memo);
         if (memo) result = by(memo, given);
         if (result || PyErr_Occurred()) return result;
-        memo = look_up(option); /* that one may be out of date */
+        memo = look_up(option); /* the Memo in `sets` may be out of date */
         if (memo && memo != before) result = by(memo, given);
         if (memo == before) Py_XDECREF(memo);
         if (result || PyErr_Occurred()) return result;
@@ -133,7 +140,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
     return call_python(arguments, positional, keywords, count);
 }
 
-/* `call` for who reads the result at once. */
+/* `call` for callers that read the result at once. */
 static PyObject *call_at_once(PyObject *module, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords) {
     PyObject *batch = gemm_batches ? gemm_batch_pause() : NULL;
     if (!batch && PyErr_Occurred()) return NULL;
@@ -167,7 +174,7 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
         PyErr_SetString(PyExc_ValueError, "front is made of as many names and defaults as it has options");
         return NULL;
     }
-    gemm_front_forget(); /* what a gemm had that was imported before */
+    gemm_front_forget(); /* the sets of an earlier import of gemm */
     for (int i = 0; i < KEYWORDS; i++) {
         PyObject *name = PyTuple_GetItem(names, i);
         Py_INCREF(name);
@@ -181,7 +188,7 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
     }
     Py_INCREF(python);
     Py_INCREF(memos);
-    Py_INCREF(arguments); /* owns the texts, for ever */
+    Py_INCREF(arguments); /* `arguments` owns the strings `name` and `doc`, and is never released */
     replace(&front.python, python);
     replace(&front.memos, memos);
     front.method.ml_name = name, front.method.ml_doc = doc;

@@ -1,23 +1,24 @@
-/* gemm.gemm_many's operands, read by all threads at once.
+/* All threads together read the operands of gemm.gemm_many.
  *
- * A product of 16 x 16 matrices takes less time than its three arrays' heads take to come from memory. While the caller
- * holds the GIL nobody changes an array, or a list of them; so the engine's threads, which never ask for it, read both
- * meanwhile, as memory: types, shapes, strides and flags are compared with those of the first product, and data's
- * addresses noted. No reference is counted, for columns hold their arrays until all is computed. Where one differs,
- * reading ends.
+ * Loading the headers of three arrays from memory takes longer than a product of 16 x 16 matrices. While the caller
+ * holds the GIL, no other thread changes an array or a list of arrays. The engine's threads, which never take the
+ * GIL, therefore read both directly from memory. They compare types, shapes, strides and flags with those of the
+ * first product, and store the addresses of the data. They count no references, because the columns keep their
+ * arrays alive until all products are computed. Reading ends at the first product of another kind.
  */
 #include "batch.h"
 
-enum { RUN = 128 };               /* products a job */
-static const double HEAD_NS = 12; /* an array's: it comes from memory, but not alone */
+enum { RUN = 128 }; /* products per job */
+/* Nanoseconds to load the header of one array from memory, while other headers are loaded at the same time. */
+static const double HEAD_NS = 12;
 
 typedef struct {
     const kind *what;
-    PyObject *const
-        *columns; /* long enough, so that no thread meets the end of one, which would be an error of Python's */
+    PyObject *const *columns; /* each column has enough items: reading past the end would raise a Python error */
     gemm_place *places;
-    int64_t from;       /* of the columns' products, the first */
-    int64_t count, odd; /* odd: no product before it, that was read, is another; lowered by all threads */
+    int64_t from; /* the number of the first product in the columns */
+    /* odd: the first product found so far that is of another kind. Any thread may lower it. */
+    int64_t count, odd;
 } reading;
 
 static void read_some(void *context, int64_t job, int slot) {
@@ -44,7 +45,8 @@ static void fetch(const void *what) {
 }
 
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count) {
-    enum { OBJECT = 12, SHAPE = 6 }; /* products ahead of which their arrays' heads and shapes are fetched */
+    /* How many products ahead the headers of arrays (OBJECT) and their shapes (SHAPE) are prefetched. */
+    enum { OBJECT = 12, SHAPE = 6 };
     if (gemm_column_lists(column) && product + OBJECT < count) {
         PyObject *shape = gemm_column_item(column, product + SHAPE);
         fetch(gemm_column_item(column, product + OBJECT));
@@ -53,10 +55,10 @@ PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t cou
     return gemm_column_item(column, product);
 }
 
-/* Notes where up to `count` products from `start` on are, as long as they are of a kind; how many. */
+/* Stores the addresses of up to `count` products from `start` on, while they are of one kind. Returns their number. */
 static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                                gemm_place *places, share_function *share) {
-    Py_ssize_t done = 0, step = FEW; /* the first few alone, since nobody need be woken where they differ */
+    Py_ssize_t done = 0, step = FEW; /* the first few products separately: if their kinds differ, no thread is woken */
     for (int alike = 1; alike && done < count; step = count) {
         reading all = {what, columns, places + done, start + done, count - done < step ? count - done : step, 0};
         int listed = 0;
@@ -70,7 +72,8 @@ static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t co
     return done;
 }
 
-/* Makes the results of products that were read, the first of which is there; 0 with an error set where it fails. */
+/* Creates the results of the products that were read; `first` is the first result. Returns 0 with an error set on
+ * failure. */
 static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_ssize_t count, gemm_place *places,
                         PyObject *results) {
     PyObject *const none[OPERANDS] = {Py_None, Py_None, Py_None, Py_None};
@@ -94,7 +97,7 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
-    if (now->kind_count || now->entries) return 0; /* a product failed before it was pending */
+    if (now->kind_count || now->entries) return 0; /* an earlier product failed before it became pending */
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;
     const slot *found = gemm_memo_find(by, given, at, scale);

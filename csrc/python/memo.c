@@ -1,11 +1,13 @@
-/* gemm._memo: repeats products of NumPy arrays, and of some on devices, without the checks in Python.
+/* gemm._memo: repeats products of NumPy arrays, and of some device arrays, without the checks in Python.
  *
- * The first product of a kind goes through gemm/frontend/call.py, which checks, normalises and chooses; what came out is learned
- * here under the operands' signature: element type, shapes and strides. A later call whose operands have a known
- * signature, and whose output overlaps no input, runs straight into the engine. Anything else is unknown, and the
- * caller goes the long way: this file decides nothing and raises no error of its own about operands.
+ * For the first product of a kind, gemm/frontend/call.py checks and normalises the arguments, and a plan is chosen.
+ * A Memo stores the plan under the operands' signature: element types, shapes and strides. Products with the same
+ * signature are of one kind. A later call goes directly to the engine if its operands have a known signature and its
+ * output overlaps no input. All other calls are unknown, and go through the checks in Python. This file makes no
+ * choices, and raises no errors about operands.
  *
- * Arrays are read only if they are exactly numpy.ndarray: a subclass may mean more than its numbers.
+ * Arrays are read only if their class is exactly numpy.ndarray, because a subclass may give its elements another
+ * meaning.
  */
 #define GEMM_IMPORTS_NUMPY
 #include "memo.h"
@@ -13,15 +15,17 @@
 #include <math.h>
 #include <string.h>
 
-/* The word that stands for an element type: NumPy's number of it; types that are not NumPy's own, such as bfloat16, are
- * known by their dtype, an object that gemm.frontend.plan_cache has found to be the one that lives for ever. 0 for anything else. */
+/* Returns the word that represents an element type in a signature: NumPy's type number. A type that is not NumPy's
+ * own, such as bfloat16, is represented by the address of its dtype object. gemm.frontend.plan_cache has checked
+ * that it is the one dtype object that is never freed. Returns 0 for all other types. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds `object` to the signature; 0 for anything but an aligned ndarray of numbers with few axes and some elements. */
+/* Adds the operand `object` to the signature. Returns 0 unless `object` is an aligned ndarray of numbers with 1 to
+ * MOST_AXES axes and at least one element, or a known device array. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -43,7 +47,8 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
-/* Whether `object` is an array such as was read into the signature at that place; its data. */
+/* Whether `object` is an array with the type, shape and strides at position `at` of the signature. Stores its
+ * address in `data`. */
 static int array_alike(const signature *key, int at, PyObject *object, char **data) {
     if (!PyArray_CheckExact(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -66,14 +71,15 @@ int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data
     return operands[OUT] == Py_None || array_alike(key, OUT, operands[OUT], &data[OUT]);
 }
 
-/* What was chosen in an era that has ended may have failed since. */
+/* The current era. A plan from an ended era must not be repeated, because it may have failed since. */
 static PyObject *era;
 
 int gemm_memo_holds(const memo *self) {
     return self->era == era;
 }
 
-/* The signature and extents of a, b, c, out and bias (None: absent); 0 if their product cannot be repeated from here. */
+/* Reads the signature and extents of a, b, c, out and bias (None: absent). Returns 0 if their product cannot be
+ * repeated here. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
     memset(where, 0, ARRAYS * sizeof *where);
@@ -98,7 +104,7 @@ static int counted(Py_ssize_t count, Py_ssize_t wanted, const char *name) {
     return count == wanted;
 }
 
-/* alpha or beta as it was given; 0: it is no number that is read at once. */
+/* Reads alpha or beta. Returns 0 if `object` is not a number of a known type. */
 static int read_scale(PyObject *object, number *to) {
     if (gemm_read_number(object, to)) return 1;
     const int real = PyArray_IsScalar(object, Floating) && !PyArray_IsScalar(object, LongDouble);
@@ -111,7 +117,8 @@ static int read_scale(PyObject *object, number *to) {
     return read;
 }
 
-/* Whether alpha and beta, rounded, are 0 only where they were given as 0, as the signature says; what is launched. */
+/* Rounds alpha and beta for the launch. Returns 0 if a value does not fit, or if rounding changes whether a value is
+ * 0, since the signature records that. */
 static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
     for (int i = 0; i < SCALES; i++)
         if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
@@ -129,14 +136,14 @@ static int read_given(PyObject *const *given, signature *key, extent *at, number
     return 1;
 }
 
-/* The multiply-adds of a plan. */
+/* The work of a plan, in multiply-adds. */
 static double work_of(const gemm_plan *plan) {
     double work = (double)plan->m * (double)plan->n * (double)plan->k;
     for (int axis = 0; axis < plan->batch_ndim; axis++) work *= (double)plan->batch_shape[axis];
     return work;
 }
 
-/* The product of the operands `at`; its status. */
+/* Computes the product of the operands at these addresses. Returns the engine's status. */
 static int compute(const memo *self, const slot *known, const gemm_scalar *scale, const extent *at) {
     const void *c = known->key.zero[1] ? NULL : at[C].data;
     PyThreadState *state = known->work < WORTH_RELEASING ? NULL : PyEval_SaveThread();
@@ -183,7 +190,8 @@ static void let_go(const slot *known) {
     Py_XDECREF(known->wide);
 }
 
-/* `array` as one of another dtype, ordered as it is, and where that lies; NULL: an error is set. */
+/* Converts `array` to the dtype `wide` and keeps the order of its axes in memory. Stores the new address in `at`.
+ * Returns NULL with an error set on failure. */
 static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     Py_INCREF(wide);
     PyObject *made = PyArray_NewLikeArray((PyArrayObject *)array, NPY_KEEPORDER, (PyArray_Descr *)wide, 0);
@@ -195,7 +203,7 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* A new array for the sums of `result`, whose dtype is narrower than `wide`. */
+/* Creates an array for the sums of `result`, whose dtype is narrower than `wide`. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -205,8 +213,8 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* The product, into `result`, of operands that are converted first, or that has a bias or an activation; 0: it failed,
- * with an error set or not. */
+/* Computes a product into `result` if its operands need a conversion, or if it has a bias or an activation. Returns
+ * 0 on failure, with or without an error set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
     PyObject *own[OPERANDS] = {NULL}, *done = NULL;
@@ -234,7 +242,7 @@ PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *given) {
     gemm_scalar scale[SCALES];
     const slot *found = gemm_memo_find(self, given, at, scale);
     if (!found || !(found->plan || found->key.place)) return NULL;
-    const slot known = *found; /* others may learn meanwhile, which moves it */
+    const slot known = *found; /* a copy, because another thread's `learn` may move the entry */
     hold(&known);
     if (known.key.place) {
         PyObject *enqueued = gemm_device_repeat(&known, given, at, scale);
@@ -270,7 +278,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    table left = self->slots; /* letting go of these may run anything */
+    table left = self->slots; /* releasing these objects may run any Python code */
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
     for (uint32_t i = 0; i < left.count; i++) let_go((const slot *)left.entries + i);
@@ -317,7 +325,7 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (fresh.key.place) {
         if (!gemm_device_learn(arguments[DEVICE], &fresh)) return NULL;
         fresh.make = arguments[MAKE];
-        fresh.work = INFINITY; /* which never waits */
+        fresh.work = INFINITY; /* never pending in a Batch */
     } else {
         fresh.work = fresh.plan ? work_of(fresh.plan) : PyFloat_AsDouble(fresh.keep);
         if (PyErr_Occurred()) return NULL;
@@ -335,7 +343,7 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (arguments[WIDE] != Py_None) fresh.wide = arguments[WIDE];
     if (fresh.wide && !PyObject_TypeCheck(fresh.wide, &PyArrayDescr_Type))
         return PyErr_Format(PyExc_TypeError, "`wide` is a dtype, or None");
-    if (self->era != arguments[BEGAN]) { /* others may learn meanwhile, or forget */
+    if (self->era != arguments[BEGAN]) { /* another thread may call learn or forget meanwhile */
         Py_XDECREF(memo_clear(object, NULL));
         PyObject *ended = self->era;
         Py_INCREF(arguments[BEGAN]);
@@ -372,7 +380,7 @@ static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *key
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Memo needs the address of gemm_run and slots");
         return NULL;
     }
-    memo *self = (memo *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* zeroed */
+    memo *self = (memo *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* memory is zeroed */
     if (!self) return NULL;
     self->slots.key_bytes = sizeof(signature), self->slots.entry_bytes = sizeof(slot);
     self->slots.most = (uint32_t)most;
@@ -449,7 +457,7 @@ static int add_type(PyObject *to, PyType_Spec *spec, const char *name) {
 }
 
 PyMODINIT_FUNC PyInit__memo(void) {
-    import_array(); /* returns NULL itself where it fails */
+    import_array(); /* this macro returns NULL on failure */
     PyObject *begun = forget(NULL, NULL), *made = begun ? PyModule_Create(&module) : NULL;
     Py_XDECREF(begun);
     if (made && !PyModule_AddFunctions(made, functions) && add_type(made, &gemm_memo_type, "Memo") &&

@@ -1,4 +1,5 @@
-/* What the files of gemm._memo share. Limited API: one build serves every CPython from 3.10. */
+/* Declarations that the files of gemm._memo share. They use Python's limited API: one build supports every CPython
+ * from 3.10 on. */
 #ifndef GEMM_PYTHON_MEMO_H
 #define GEMM_PYTHON_MEMO_H
 
@@ -9,7 +10,7 @@
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #define PY_ARRAY_UNIQUE_SYMBOL gemm_memo_numpy
-#ifndef GEMM_IMPORTS_NUMPY /* one file does */
+#ifndef GEMM_IMPORTS_NUMPY /* only memo.c defines it */
 #define NO_IMPORT_ARRAY
 #endif
 #include <numpy/arrayobject.h>
@@ -19,46 +20,52 @@
 #include "scalar.h"
 #include "table.h"
 
-/* What a call brings: arrays, or None; and numbers. */
+/* The positions of a call's arguments: first the arrays (or None), then the numbers alpha and beta. */
 enum { A, B, C, OUT, OPERANDS, BIAS = OPERANDS, ARRAYS, ALPHA = ARRAYS, BETA, GIVEN };
 enum { SCALES = 2 };
-enum { MOST_AXES = 4 }; /* operands of more axes are always unknown */
+enum { MOST_AXES = 4 }; /* operands with more axes are never cached */
 
-static const double WORTH_RELEASING = 5e5; /* multiply-adds: below this, releasing the GIL costs more than it gives */
+/* In multiply-adds. For less work, releasing the GIL costs more time than it saves. */
+static const double WORTH_RELEASING = 5e5;
 
-/* What a product is known by: for each array its axes, shape and strides, in bytes. Unused words are 0. */
+/* The key of a product: for each array its type, axes, shape and strides in bytes. Unused words are 0. */
 typedef struct {
-    Py_ssize_t place;        /* 0: the host, by NumPy's arrays; else a device, by arrays of another class */
-    Py_ssize_t role_of_c;    /* absent, an array of its own, or `out` itself */
-    Py_ssize_t zero[SCALES]; /* alpha is 0, so that a and b are not read; beta is 0, so that c is not */
+    Py_ssize_t place;     /* 0: NumPy arrays on the host; else: the device and the class of its arrays */
+    Py_ssize_t role_of_c; /* c is: 0 absent, 1 an array of its own, 2 `out` itself */
+    /* Whether alpha is 0 (a and b are then not read), and whether beta is 0 (c is then not read). */
+    Py_ssize_t zero[SCALES];
     Py_ssize_t type[ARRAYS], axes[ARRAYS], shape[ARRAYS][MOST_AXES], strides[ARRAYS][MOST_AXES];
 } signature;
 
 typedef struct {
     char *data;
-    uintptr_t low, high; /* its first byte, and one past its last */
+    uintptr_t low, high; /* address of the first byte, and of the byte after the last one */
 } extent;
 
-/* What launches on a device need besides. */
+/* Additional data for launches on a device. */
 typedef struct {
-    char form[3];                 /* what alpha and beta are packed as, each: letters of Python's struct */
-    uintptr_t low_bits[OPERANDS]; /* that addresses must not have */
-    extent kept;                  /* b, where it is prepared: then calls bring None for it */
+    char form[3];                 /* format of alpha and of beta: letters of Python's struct module */
+    uintptr_t low_bits[OPERANDS]; /* bits that must be 0 in the addresses */
+    extent kept;                  /* b if it is prepacked; calls then pass None for b */
 } device_part;
 
-/* A kind of product that a Memo has learned. */
+/* An entry of a Memo: the data with which products of one kind are repeated. */
 typedef struct {
     signature key;
-    const gemm_plan *plan; /* NULL: it is launched on a device, or computed elsewhere, and known to a Batch only */
-    number_type rounds;    /* alpha and beta to this */
-    gemm_scalar alpha;     /* instead of the call's, where that is 0 */
-    PyObject *keep;        /* owns the plan; of a device the Sequence */
-    PyObject *make;        /* the dtype of a new result, or None where calls bring an output; a device's makes one */
-    PyObject *finish;      /* adds the bias and applies the activation; NULL: there is neither */
-    PyObject *wide;        /* the dtype that a and b are converted to, and sums, if the result is narrower; or NULL */
-    int axes;              /* of a new result */
+    /* The engine's plan. NULL for a product on a device, and for a product that only a Batch uses and the engine
+     * does not compute. */
+    const gemm_plan *plan;
+    number_type rounds; /* the type to which alpha and beta are rounded */
+    gemm_scalar alpha;  /* replaces the call's alpha if that is 0 */
+    PyObject *keep;     /* owner of the plan; on a device the Sequence */
+    /* The dtype of a new result, or None if calls pass an out. On a device: a function that creates a result. */
+    PyObject *make;
+    PyObject *finish; /* adds the bias and applies the activation; NULL: neither */
+    /* The dtype to which a and b are converted, and in which sums are computed if the result is narrower; or NULL. */
+    PyObject *wide;
+    int axes; /* number of axes of a new result */
     npy_intp shape[MOST_AXES];
-    double work; /* multiply-adds */
+    double work; /* in multiply-adds */
     device_part device;
 } slot;
 
@@ -67,64 +74,69 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 
 typedef struct {
     PyObject_HEAD run_function *run;
-    PyObject *options; /* of all its products, or None */
-    PyObject *era;     /* in which its products were chosen; it knows none in another one */
+    PyObject *options; /* the options of all its products, or None */
+    /* The era in which its plans were chosen. In another era the Memo knows no products. */
+    PyObject *era;
     table slots;
 } memo;
 
-/* What the product of what a call brings is known by to a Memo, until that learns more, where its operands are, and its
- * alpha and beta as they are launched; NULL without an error: it is unknown. */
+/* Finds the entry for a call's product. Returns the entry, which is valid until the Memo learns more. Fills in the
+ * operands' extents `at`, and alpha and beta rounded for the launch. Returns NULL without an error if the product is
+ * unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
-/* The plan by which products of a kind may wait; NULL: others than the engine compute those that have waited. */
+/* The plan with which the engine computes pending products of a kind. NULL: other code computes them. */
 static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
 
-/* Whether a Memo's products may be repeated: nothing has been forgotten since they were chosen. */
+/* Whether the Memo's plans may be repeated: they were chosen in the current era. */
 int gemm_memo_holds(const memo *self);
 
-/* Whether the operands are such as `key`, which has no bias, was read from, and their data; that out is apart is for the
- * caller to see. */
+/* Whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The caller
+ * must check that out does not overlap the other operands. */
 int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
 
-/* `out`, or a new array for the result of a kind; a new reference. Fills in where it is. */
+/* Returns `out`, or a new array for the result of a kind; a new reference. Fills in the extent of a new array. */
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
-/* The product of a, b, c, out and bias (None: absent), alpha and beta, by a Memo that has learned one like it; a new reference.
- * NULL without an error where it has not. */
+/* Computes the product of a, b, c, out, bias (None: absent), alpha and beta if the Memo knows one like it. Returns a
+ * new reference, or NULL without an error if the Memo knows none. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
-/* Whether two operands share no byte. */
+/* Whether two operands have no byte in common. */
 static inline int gemm_apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
 
-/* For arrays on devices; see cuda_plan.c. Adds one to the signature; 0: it is none that is known. */
+/* The functions for device arrays; see cuda_plan.c. This one adds an array to the signature. Returns 0 if the array
+ * is of an unknown kind. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Reads what a kind of product needs besides; 0: an error is set. */
+/* Reads the additional data of a device product. Returns 0 with an error set on failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
-/* The product, enqueued; NULL without an error: the long way meets what is wrong. */
+/* Enqueues the product. Returns NULL without an error on failure; the checks in Python then meet the error and
+ * report it. */
 PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *at, const gemm_scalar *scale);
 
-/* Lets go of the Memos that gemm.gemm is known to ask. */
+/* Empties front.c's table of options, and releases its Memos. */
 void gemm_front_forget(void);
 
-/* How many Batches are there that some thread has entered: 0 for almost every call. */
+/* The number of Batches that any thread has entered. It is 0 in almost every call. */
 extern int gemm_batches;
 
-/* The product as gemm_memo_repeat, but asked for in a thread that may have entered a Batch, which then remembers it. */
+/* Like gemm_memo_repeat, for a thread that may have entered a Batch. If it has, the Batch makes the product pending. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
-/* Delivers what this thread's Batch has pending, and takes the thread out of it until gemm_batch_resume; the Batch, a
- * new reference, or NULL: there is none, or (an error is set) it failed. */
+/* Computes the pending products of this thread's Batch, and removes the Batch from the thread until
+ * gemm_batch_resume. Returns the Batch, a new reference. Returns NULL if the thread has no Batch, or with an error
+ * set if the computation failed. */
 PyObject *gemm_batch_pause(void);
 void gemm_batch_resume(PyObject *batch);
 
 extern PyType_Spec gemm_memo_type, gemm_batch_type, gemm_sequence_type;
-extern PyObject *gemm_sequences; /* the type */
+extern PyObject *gemm_sequences; /* the type gemm._memo.Sequence */
 extern PyMethodDef gemm_front_methods[], gemm_batch_methods[], gemm_device_methods[];
 
 #endif

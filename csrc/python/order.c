@@ -1,27 +1,31 @@
-/* Whether pending products may be computed in any order: none reads or writes what another writes.
+/* Whether pending products may be computed in any order: no product reads or writes memory that another product
+ * writes.
  *
- * What is written is listed, and sorted by address unless it is in order, as results made one after another mostly are.
- * Neighbours that overlap are found then, and for what is read the one place where it could be written. Where all that
- * is read lies apart from all that is written, as in three arrays cut to pieces, nothing need be looked up. All but the
- * sort is shared among threads.
+ * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
+ * created one after another are usually in order already.
+ * 2. Neighbouring ranges that overlap show that two products write the same memory.
+ * 3. For each range that is read, a search finds the one written range that could overlap it. The search is skipped
+ * if all memory that is read is apart from all memory that is written, as for three arrays that are cut into pieces.
+ *
+ * Threads share all of this work except the sort.
  */
 #include "order.h"
 
 #include <string.h>
 
 enum { A, B, C, OUT };
-enum { RUN = 512 };                               /* products a job */
-static const double LIST_NS = 3, LOOK_UP_NS = 20; /* a product */
+enum { RUN = 512 };                               /* products per job */
+static const double LIST_NS = 3, LOOK_UP_NS = 20; /* per product */
 
 static void widen(written *to, uintptr_t low, uintptr_t high) {
     if (low < to->low) to->low = low;
     if (high > to->high) to->high = high;
 }
 
-/* What a job has found out. */
+/* The result of one job. */
 typedef struct {
-    written read, written; /* from the least address to the greatest */
-    int ascending;         /* what is written: each above the one before */
+    written read, written; /* each from the lowest address to the highest */
+    int ascending;         /* the written ranges ascend, and none overlaps the one before */
     int dependent;
 } part;
 
@@ -37,7 +41,7 @@ static const reach *reach_of(const products *all, int64_t product) {
     return (const reach *)(all->reaches + (size_t)kind * all->next_reach);
 }
 
-/* Where a product's operand lies; 0: it is not read. */
+/* Stores the address range of a product's operand in `at`. Returns 0 if the operand is not read. */
 static int read_at(const products *all, int64_t product, int operand, written *at) {
     const reach *k = reach_of(all, product);
     const gemm_place *place = &all->places[product];
@@ -77,7 +81,8 @@ static void list_some(void *context, int64_t job, int slot) {
     x->parts[job] = found;
 }
 
-/* Sorts any by `low`, a digit of eleven bits at a time; `spare` is room for as many. Where they are in the end. */
+/* Sorts ranges in any order by `low`: a radix sort with digits of eleven bits. `spare` has room for as many ranges.
+ * Returns `all` or `spare`, whichever contains the result. */
 static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
     uintptr_t least = all[0].low, most = all[0].low, differ = 0;
@@ -87,13 +92,13 @@ static written *sort_any(written *all, written *spare, int64_t count) {
         differ |= all[i].low ^ all[0].low;
     }
     int shift = 0;
-    while (differ && !(differ >> shift & 1)) shift++; /* addresses are multiples of something */
+    while (differ && !(differ >> shift & 1)) shift++; /* low bits that are equal in all addresses need no sorting */
     for (; shift < (int)sizeof most * 8 && (most - least) >> shift; shift += BITS) {
         int64_t ends[DIGITS] = {0}, end = 0;
         for (int64_t i = 0; i < count; i++) ends[(all[i].low - least) >> shift & (DIGITS - 1)]++;
         for (int digit = 0; digit < DIGITS; digit++) {
             const int64_t many = ends[digit];
-            ends[digit] = end, end += many; /* where it begins */
+            ends[digit] = end, end += many; /* the index where this digit's ranges begin */
         }
         for (int64_t i = 0; i < count; i++) spare[ends[(all[i].low - least) >> shift & (DIGITS - 1)]++] = all[i];
         written *sorted = spare;
@@ -102,20 +107,21 @@ static written *sort_any(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Sorts by `low` what is nearly in order, as of arrays that were made one after another: the few that are not are taken
- * out, sorted, and merged in again. `spare` is room for as many. Where they are in the end. */
+/* Sorts ranges by `low` that are nearly in order, such as the memory of arrays that were created one after another.
+ * The few ranges that are out of order are taken out, sorted, and merged again. `spare` has room for as many ranges.
+ * Returns the array that contains the result. */
 static written *sort(written *all, written *spare, int64_t count) {
     int64_t kept = 0, out = 0;
     for (int64_t i = 0; i < count; i++) {
         const written x = all[i];
         if (!kept || all[kept - 1].low <= x.low)
             all[kept++] = x;
-        else if (kept < 2 || all[kept - 2].low <= x.low) /* it was the one before that is too high */
+        else if (kept < 2 || all[kept - 2].low <= x.low) /* the previous range is too high */
             spare[out++] = all[kept - 1], all[kept - 1] = x;
         else
             spare[out++] = x;
         if (out <= count / 8) continue;
-        memcpy(all + kept, spare, (size_t)out * sizeof *spare); /* where they came from, in other places */
+        memcpy(all + kept, spare, (size_t)out * sizeof *spare); /* put the ranges back into `all`, at other positions */
         return sort_any(all, spare, count);
     }
     const written *others = out ? sort_any(spare, spare + out, out) : spare;
@@ -124,11 +130,13 @@ static written *sort(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* The last of `count` that begins before `end`, or -1; `near` is where the one before was found. */
+/* Returns the index of the last of `count` ranges that begins below `end`, or -1. `near` is the result of the
+ * previous search. */
 static int64_t last_before(const written *all, int64_t count, uintptr_t end, int64_t near) {
-    for (int step = 0; step < 2 && near < count; step++, near++) /* neighbours mostly come one after another */
+    /* Products that follow each other usually read neighbouring ranges. */
+    for (int step = 0; step < 2 && near < count; step++, near++)
         if ((near < 0 || all[near].low < end) && (near + 1 == count || all[near + 1].low >= end)) return near;
-    int64_t low = -1, high = count; /* all[low] begins before, all[high] does not */
+    int64_t low = -1, high = count; /* all[low] begins below `end`, all[high] does not */
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         *(all[middle].low < end ? &low : &high) = middle;
@@ -154,7 +162,7 @@ static void look_up_some(void *context, int64_t job, int slot) {
 
 int gemm_independent(const products *all, int64_t start, int64_t stop, written *outs, share_function *share,
                      double ns) {
-    order x; /* `parts` are the jobs' to fill in */
+    order x; /* the jobs fill in `parts` */
     x.all = all, x.start = start, x.count = stop - start, x.outs = outs;
     const int jobs = (int)((x.count + RUN - 1) / RUN);
     share(list_some, &x, jobs, LIST_NS * (double)x.count, ns);

@@ -1,4 +1,5 @@
-/* Whether products may be computed in any order, and what reads them in columns: for gemm._memo. */
+/* For gemm._memo: the check whether products may be computed in any order, and helpers that read columns of
+ * operands. */
 #ifndef GEMM_PYTHON_ORDER_H
 #define GEMM_PYTHON_ORDER_H
 
@@ -9,52 +10,55 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../gemm.h" /* by its place: csrc/ has a complex.h, which NumPy must not find */
+#include "../gemm.h" /* a relative path: NumPy must not find csrc/complex.h on the include path */
 
-enum { MOST_ALIKE = 16384 }; /* products whose order is looked at together */
+enum { MOST_ALIKE = 16384 }; /* the maximum number of products in one check */
 
 typedef void share_function(gemm_work *, void *, int64_t, double, double);
 
-/* The bytes that a product's operands a, b, c and out lie at, from their first element, and whether c is read where it
- * lies by itself. */
+/* For the operands a, b, c and out of a product: the first byte, and the byte after the last one, relative to the
+ * address of the first element. reads_c: c is read, and c is not out. */
 typedef struct {
     ptrdiff_t low[4], high[4];
     int reads_c;
 } reach;
 
-/* What is written, by address. */
+/* A range of addresses. */
 typedef struct {
     uintptr_t low, high;
 } written;
 
-/* Products: where they lie, and of what kind they are. */
+/* The addresses and kinds of a list of products. */
 typedef struct {
     const gemm_place *places;
-    const char *reaches; /* the first kind's `reach`, and bytes to the next one's */
+    const char *reaches; /* the first kind's `reach`; the next kind's is `next_reach` bytes later */
     size_t next_reach;
-    const char *kinds; /* the first product's kind, an int, and bytes to the next one's; NULL: all are of kind 0 */
+    /* The first product's kind, an int; the next product's is `next_kind` bytes later. NULL: all products are of
+     * kind 0. */
+    const char *kinds;
     size_t next_kind;
 } products;
 
-/* Whether the products from `start` to `stop`, MOST_ALIKE at most, may be computed in any order. `outs` is room for
- * twice as many; ns: what they will take. */
+/* Whether the products from `start` to `stop` may be computed in any order; at most MOST_ALIKE products. `outs` has
+ * room for twice as many ranges. `ns` is the estimated time of the products in nanoseconds. */
 int gemm_independent(const products *all, int64_t start, int64_t stop, written *outs, share_function *share, double ns);
 
-/* A product's operand in a column: a tuple or list of them, or what stands for all. Borrowed; NULL with an error set
- * where the column has ended. Touches nothing but memory where it has not: threads without the GIL may call it, while
- * another holds that. */
+/* A product's operand from a column: an item of a tuple or list, or the object that stands for all products. Returns
+ * a borrowed reference, or NULL with an error set if the column is too short. If the column is long enough, the
+ * function only reads memory: threads without the GIL may call it while another thread holds the GIL. */
 static inline PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
     return PyList_Check(column)    ? PyList_GetItem(column, product)
            : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
                                    : column;
 }
 
-/* Whether it is a tuple or list. */
+/* Whether a column is a tuple or list. */
 static inline int gemm_column_lists(PyObject *column) {
     return PyList_Check(column) || PyTuple_Check(column);
 }
 
-/* The least number that threads have told each other. Threads there are only where these are; see csrc/driver/pool.c. */
+/* Reads a number that threads lower together. Only compilers with these atomic functions build with threads; see
+ * csrc/driver/pool.c. */
 static inline int64_t gemm_least(const int64_t *shared) {
 #ifdef __GNUC__
     return __atomic_load_n(shared, __ATOMIC_RELAXED);

@@ -1,4 +1,5 @@
-/* See scalar.h. What is refused here takes the long way, which rounds it or raises an error. */
+/* See scalar.h. A number that these functions reject goes through the checks in Python, which round it or raise an
+ * error. */
 #include "scalar.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@ int gemm_read_number(PyObject *object, number *to) {
     memset(to, 0, sizeof *to);
     if (PyFloat_Check(object)) {
         to->value.re = PyFloat_AsDouble(object);
-    } else if (PyLong_Check(object)) { /* bool is one, too */
+    } else if (PyLong_Check(object)) { /* bool is a subclass of int */
         int overflow;
         to->value.integer = PyLong_AsLongLongAndOverflow(object, &overflow);
         to->value.re = (double)to->value.integer, to->is = INTEGER;
@@ -33,7 +34,8 @@ int gemm_read_type(const char *text, number_type *to) {
     return 0;
 }
 
-/* To a float of so many bits of precision, whose least normal exponent and largest number are these. */
+/* Rounds to a float with `bits` bits of precision, the least normal exponent `least` and the largest number
+ * `largest`. */
 static double narrow(double x, int bits, int least, double largest) {
     if (x == 0 || !isfinite(x)) return x;
     const int exponent = ilogb(x) > least ? ilogb(x) : least;
@@ -41,7 +43,7 @@ static double narrow(double x, int bits, int least, double largest) {
     return fabs(rounded) > largest ? copysign(INFINITY, rounded) : rounded;
 }
 
-/* Volatile: GCC 12 drops the rounding of two doubles at once. */
+/* The variable is volatile because GCC 12 omits the rounding if it converts two doubles at once. */
 static double single(double x) {
     volatile float rounded = (float)x;
     return rounded;
@@ -68,7 +70,7 @@ int gemm_round_number(const number *from, number_type to, gemm_scalar *rounded) 
     const double re = from->value.re, im = from->value.im;
     rounded->re = re, rounded->im = im, rounded->integer = 0;
     switch (to.kind == 'V' ? 0 : to.kind == 'c' ? to.bytes / 2 : to.bytes) {
-    case 0: /* bfloat16, by way of float32 */
+    case 0: /* bfloat16: rounded to float32 first */
         rounded->re = narrow(single(re), 8, -126, 3.3895313892515355e38);
         return to.bytes == 2;
     case 2:

@@ -1,4 +1,4 @@
-/* alpha and beta as arguments of a call in C: for gemm._memo. */
+/* alpha and beta as arguments of a C function, for gemm._memo. */
 #ifndef GEMM_PYTHON_SCALAR_H
 #define GEMM_PYTHON_SCALAR_H
 
@@ -8,29 +8,31 @@
 
 #include <stdint.h>
 
-#include "../gemm.h" /* by its place: csrc/ has a complex.h, which NumPy must not find */
+#include "../gemm.h" /* a relative path: NumPy must not find csrc/complex.h on the include path */
 
 typedef enum { REAL, INTEGER, COMPLEX_NUMBER } number_class;
 
-/* A number as it was given. */
+/* A number as the caller passed it. */
 typedef struct {
     gemm_scalar value;
     number_class is;
 } number;
 
-/* What scalars are rounded to: kind as in NumPy's dtype.kind, "V" for bfloat16. */
+/* A type to which scalars are rounded. `kind` is NumPy's dtype.kind; "V" is bfloat16. */
 typedef struct {
     char kind;
     int bytes;
 } number_type;
 
-/* Reads one of Python's own numbers; 0: it is none, or too large. No error is set. */
+/* Reads a Python float, int or complex. Returns 0 for another object, or for an int that is too large. Sets no
+ * error. */
 int gemm_read_number(PyObject *object, number *to);
 
-/* The type that a text such as "f4" tells; 0 with an error set: it is none. */
+/* Reads a type such as "f4". Returns 0 with an error set if the text names no type. */
 int gemm_read_type(const char *text, number_type *to);
 
-/* Rounds as NumPy does; 0: the type cannot hold it, or it may not scale such a product. */
+/* Rounds a number as NumPy does. Returns 0 if the type cannot hold the number, or if such a number may not scale a
+ * product of this type. */
 int gemm_round_number(const number *from, number_type to, gemm_scalar *rounded);
 
 static inline int gemm_is_zero(const gemm_scalar *x) {

@@ -1,14 +1,17 @@
-/* See table.h. Open addressing, each entry at its place or as soon after it as one was free. */
+/* See table.h. The table uses open addressing: each entry is stored at the place of its hash or at the next free
+ * place after it. */
 #include "table.h"
 
 #include <string.h>
 
-enum { FIRST_ROOM = 8 }; /* entries */
+enum { FIRST_ROOM = 8 }; /* entries in the first allocation */
 
 static uint64_t hash_of(const table *t, const void *key) {
     const char *at = (const char *)key;
     uint64_t hash[2] = {0x9E3779B97F4A7C15u,
-                        0x94D049BB133111EBu}; /* side by side: a multiplication waits for its factors */
+                        /* Two hashes are computed in parallel, because each multiplication waits for the result of
+                         * the one before. */
+                        0x94D049BB133111EBu};
     size_t i = 0;
     for (; i + sizeof hash <= t->key_bytes; i += sizeof hash) {
         uint64_t word[2];
@@ -28,7 +31,7 @@ static char *entry_at(const table *t, uint32_t number) {
     return t->entries + number * t->entry_bytes;
 }
 
-/* Where the key is in `places`, or the free place where its search ends. */
+/* The index of the key in `places`, or of the free place where the search for the key ends. */
 static uint32_t place_of(const table *t, const void *key, uint64_t hash) {
     uint32_t at = (uint32_t)hash & t->mask;
     for (; t->places[at]; at = (at + 1) & t->mask) {
@@ -44,7 +47,7 @@ void *gemm_table_find(const table *t, const void *key) {
     return found ? entry_at(t, found - 1) : NULL;
 }
 
-/* Makes room for more entries, twice as many places as entries at least. */
+/* Allocates memory for more entries, and for at least twice as many places as entries. */
 static int grow(table *t) {
     const uint32_t twice = t->room ? 2 * t->room : FIRST_ROOM, room = twice < t->most ? twice : t->most;
     uint32_t places = 2 * FIRST_ROOM;
@@ -67,11 +70,12 @@ static int grow(table *t) {
     return 1;
 }
 
-/* Frees the place `gap`, and moves up what would not be found any more. */
+/* Frees the place `gap`, and moves later entries that a search would no longer find. */
 static void leave(table *t, uint32_t gap) {
     for (uint32_t at = (gap + 1) & t->mask; t->places[at]; at = (at + 1) & t->mask) {
         const uint32_t wanted = (uint32_t)t->hashes[t->places[at] - 1] & t->mask;
-        if (((at - wanted) & t->mask) < ((at - gap) & t->mask)) continue; /* its search does not pass the gap */
+        /* A search for this entry does not pass the gap. */
+        if (((at - wanted) & t->mask) < ((at - gap) & t->mask)) continue;
         t->places[gap] = t->places[at];
         gap = at;
     }

@@ -1,5 +1,6 @@
-/* A hash table that grows up to a limit, from where on a fresh entry takes another's place: for
- * gemm._memo. Whose place is left to chance: a rotation over a few entries too many then misses some, not all. */
+/* A hash table with a maximum number of entries, for gemm._memo. In a full table, a new entry replaces an entry that
+ * is chosen at random. If a program cycles through slightly more keys than fit, only some of its lookups fail; with
+ * another choice, such as the oldest entry, all would fail. */
 #ifndef GEMM_PYTHON_TABLE_H
 #define GEMM_PYTHON_TABLE_H
 
@@ -11,23 +12,24 @@
 #include <stdint.h>
 
 typedef struct {
-    size_t key_bytes, entry_bytes; /* an entry begins with its key, which is whole words of 8 bytes */
-    uint32_t most, count, room;    /* entries that it may have, has, and has memory for */
+    size_t key_bytes, entry_bytes; /* an entry begins with its key; the key's size is a multiple of 8 bytes */
+    uint32_t most, count, room;    /* maximum number of entries, number of entries, and allocated entries */
     char *entries;
     uint64_t *hashes;
-    uint32_t *places, mask; /* 1 + the number of the entry there, or 0: free */
+    uint32_t *places, mask; /* places: 1 + the number of the entry, or 0 for a free place; mask: number of places - 1 */
     uint64_t chance;
 } table;
 
-/* The entry with this key, until the table changes; NULL: there is none. */
+/* Returns the entry with this key, or NULL. The pointer is valid until the table changes. */
 void *gemm_table_find(const table *t, const void *key);
 
 enum { NO_MEMORY = -1, FRESH, REPLACED };
 
-/* Puts a copy of `entry` in the table. Where another one, with the same key or not, gives way, it goes to `before`. */
+/* Stores a copy of `entry`. `before` receives the entry that it replaces, which has the same key or, in a full
+ * table, another key. */
 int gemm_table_put(table *t, const void *entry, void *before);
 
-/* Frees the memory of a table, whose entries hold nothing any more; it is empty then. */
+/* Frees the memory of a table, and empties it. The caller has released the objects of the entries before. */
 void gemm_table_free(table *t);
 
 #endif

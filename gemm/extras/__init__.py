@@ -1,1 +1,1 @@
-"""What goes with products: batches, prepared matrices, arrays without copies, libgemm."""
+"""Additions to single products: batching, pointer batches, prepacked matrices, zero-copy arrays and libgemm."""

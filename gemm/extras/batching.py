@@ -1,11 +1,13 @@
 """Many small products, computed together: `gemm.batching` and `gemm.gemm_many`.
 
-A product of 16 × 16 matrices takes a tenth of a microsecond; calling for it, waking a thread or launching it on a
-GPU takes longer. So products wait, until their results are wanted or there are many of them, and then those that are
-alike are one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or one batched product on a device. Whole
-lists of them are read by all threads at once (csrc/python/many.c). Those of device arrays do not wait: to read three of
-them one by one takes as long as to launch one more product. Of lists of them `gemm.extras.pointer_batch` makes one
-launch.
+The arithmetic of a product of 16 × 16 matrices takes a tenth of a microsecond. The call itself, waking a thread, or a
+launch on a GPU takes longer. gemm therefore collects products until their results are needed or many products are
+pending. It then computes products of one kind in one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or
+as one batched product on a device.
+
+All threads together read whole lists of operands (csrc/python/many.c). Products of single device arrays are not
+collected, because reading the metadata of three arrays takes as long as one more launch. For lists of device arrays,
+`gemm.extras.pointer_batch` makes one launch.
 """
 
 from __future__ import annotations
@@ -35,21 +37,21 @@ log = logging.getLogger("gemm")
 _COLUMNS = (tuple, list)
 
 Product = tuple[Any, Any, Any, Any]
-"""The caller's a, b, c (or None) and out."""
+"""The operands a, b, c (or None) and out of a product."""
 
 
 class Batch:
-    """The products that wait in one thread. See `batching`."""
+    """The pending products of one thread. See `batching`."""
 
     def __init__(self) -> None:
-        self._lock = threads.lock(threading.RLock)  # another thread may flush it
+        self._lock = threads.lock(threading.RLock)  # another thread may call flush
         self._pending = plan_cache.pending(self)
-        self._failed: dict[int, BaseException] = {}  # of the products being computed, by their numbers
-        self._failures: list[BaseException] = []  # of those before, which nobody was told of
+        self._failed: dict[int, BaseException] = {}  # {number of a product in the current computation: its error}
+        self._failures: list[BaseException] = []  # errors of earlier products, not raised yet
         self._depth = 0
 
     def __len__(self) -> int:
-        """How many products wait."""
+        """The number of pending products."""
         return int(self._pending.pending()) if self._pending is not None else 0
 
     def __enter__(self) -> Batch:
@@ -75,21 +77,21 @@ class Batch:
             self._failures.clear()
 
     def flush(self) -> None:
-        """Compute what waits; then every result so far is there.
+        """Compute all pending products; afterwards all results are complete.
 
-        Raises what one of the products raised, and names it; all others are complete.
+        Raises the first error of a product; the message names the product. All other products are complete.
         """
         self.deliver()
         self._raise()
 
     def deliver(self) -> None:
-        """`flush`, but what products raise is kept for the next one."""
+        """Compute all pending products, but keep their errors for the next `flush`."""
         self._compute(lambda pending: pending.run(self._goes, self._send, self._retry))
 
     def _compute(self, how: Callable[[Any], Any]) -> Any:
-        """What `how` returns for the gemm._memo.Batch, all of which it computes, if there is one."""
+        """Compute all pending products by how(gemm._memo.Batch) and return its result; None if there is no Batch."""
         with self._lock:
-            before = plan_cache.exchange(None)  # nothing waits that is asked for meanwhile
+            before = plan_cache.exchange(None)  # calls during the computation are not collected
             self._failed = {}
             try:
                 found = how(self._pending) if self._pending is not None else None
@@ -107,17 +109,24 @@ class Batch:
             raise failures[0]
 
     def at_once(self, key: object, scales: tuple[Any, Any], count: int, columns: Sequence[Any]) -> list[Any] | None:
-        """The results of so many products, if they take so little time that nobody else need come to his turn."""
+        """The results of `count` products, or None if nothing was computed.
+
+        The products are computed only if their predicted total time is so short that the GIL can be kept, if all of
+        them are of one known kind, and if no other products are pending.
+        """
         memo = _memo(key)
         if memo is None or len(self):
             return None
         found = self._compute(lambda pending: pending.at_once(memo, count, *columns, *scales, self._retry))
-        return list(found) if type(found) is tuple else found  # a list of `out` as it is: 10 000 references take 0.1 ms
+        # A list that is the caller's `out` is returned unchanged, because copying 10 000 references takes 0.1 ms.
+        return list(found) if type(found) is tuple else found
 
     def extend(
         self, key: object, scales: tuple[Any, Any], start: int, columns: Sequence[Any], results: list[Any]
     ) -> int:
-        """Remember the products from number `start` on, up to one that gemm._memo does not know, whose number it is."""
+        """Collect the products from number `start` on. Stop at the first one that gemm._memo does not know; return its
+        number.
+        """
         memo = _memo(key)
         if memo is None or self._pending is None:
             return start
@@ -126,7 +135,9 @@ class Batch:
     def take(
         self, key: object, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any], options: dict[str, Any]
     ) -> None:
-        """Put every product's result in `results`: products are remembered, launched together, or computed at once."""
+        """Put the result of every product in `results`. Products are collected, launched together, or computed
+        immediately.
+        """
         together, number = Together(key or None, scales, columns, results), 0
         while (number := self.extend(key, scales, number, columns, results)) < len(results):
             if launched := together.launch(number):
@@ -139,15 +150,16 @@ class Batch:
                 raise type(error)(f"product {number}: {error}") from error
             number += 1
 
-    # What gemm._memo.Batch.run asks for. Options are a key of repeat.memos.
+    # The callbacks of gemm._memo.Batch.run. `options` is a key of plan_cache.memos.
 
     def _goes(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
-        """Whether so many products like this one are to be computed elsewhere than by the CPU engine."""
+        """Whether `count` products like this one should be computed by a device instead of the CPU engine."""
         a, b, c, _ = product
         if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
-        x, y, z = (None if x is None else _stack([x] * count, axes) for x in (a, b, c))  # of its shape, without a copy
+        # Views with the shape of the stack; the operands are not copied.
+        x, y, z = (None if x is None else _stack([x] * count, axes) for x in (a, b, c))
         try:
             call = normalise(Given(x, y, z, alpha=alpha, beta=beta), options)
             return execute.choose(call.problem).device.backend not in HOST_BACKENDS
@@ -155,7 +167,7 @@ class Batch:
             return False
 
     def _send(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """These products as one, a stack."""
+        """Compute these products as one batched product of stacked operands."""
         if len(products) == 1 or min(products[0][0].ndim, products[0][1].ndim) < 2:
             self._retry(options, alpha, beta, numbers, products)
             return
@@ -164,7 +176,7 @@ class Batch:
             axes = max(a[0].ndim, b[0].ndim)
             operand_c = None if c[0] is None else _stack(c, axes)
             results = at_once(_stack(a, axes), _stack(b, axes), operand_c, **named(options, alpha, beta))
-        except Exception as error:  # of one of them, or it was too much at once
+        except Exception as error:  # one product failed, or the stack was too large
             log.debug("a stack of %d products failed, which are computed one by one: %s", len(products), error)
             self._retry(options, alpha, beta, numbers, products)
         else:
@@ -172,18 +184,20 @@ class Batch:
                 array[...] = result
 
     def _retry(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """Each of these products by itself."""
+        """Compute each of these products separately."""
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
                 at_once(a, b, c, out=out, **named(options, alpha, beta))
-            except Exception as error:  # whatever it is, it is this product's, and told of it; the others are computed
+            # Any error belongs to this product and is reported with its number. The other products are still computed.
+            except Exception as error:
                 self._failed[number] = error
 
 
 def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
-    """Arrays of one shape and dtype as one with a new first axis, and ones until each has `axes`.
+    """Stack arrays of one shape and dtype along a new first axis. Axes of length 1 follow it, so that each array has
+    `axes` axes.
 
-    A view where all are the same.
+    The result is a view if all the arrays are the same object.
     """
     first = arrays[0]
     ones = (1,) * (axes - first.ndim)
@@ -193,7 +207,7 @@ def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
 
 
 def _named(error: BaseException, number: int) -> BaseException:
-    """`error` with the product in its message, if its class is made of a message alone."""
+    """An error whose message names the product. It has the class of `error` if that class takes only a message."""
     kind = type(error) if type(error) in (MemoryError, TypeError, ValueError, RuntimeError) else RuntimeError
     named = kind(f"product {number} of those that were pending: {error}")
     named.__cause__ = error
@@ -201,24 +215,27 @@ def _named(error: BaseException, number: int) -> BaseException:
 
 
 def batching() -> Batch:
-    """A block in which small products of this thread wait, and are computed together.
+    """A block in which gemm collects small products of this thread and computes them together.
 
         with gemm.batching() as batch:
             for x, y, z in triples:
                 gemm.gemm(x, y, out=z)
 
-    In it `gemm.gemm` and `gemm.matmul` return their result array (or `out`) at once. What it holds is valid at the end
-    of the block, or after batch.flush(); until then the caller must change no operand. Products that depend on each
-    other are computed in their order: one may read, or write, what another before it writes. Each is checked when it
-    is called; its bits on the CPU are those that it has without the block.
+    Inside the block, `gemm.gemm` and `gemm.matmul` return their result array (or `out`) immediately. The contents of
+    the result are valid after the block, or after batch.flush(). Until then the caller must not change any operand.
+    Each product is checked when it is called. On the CPU, a product has the same bits as without the block. Products
+    that depend on each other are computed in the order of the calls: a product may read or write what an earlier
+    product writes.
 
-    The first product of a kind, one so large that others beside it gain nothing, and one that cannot wait (with a bias,
-    say, or of device arrays) are computed at once, after all before them. So are those of einsum, tensordot,
-    `gemm.use`, plans and prepared operands. Some thousands wait at most: then they are computed, as at the end. A block
-    within a block is a part of the outer one; other threads are not concerned.
+    Some products are computed immediately, after all earlier ones: the first product of each kind, a product so large
+    that computing it together with others saves no time, and a product that cannot be delayed (for example with a bias,
+    or of device arrays). Products of einsum, tensordot, `gemm.use`, plans and prepared operands are also computed
+    immediately. When some thousands of products are pending, gemm computes them as it does at the end of the block. A
+    block inside another block is part of the outer block. Other threads are not affected.
 
-    An exception that leaves the block goes on, after the products that were asked for are computed. An error that
-    computing them meets is raised at the end (or by flush) and names the product; all others are complete.
+    If an exception leaves the block, the pending products are computed first, and then the exception propagates. An
+    error in a pending product is raised at the end of the block (or by flush), and its message names the product; all
+    other products are complete.
     """
     found: Batch | None = plan_cache.current()
     return Batch() if found is None else found
@@ -227,22 +244,24 @@ def batching() -> Batch:
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
     """[gemm.gemm(a[0], b[0], c[0], out=out[0], **options), ...], computed together.
 
-    The quickest way for many small products; most so if those of a kind come one after another. What is in the lists
-    when this is called is computed, whatever becomes of them.
+    This is the fastest way to compute many small products, especially if products of one kind follow each other. gemm
+    uses the contents that the lists have when the function is called; later changes of the lists have no effect.
 
     Args:
-        a, b, c: each an iterable of operands, one a product, or an array (of any axes), which is that of all products.
-        out: an iterable of arrays, in which the results go. Default: new ones.
-        options: those of `gemm.gemm`; the same for all.
+        a, b, c: an iterable of operands, one for each product; or one array (with any number of axes), which all
+            products use. c may be None.
+        out: an iterable of arrays that receive the results. Default: new arrays.
+        options: options of `gemm.gemm`, the same for all products.
 
     Returns:
-        The results, complete: `out` itself if that is a list which holds them, else a list. Products are computed as in
-        `batching`: one may read what another before it wrote. Those of device arrays are enqueued, as gemm's are; many
-        that are alike, one after another, are one launch, and new results are then slices of one array, whose memory
-        is free when the last of them is.
+        The complete results: `out` itself if `out` is a list of the result arrays, else a new list. As in `batching`, a
+        product may read what an earlier product writes. Products of device arrays are enqueued, as with `gemm.gemm`.
+        Consecutive device products of one kind are one launch if there are many of them. Their new results are slices
+        of one array, whose memory is freed with the last slice.
 
     Raises:
-        ValueError, TypeError: as `gemm.gemm`; the message names the product, and those before it are complete.
+        ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are
+            complete.
     """
     if unknown := options.keys() - {*DEFAULTS, "bias"}:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(DEFAULTS)}")
@@ -255,7 +274,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
         results = batch.at_once(key, scales, count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])
-            columns = [tuple(x) if type(x) is list else x for x in columns[:3]]  # others may change what was given
+            # Copy the lists, because other code may change them.
+            columns = [tuple(x) if type(x) is list else x for x in columns[:3]]
             columns.append(None if out is None else results)
             batch.take(key, scales, columns, results, options)
             if type(out) is list and len(out) == count and all(map(operator.is_, out, results)):
@@ -265,12 +285,14 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
 
 
 def _column(given: Any) -> Any:
-    """A list or tuple of operands, or an operand of all products."""
+    """The operands as a list or tuple with one item per product, or as one operand for all products."""
     return given if given is None or hasattr(given, "shape") or type(given) in _COLUMNS else tuple(given)
 
 
 def _length(columns: Sequence[Any]) -> int:
-    """How many products the columns a, b, c and out have. Raises TypeError, ValueError."""
+    """The number of products in the columns a, b, c and out. Raises TypeError or ValueError if the columns do not
+    agree.
+    """
     lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
     if not lengths:
         raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
@@ -282,8 +304,8 @@ def _length(columns: Sequence[Any]) -> int:
 
 
 def _memo(key: object) -> Any:
-    """The gemm._memo.Memo of a key of repeat.memos, if there is one."""
+    """The gemm._memo.Memo for a key of plan_cache.memos, or None."""
     try:
         return plan_cache.memos.get(key)
-    except TypeError:  # an option without a hash
+    except TypeError:  # an option is not hashable
         return None

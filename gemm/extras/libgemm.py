@@ -1,4 +1,4 @@
-"""Where the package keeps libgemm, the CPU engine for programs in C: docs/c-api.md."""
+"""The paths of libgemm, the CPU engine for C programs, inside the package. See docs/c-api.md."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _FOLDER = Path(__file__).resolve().parents[1]
 
 
 def get_include() -> str:
-    """The folder of `gemm_cblas.h`, for a C compiler's -I."""
+    """The folder of `gemm_cblas.h`, for the option -I of a C compiler."""
     return str(_FOLDER / "include")
 
 
 def get_library() -> str:
     """The path of the shared library libgemm, for a C compiler or a loader.
 
-    Raises FileNotFoundError where the package was built without it.
+    Raises FileNotFoundError if the package was built without libgemm.
     """
     library = _FOLDER / "lib" / "libgemm.so"
     if not library.is_file():
@@ -24,7 +24,10 @@ def get_library() -> str:
 
 
 def compiler_words() -> str:
-    """What a C compiler takes to compile and link a program with libgemm, which then finds it where it lies now."""
+    """The options of a C compiler that compile and link a program with libgemm.
+
+    The options include the library's present folder as run path, where the program finds libgemm when it starts.
+    """
     import shlex
 
     folder = str(Path(get_library()).parent)

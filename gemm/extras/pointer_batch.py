@@ -1,8 +1,9 @@
-"""Products of device arrays that each lie by themselves, many in one launch: for `gemm.gemm_many`.
+"""Pointer batches: one launch for many products of separate device arrays, for `gemm.gemm_many`.
 
-A launch takes the host microseconds, a small product the device some nanoseconds. So those that come one after another
-and are alike are given to a kernel that reads where their operands lie from a table, where there is one and it is
-predicted to take less time. What they depend on was launched before, on the same stream.
+A launch takes some microseconds on the host, and a small product takes some nanoseconds on the device. gemm therefore
+gives consecutive products of one kind to a kernel that reads the operands' addresses from a table. This happens only if
+the device has such a kernel and its predicted time is shorter. Earlier products on which these products depend were
+launched before, on the same stream.
 """
 
 from __future__ import annotations
@@ -24,23 +25,31 @@ from gemm.select import gpu_model
 log = logging.getLogger("gemm")
 
 LEAST = 16
-"""Products that are worth the look."""
+"""The minimum number of products for which gemm tries a pointer batch."""
 _SOON, _LATE = 4, 64
-"""Products after which it is worth another one, where few were alike and independent: at first, and later on."""
+"""The numbers of products to skip after an attempt that found few products of one kind: the first and the largest
+value.
+"""
 
 
 class Together:
-    """The products of one call of gemm_many."""
+    """The pointer batches in one call of gemm_many."""
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
-        """`options`: a key of repeat.memos; `scales`: alpha and beta. `results` has those of products whose out
-        is new, and is their column else."""
+        """`options` is a key of plan_cache.memos, `scales` are alpha and beta, and `columns` are the operands a, b, c
+        and out.
+
+        `results` is the list for new results. If the caller passed out, `results` is the column of out.
+        """
         self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
-        self._limit, self._from = 1 << 30, 0  # how many products to look at, and from which number on
+        # The number of products to examine in the next attempt, and the first product at which to try.
+        self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
 
     def launch(self, number: int) -> int:
-        """How many products from `number` on were launched as one, whose results are there; 0: that one is not."""
+        """Launch products from `number` on as one pointer batch. Returns how many; 0: the product `number` is not
+        launched.
+        """
         left = len(self._results) - number
         known = plan_cache.memos.get(self._options) if left >= LEAST and number >= self._from else None
         if known is None:
@@ -71,7 +80,7 @@ class Together:
             if made is not None:
                 self._results[number : number + done] = made[:done]
 
-        batch = 1 << (count - 1).bit_length()  # few numbers need a choice of their own
+        batch = 1 << (count - 1).bit_length()  # rounded to a power of two, so that few sizes need a choice of kernel
         many = replace(problem, batch=batch, apart=True)
         try:
             if problem.batch == 1 and problem.k and _worth(many, problem, where):
@@ -82,9 +91,10 @@ class Together:
 
 
 def _worth(many: Problem, one: Problem, where: tuple[str, str | None, Device]) -> bool:
-    """Whether one launch is predicted to take less time than as many as it has products.
+    """Whether one launch for all products has a shorter predicted time than one launch for each product.
 
-    These take the host a call each, and the device what is left, at the same time.
+    With single launches, host and device work at the same time. The time of each product is therefore the larger of two
+    times: CALL on the host, and the rest of the product's predicted time on the device.
     """
     single = execute.choose(one, *where).seconds
     return execute.choose(many, *where).seconds < many.batch * max(gpu_model.CALL, single - gpu_model.CALL)

@@ -1,8 +1,8 @@
-"""Right-hand sides packed once for many products: `gemm.prepare`.
+"""Right-hand sides that are packed once for many products: `gemm.prepare`.
 
-Packing costs a pass over b, and for a device its transfer. A product of many rows earns it back; one of few rows, such
-as a layer of a network applied to one input after another, spends more on it than on its arithmetic. (MKL offers the
-same as cblas_?gemm_pack.)
+Packing reads and writes all of b; for a device, b is also transferred. A product with many rows repays this time. A
+product with few rows, such as a layer of a network that is applied to one input after another, spends more time on
+packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ from gemm.frontend.call import Call, normalise
 from gemm.select import verification
 
 _ROWS = 64
-"""Rows of a product that a device's kernel is chosen for."""
+"""The assumed number of rows of a product when a kernel of a device is chosen."""
 
 
 class Prepared:
-    """A matrix packed for the kernel that multiplies by it; pass it to `gemm` or `matmul` as b.
+    """A matrix that is packed for one kernel; pass it to `gemm` or `matmul` as b.
 
-    It holds a packed copy: later changes of the array that it was made from do not show (but see `prepare` for CUDA).
-    Nothing changes it, so that copies of it are itself. One of the CPU can be pickled, for this version of gemm and a
-    CPU that has the kernel; what lies in a device's memory cannot.
+    The object contains a packed copy of the matrix: later changes of the original array have no effect (for CUDA, see
+    `prepare`). The object is immutable, so that copy.copy and copy.deepcopy return the object itself. A matrix packed
+    for the CPU can be pickled. Unpickling requires the same version of gemm and a CPU that can run the kernel. A matrix
+    in a device's memory cannot be pickled.
 
     Attributes:
-        shape: (k, n), as it is multiplied. dtype: of the products. nbytes: of the packed copy.
-        kernel, device: names of what it was packed for.
+        shape: (k, n), the shape of op(b).
+        dtype: the dtype of the products.
+        nbytes: the size of the packed copy in bytes.
+        kernel, device: the names of the kernel and the device for which the matrix is packed.
     """
 
     def __init__(self, kept: DeviceView, plan: execute.Plan) -> None:
@@ -51,9 +54,10 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # b of repeated products; on a device their launches have it.
+        # The packed array, which is b in the plan cache of CPU products. None on a device, where the launches contain
+        # b.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
-        # Stands for b where shapes are checked; a single element, so that nothing is kept alive.
+        # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
         self._caches: dict[object, plan_cache.PlanCache] = {}
 
@@ -88,7 +92,9 @@ class Prepared:
         return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
     def product(self, given: Given, options: Options) -> Any:
-        """alpha · op(a) · self + beta · c; `given` and `options` as `gemm.gemm` has them, with this as b."""
+        """alpha · op(a) · self + beta · c, with the arguments of `gemm.gemm` in `given` and `options`; b in `given` is
+        this object.
+        """
         since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
         cache = plan_cache.plan_cache(options, self._caches)
         if cache is not None:
@@ -101,7 +107,7 @@ class Prepared:
         call = self._call(given, options)
         if not call.out.size:
             return call.finish()
-        if call.problem.k == 0:  # alpha = 0: b is not read
+        if call.problem.k == 0:  # alpha = 0: the kernel does not read b
             execute.run(
                 call.problem, options.backend, options.kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta,
                 call.bias,
@@ -114,7 +120,7 @@ class Prepared:
         return call.finish()
 
     def _check(self, options: Options) -> None:
-        """Raises ValueError for what it was not prepared for."""
+        """Raises ValueError if the matrix was not prepared for these options."""
         if options.trans_b not in (False, "N", "n"):
             raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
@@ -128,7 +134,9 @@ class Prepared:
             )
 
     def _call(self, given: Given, options: Options) -> Call:
-        """The call, in which what has the shape of b may stand for it."""
+        """Check the arguments and return the Call. For host operands, b is an array of the right shape without
+        contents.
+        """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
         dtype = self.dtype if options.dtype is None else options.dtype
         given = given._replace(b=self._kept if there else self._shape_of_b)
@@ -143,7 +151,7 @@ class Prepared:
         return call
 
     def _launched(self, call: Call) -> Launch:
-        """The launch that has just computed `call`, whose b is what is kept."""
+        """Launch `call`, whose b is the packed matrix, and return the launch."""
         made, ordered = self._plan, self._plan.problem.reproducible
         alike = made.kernel.ordered and registry.backend(made.kernel.backend).keeps_alike
         if call.problem.reproducible and not (ordered or alike):
@@ -161,7 +169,11 @@ class Prepared:
 
     @contextmanager
     def _demoting(self) -> Iterator[None]:
-        """For a launch by the only kernel that can read what was packed: a failure demotes it, and is the caller's."""
+        """A context for launches by the kernel for which the matrix is packed. No other kernel can read the packed
+        data.
+
+        A failure therefore demotes the kernel and is raised to the caller.
+        """
         made = self._plan
         with delivering(made.kernel.name):
             try:
@@ -172,12 +184,12 @@ class Prepared:
 
 
 def product(given: Given, options: Options) -> Any:
-    """`gemm.gemm` of operands of which b is prepared."""
+    """`gemm.gemm` with a prepared b."""
     return given.b.product(given, options)
 
 
 def plan() -> NoReturn:
-    """For `gemm.plan` of a prepared b."""
+    """Called by `gemm.plan` with a prepared b. Always raises TypeError."""
     raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
 
 
@@ -185,7 +197,9 @@ def _unpickled(
     kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
     packed: np.ndarray,
 ) -> Prepared:  # fmt: skip
-    """What Prepared.__reduce__ tells of. Raises BackendUnavailable where its panels cannot be read."""
+    """Restore the matrix that Prepared.__reduce__ describes. Raises BackendUnavailable if no kernel here can read its
+    panels.
+    """
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"
     if made_by != VERSION:
@@ -210,21 +224,24 @@ def prepare(
     """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of a device.
 
     Args:
-        b: (k, n) array, or (n, k) with trans_b: in host memory, or on a device, for products with arrays there. CUDA's
-            kernels read most matrices as they lie: a CUDA array of that kind is not copied, and later changes show.
-        trans_b: False or "N"; True or "T": transposed; "C": and conjugated.
-        dtype: of the products; default: b's.
-        precision: the strictest that its products will be asked for.
-        reproducible: all its products are; on the CPU it may be asked of each instead.
-        backend, kernel: as for `gemm`. "auto": the CPU, or the device where b lies.
+        b: (k, n) array, or (n, k) with trans_b, in host memory; or on a device, for products with arrays on that
+            device. CUDA kernels read most matrices without packing: such a CUDA array is not copied, and later changes
+            of the array affect the products.
+        trans_b: False or "N": as given. True or "T": transposed. "C": transposed and conjugated.
+        dtype: the dtype of the products. Default: b's dtype.
+        precision: the strictest precision that a product with this matrix will request.
+        reproducible: True: all products are reproducible. On the CPU, a single product may instead request
+            reproducible=True.
+        backend, kernel: as for `gemm`. "auto" selects the CPU, or the device that contains b.
 
     Raises:
-        ValueError, TypeError: an argument is wrong. BackendUnavailable: what was named cannot run here.
-        MemoryError: there is no room for the packed copy.
+        ValueError, TypeError: an argument is wrong.
+        BackendUnavailable: the backend, device or kernel that was named cannot run here.
+        MemoryError: there is not enough memory for the packed copy.
     """
     if backend in (HYBRID, *ALL):
         raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
-    plan_cache.settle()  # b may be a result
+    plan_cache.settle()  # b may be the result of a pending product
     matrix = interop.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
@@ -238,7 +255,8 @@ def prepare(
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
     asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
-    # How many rows the products will have is not known; nor is the type of a, so that b becomes what is summed.
+    # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
+    # in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
     right = call.b
     if isinstance(right, np.ndarray):

@@ -1,4 +1,4 @@
-"""Host arrays that a device works on without copies (`gemm.empty`), and what products have copied (`gemm.copied`)."""
+"""Host arrays that a device uses without copies (`gemm.empty`), and counts of copied bytes (`gemm.copied`)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ _LARGE = 4096
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | None = None) -> np.ndarray:
-    """A new array, not initialised, where products on `device` need not copy it; a NumPy array like any other.
+    """A new uninitialised NumPy array that products on `device` can use without copying it.
 
-    Where the device shares memory with the host, as integrated GPUs and CPU runtimes of OpenCL do, the array lies in
-    mapped memory of the driver; its rows may be padded, so that it need not be contiguous. Elsewhere, and with fewer
-    than two axes, it is plain memory, aligned to a page, and products copy it. While a product that it is an operand of
-    runs, its memory belongs to the device: other threads must not touch it then; products of other threads wait.
+    If the device shares memory with the host, the array is in mapped memory of the driver. Integrated GPUs and CPU
+    runtimes of OpenCL share memory. The rows of such an array may be padded, so that the array may not be contiguous.
+    On other devices, and with fewer than two axes, the array is normal page-aligned memory, and products copy it. While
+    a product with this array runs, the memory belongs to the device: other threads must not access the array, and
+    products of other threads wait.
 
     Args:
-        shape, dtype: as for np.empty; dtype a number's.
-        device: a device such as "opencl:0", a backend or a target; None: the device that large products would go to.
+        shape, dtype: as for np.empty; dtype must be a dtype of numbers.
+        device: a device such as "opencl:0", a backend or a target. None: the device that gemm would choose for a large
+            product.
 
     Raises:
-        ValueError, TypeError: an argument is wrong. BackendUnavailable: the device that was named is not there.
-        MemoryError: it has no room.
+        ValueError, TypeError: an argument is wrong.
+        BackendUnavailable: the device that was named is not available.
+        MemoryError: the device does not have enough memory.
     """
     sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
     if any(size < 0 for size in sizes):
@@ -61,9 +64,10 @@ def _device(name: str | None, kind: np.dtype[Any]) -> Device:
 
 
 def copied() -> dict[str, dict[str, int]]:
-    """Bytes of operands that products on OpenCL devices, which alone count them, have copied: {device: {how: bytes}}.
+    """{device: {kind of copy: bytes}}: the bytes of operands that products on OpenCL devices have copied.
 
-    "filled": written by the host to where a kernel reads; "packed": copied on the device into the layout that a kernel
-    asks for; "fetched": results that were copied to the host. Operands that were used where they lie do not count.
+    Only OpenCL devices are counted. The kinds are "filled": written by the host to memory that a kernel reads;
+    "packed": copied on the device into the layout that a kernel requires; "fetched": results copied to the host.
+    Operands that are used in place do not count.
     """
     return {key: how for name in HOLDING for key, how in registry.backend(name).copied().items()}

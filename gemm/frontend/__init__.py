@@ -1,1 +1,1 @@
-"""From a caller's arguments to a product and back."""
+"""The public calls: check a caller's arguments, build the product, and return its result."""

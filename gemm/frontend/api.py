@@ -1,4 +1,4 @@
-"""gemm, matmul, plan and explain."""
+"""The public functions gemm, matmul, plan and explain."""
 
 from __future__ import annotations
 
@@ -26,50 +26,67 @@ def gemm(
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
     bias: Any = None, activation: str | None = None,
 ) -> Any:  # fmt: skip
-    """activation(alpha · op(a) · op(b) + beta · c + bias), computed by the best device of the machine.
+    """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
+
+    Operands are NumPy arrays, array-likes, host arrays of other libraries, pyopencl Arrays or CUDA arrays (CuPy,
+    PyTorch, `__cuda_array_interface__`, DLPack). All operands are on the host, or all are on one device. Their strides
+    are arbitrary. If an operand is a dask array, the result is a dask array: `gemm.dask.gemm`.
+
+    A product of device arrays is enqueued, and the call returns before the result is ready. A product of pyopencl
+    Arrays is enqueued on the queue of out (without out, on the queue of a), after all events of the operands. The
+    result carries the product's event.
 
     Args:
-        a: (..., m, k) array, or (..., k, m) with trans_a; (k,) is a row that is dropped from the result.
-        b: (..., k, n) array, or (..., n, k) with trans_b; (k,) is a column that is dropped from the result.
-            Leading axes are batches and broadcast as in np.matmul. Any strides. NumPy arrays, array-likes, host arrays
-            of other libraries, pyopencl Arrays and CUDA arrays (CuPy, PyTorch, `__cuda_array_interface__`, DLPack), all
-            in one place; or what `prepare` made of b. Of dask arrays the result is one, too: `gemm.dask.gemm`. Products
-            of device arrays are enqueued, not waited for: of pyopencl Arrays on the queue of out, else of a, behind all
-            of their events; the result has the product's.
-        c: array that broadcasts to the result; read only if beta != 0, written only if it is `out`.
-        alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, a and b are not read.
-        trans_a, trans_b: False or "N"; True or "T": last two axes exchanged; "C": and conjugated.
-        out: where the result goes, of exactly its shape; may overlap a, b and c. Default: a new array.
-        dtype: of arithmetic and result; default: NumPy's promotion of the operands' dtypes. fp8 operands (ml_dtypes'
-            or PyTorch's float8_e4m3fn and float8_e5m2) count as bfloat16 there; no result is fp8.
-        precision: "highest": every element within (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|), u the dtype's unit roundoff;
-            of float16 and bfloat16 u is float32's, 2⁻²⁴, and the result is rounded once. "high" allows besides
-            bfloat16 instructions by which products and sums below the smallest normal float32 count as zero; and
-            float32 by several products of narrower numbers on CUDA's tensor cores: within (k + 48)·u, where elements
-            below 2⁻¹⁷ of the largest of their row of a (column of b) may lose 2⁻³⁹ of that. "medium" allows besides
-            TF32 for float32 on CUDA, 2⁻¹⁰ + (k + 2)·2⁻²² for (k + 2)·u; the tensor cores' own sums of fp8, 2⁻⁵ +
-            (k + 2)·2⁻²⁴; and sums of float16 in float16, u = 2⁻¹¹, as long as none exceeds 65504.
-        reproducible: the same bits on every device: each element is the chain of fused multiply-adds over k in order.
-        backend: "auto"; "cpu", "opencl", "cuda", "numpy"; a target such as "neon" or "adreno"; or a device, "opencl:1".
-            "hybrid": large products of host arrays by the CPU and the fastest other device at once. "cuda:all": by all
-            GPUs at once. Each device computes a rectangle of the result; one computes all of it where more gain
-            nothing. The shares follow predicted times. Except with reproducible=True, devices may round elements
-            differently. Arrays on a device are multiplied there.
+        a: (..., m, k) array, or (..., k, m) with trans_a. A vector (k,) is a single row, and the result has no row
+            axis.
+        b: (..., k, n) array, or (..., n, k) with trans_b. A vector (k,) is a single column, and the result has no
+            column axis. Leading axes of a and b are batch axes and broadcast as in np.matmul. b may also be a matrix
+            packed by `prepare`.
+        c: array that broadcasts to the shape of the result. gemm reads c only if beta != 0, and writes to c only if c
+            is `out`.
+        alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
+        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": the last two axes
+            are exchanged and the elements are conjugated.
+        out: array that receives the result; it has exactly the result's shape and may overlap a, b and c. Default: a
+            new array.
+        dtype: the dtype of the arithmetic and of the result. Default: NumPy's promotion of the operands' dtypes, in
+            which fp8 operands (float8_e4m3fn and float8_e5m2 of ml_dtypes or PyTorch) count as bfloat16. A result is
+            never fp8.
+        precision: the error bound of each element. u is the dtype's unit roundoff; for float16 and bfloat16, u is
+            float32's, 2⁻²⁴, and the result is rounded once.
+            "highest": the error is at most (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|).
+            "high" also allows bfloat16 instructions that treat products and sums below the smallest normal float32 as
+            zero. For float32 on CUDA, it also allows sums of several products of narrower numbers on tensor cores. The
+            bound then has (k + 48)·u, and elements below 2⁻¹⁷ times the largest element of their row of a (column of b)
+            may lose 2⁻³⁹ of that largest element.
+            "medium" also allows three kinds of arithmetic, with other factors in place of (k + 2)·u: TF32 for float32
+            on CUDA, 2⁻¹⁰ + (k + 2)·2⁻²²; the tensor cores' own sums of fp8, 2⁻⁵ + (k + 2)·2⁻²⁴; and sums of float16 in
+            float16, u = 2⁻¹¹, while no sum exceeds 65504.
+        reproducible: True: the result has the same bits on every device. Each element is one chain of fused
+            multiply-adds in the order of k.
+        backend: "auto"; a backend "cpu", "opencl", "cuda" or "numpy"; a target such as "neon" or "adreno"; or a device
+            such as "opencl:1". Arrays on a device are always multiplied on that device.
+            "hybrid": the CPU and the fastest other device share a large product of host arrays.
+            "cuda:all": all GPUs share the product.
+            With "hybrid" and "cuda:all", each device computes a rectangle of the result, in proportion to its predicted
+            rate. One device computes the whole result where more devices would not save time. Except with
+            reproducible=True, devices may round elements differently.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
-        bias: (n,) or (1, n): added to each row of the result; (m, 1): to each column ((m,) where b is a column). It is
-            rounded to the result's dtype and the same for all of a batch.
-        activation: None; "relu", max(x, 0); "gelu", x·Φ(x) by the error function; "gelu_tanh", its approximation by
-            tanh. Of real results. CUDA's kernels apply bias and activation as they store, for others they are a pass
-            over the result, in host memory only. Each step is rounded to the result's dtype; of float16 and bfloat16
-            results it is float32's, and they are rounded once, at the end.
+        bias: (n,) or (1, n): added to each row of the result. (m, 1), or (m,) where b is a vector: added to each
+            column. The bias is rounded to the result's dtype and is the same for all products of a batch.
+        activation: None; "relu": max(x, 0); "gelu": x·Φ(x), computed with the error function; "gelu_tanh": the
+            approximation of gelu with tanh. Results must be real. CUDA kernels apply bias and activation in their
+            epilogue. For other kernels, gemm applies them in a separate pass over the result, in host memory only. Each
+            step is rounded to the result's dtype. For float16 and bfloat16 results, the steps are rounded to float32
+            and the result is rounded once, at the end.
 
     Returns:
-        `out`, or a new array of the operands' library on their device.
+        `out`, or a new array of the operands' library on the operands' device.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; the message names it. Nothing was written.
-        BackendUnavailable: what was asked for by name cannot run here.
-        MemoryError: no device had room for the product.
+        ValueError, TypeError: an argument is wrong. The message names the argument, and nothing was written.
+        BackendUnavailable: the backend, device or kernel that was named cannot run here.
+        MemoryError: no device had enough memory for the product.
     """
     key = (
         trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
@@ -91,7 +108,7 @@ def gemm(
         call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
     )
     if chosen is not None and cache is not None:
-        merged = chosen.kernel.backend != "numpy"  # whose bits are not a stack's
+        merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
         cache.learn_product(since, execute.launcher(chosen), call, given, merged=merged)
     return call.finish()
 
@@ -103,21 +120,24 @@ def matmul(
     x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: str = "highest",
     reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
 ) -> Any:  # fmt: skip
-    """The matrix product of x1 and x2 with np.matmul's rules for shapes; see `gemm` for the arguments."""
+    """The matrix product of x1 and x2, with the shape rules of np.matmul. `gemm` documents the arguments, results and
+    errors.
+    """
     return gemm(
         x1, x2, out=out, dtype=dtype, precision=precision, reproducible=reproducible, backend=backend, kernel=kernel
     )
 
 
 class GemmPlan:
-    """A product whose checks and choice are done: call it on operands like those it was made for.
+    """A product with checked arguments and a chosen kernel. Call the plan with operands like those of `gemm.plan`.
 
     Attributes:
-        kernel, device: names of what will run, joined by " + " where several devices do. seconds: its predicted time.
-        reason: why it was chosen.
-        candidates: all that were weighed, with their predicted times or why they cannot run.
-        operands: {name: what a device does with it}, "used in place", "packed on the device" or "copied"; empty for
-            kernels that compute in host memory.
+        kernel, device: the names of the kernel and the device, joined by " + " if several devices share the product.
+        seconds: the predicted time of the product, in seconds.
+        reason: why this kernel was chosen.
+        candidates: all candidates, each with its predicted time or the reason why it cannot run.
+        operands: {operand's name: what the device does with it}: "used in place", "packed on the device" or "copied".
+            Empty for kernels that compute in host memory.
     """
 
     def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
@@ -128,7 +148,7 @@ class GemmPlan:
         self._cache = plan_cache.PlanCache(4)
 
     def _take(self, chosen: Plan, example: Call) -> None:
-        """Make `chosen` the plan, for products like `example`. Raises KernelFailed."""
+        """Use the plan `chosen` for products like `example`. Raises KernelFailed."""
         launch = execute.launcher(chosen)
         lies = getattr(launch, "lies", None)
         self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
@@ -145,7 +165,9 @@ class GemmPlan:
         return execute.candidates(self._problem, self._options.backend, self._options.kernel, self._held_by)
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
-        """The product of these operands. Raises ValueError if they make another problem than the plan's."""
+        """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
+        problem.
+        """
         given = a, b, c, out, bias, *self._scales
         since = plan_cache.since()
         result = self._cache.run(*given)
@@ -155,7 +177,7 @@ class GemmPlan:
         return self._delivered(since, Given._make(given)) if result is None else result
 
     def _delivered(self, since: object, given: Given) -> Any:
-        """The product of operands that were not known; it is learned."""
+        """Compute a product that the plan cache does not know, and add the product to the plan cache."""
         call = normalise(given, self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
@@ -163,16 +185,16 @@ class GemmPlan:
             call.problem, self._options.backend, self._options.kernel, call.a, call.b, call.c, call.out, call.alpha,
             call.beta, call.bias, first=(self._plan, self._launch),
         )  # fmt: skip
-        if delivered is None:  # the next one may be given to another
+        if delivered is None:  # a later call may run on another device
             return call.finish()
         if delivered is not self._plan:
-            with suppress(KernelFailed):  # this product is delivered; what is wrong shows in the next one
+            with suppress(KernelFailed):  # the result is complete; the next product reports the failure
                 self._take(delivered, call)
         self._cache.learn_product(since, self._launch, call, given)
         return call.finish()
 
     def _repr_html_(self) -> str:
-        """For notebooks: the candidates, as `explain` prints them."""
+        """The text of `explain` as HTML, for notebooks."""
         import html
 
         return f"<pre>{html.escape(describe(self))}</pre>"
@@ -187,7 +209,7 @@ def plan(
     precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
     bias: Any = None, activation: str | None = None,
 ) -> GemmPlan:  # fmt: skip
-    """A handle for repeated products like this one; arguments and errors as for `gemm`. Computes nothing yet."""
+    """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     refuse = interop.maker("plan", a.__class__, b.__class__)
     if refuse is not None:
         refuse()
@@ -202,14 +224,16 @@ def plan(
 
 
 def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
-    """Print which kernel `gemm` would choose for these arguments, the candidates' predicted times, and why."""
+    """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
+    reason. Arguments and errors are those of `gemm`.
+    """
     with background.waiting():
         chosen = plan(a, b, c, **options)
     print(describe(chosen))
 
 
 def describe(chosen: GemmPlan) -> str:
-    """The text that `explain` prints."""
+    """The text that `explain` prints for a plan."""
     problem: Problem = chosen._problem
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
@@ -234,7 +258,7 @@ def describe(chosen: GemmPlan) -> str:
 
 
 def _parameters(kernel: Kernel) -> str:
-    """The values of the parameters that can be tuned."""
+    """The tunable parameters of a kernel with their values, as text."""
     return " ".join(f"{name}={kernel.params[name]}" for name in kernel.space)
 
 

@@ -1,4 +1,4 @@
-"""The arguments of a product: the caller's operands and scalars, and the options. Each is spelt out once, here."""
+"""The only definition of a product's arguments: the caller's operands and scalars, and the options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Scalar = complex | float | int
 
 
 class Given(NamedTuple):
-    """The caller's operands and scalars, as `gemm.gemm` has them."""
+    """The caller's operands and scalars, as they are passed to `gemm.gemm`."""
 
     a: Any
     b: Any
@@ -22,9 +22,10 @@ class Given(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of `gemm.gemm`, and the classes of the first two: 1 is equal to True, but is no option.
+    """The options of `gemm.gemm`, and the classes of trans_a and trans_b.
 
-    The fields are in the order of the keys that front.c makes.
+    The classes distinguish 1 from True: the two are equal, but 1 is not a valid option. The order of the fields is the
+    order of the keys that front.c builds.
     """
 
     trans_a: bool | str = False
@@ -43,9 +44,9 @@ DEFAULTS: dict[str, Any] = {
     "alpha": 1.0, "beta": 0.0,
     **{name: value for name, value in Options._field_defaults.items() if not name.startswith("class_")},
 }  # fmt: skip
-"""alpha, beta and gemm.gemm's options, and what they are if they are not given."""
+"""{name: default value} of alpha, beta and the options of `gemm.gemm`."""
 
 
 def named(options: Options, alpha: Any, beta: Any) -> dict[str, Any]:
-    """alpha, beta and `options` as arguments of gemm.gemm."""
+    """alpha, beta and `options` as keyword arguments for gemm.gemm."""
     return dict(zip(DEFAULTS, (alpha, beta, *options), strict=False))

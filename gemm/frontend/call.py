@@ -1,4 +1,6 @@
-"""A call to `gemm` checked and normalised: operands as views of equal rank, a Problem, and what to hand back."""
+"""Check and normalise a call to `gemm`: operands as views of equal rank, a Problem, and a function that returns the
+result.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,24 @@ from gemm.frontend import interop
 from gemm.frontend.arguments import Given, Options
 
 _CLASSES = {0: "0", 1: "1"}
-"""alpha and beta as a Problem has them; others are "x"."""
+"""How a Problem represents alpha and beta: "0", "1", or "x" for all other values."""
 
 
 @dataclass
 class Call:
-    """What `gemm` was asked, ready to launch.
+    """A checked call to `gemm`, ready to launch.
 
     Attributes:
-        a, b, c, out: (*batch, rows, columns) operands of one dtype, but for a and b of problem.inputs; c is None when
-            beta = 0.
-        alpha, beta: rounded to the dtype.
-        bias: (1, n) or (m, 1), of the dtype; or None.
-        problem: the key for dispatch.
-        shape: of the result as the caller sees it.
-        direct: the kernel reads what the caller gave, not conjugates of it, and writes where the caller reads: to
-            `out`, or to the new array that is returned.
-        finish: hands the caller its result (and fills `out` where `out` here is a temporary).
+        a, b, c, out: operands of shape (*batch, rows, columns). All have one dtype, except that a and b may have the
+            types problem.inputs. c is None if beta = 0.
+        alpha, beta: the scalars, rounded to the dtype.
+        bias: an operand of shape (1, n) or (m, 1) with the dtype of the product, or None.
+        problem: the Problem by which a plan is chosen.
+        shape: the shape of the result that the caller receives.
+        direct: True if the kernel reads the caller's own operands, not conjugated copies, and writes to the caller's
+            result: to the caller's `out`, or to the new array that is returned.
+        finish: function that returns the caller's result. If the field `out` is a temporary array, `finish` first
+            copies this array to the caller's out.
     """
 
     a: Operand
@@ -54,11 +57,14 @@ class Call:
 
 
 class Arithmetic(NamedTuple):
-    """What is computed.
+    """The types and scalars of a product.
 
     Attributes:
-        kind: the dtype of the result. inputs, types: of a and b, as a Problem has them, and as they are multiplied.
-        alpha, beta: rounded to `kind`. activation: as a Problem has it.
+        kind: the dtype of the result.
+        inputs: the types of a and b as a Problem has them.
+        types: the dtypes in which a and b are multiplied.
+        alpha, beta: the scalars, rounded to `kind`.
+        activation: the activation as a Problem has it.
     """
 
     kind: np.dtype[Any]
@@ -70,11 +76,13 @@ class Arithmetic(NamedTuple):
 
 
 class Shaped(NamedTuple):
-    """a and b as stacks of matrices, and what that says of the result.
+    """a and b as stacks of matrices, and the shape of their product.
 
     Attributes:
-        sizes: m, n, k. shape: of the result as the caller sees it. row, column: a had no rows, b no columns, and
-            so has the result none.
+        sizes: m, n, k.
+        shape: the shape of the result that the caller receives.
+        row: True if a is a vector; the result then has no row axis.
+        column: True if b is a vector; the result then has no column axis.
     """
 
     a: Operand
@@ -86,13 +94,13 @@ class Shaped(NamedTuple):
     column: bool
 
     def as_matrices(self, operand: Operand) -> Operand:
-        """An operand of the result's shape with the axes that were dropped."""
+        """An operand of the result's shape as a stack of matrices: the dropped row and column axes are added again."""
         operand = operands.expanded(operand, -1) if self.column else operand
         return operands.expanded(operand, operand.ndim - 1) if self.row else operand
 
 
 def normalise(given: Given, options: Options) -> Call:
-    """Check every argument and build the Call. Nothing is written; errors name the argument."""
+    """Check every argument and build the Call. Writes nothing. An error names the argument that is wrong."""
     if options.precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     views = _views(given)
@@ -121,7 +129,7 @@ def normalise(given: Given, options: Options) -> Call:
 
 
 def _views(given: Given) -> Given:
-    """The caller's operands as backends take them."""
+    """The caller's operands as NumPy arrays and DeviceViews."""
     a, b, c, out, bias, alpha, beta = given
     return Given(
         interop.wrap(a, "a"), interop.wrap(b, "b"), None if c is None else interop.wrap(c, "c"),
@@ -133,7 +141,7 @@ def _views(given: Given) -> Given:
 def _arithmetic(views: Given, options: Options) -> Arithmetic:
     x, y, z = views[:3]
     kind = common_dtype({"a": x, "b": y, "c": z}, options.dtype, views.out)
-    held = isinstance(x, DeviceView)  # and so are y and z
+    held = isinstance(x, DeviceView)  # y and z are on the same device
     inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
     for name, operand, own in (("a", x, inputs), ("b", y, inputs), ("c", z, ())) if held else ():
         if operand is not None and operand.dtype != kind and not own:
@@ -164,7 +172,7 @@ def _shaped(views: Given, options: Options) -> Shaped:
 
 
 def _summands(views: Given, what: Arithmetic, lie: Shaped) -> tuple[Operand | None, Operand | None]:
-    """c and bias as they are read; None: they are not."""
+    """c and bias as the kernel reads them. None: the kernel does not read the operand."""
     z, added = views.c, views.bias
     if z is not None:
         try:
@@ -184,11 +192,11 @@ def _summands(views: Given, what: Arithmetic, lie: Shaped) -> tuple[Operand | No
 
 
 def _factors(what: Arithmetic, lie: Shaped) -> tuple[Operand, Operand, int, Any]:
-    """a and b as they are multiplied; k and alpha."""
+    """a and b as the kernel multiplies them, k, and alpha."""
     x, y, (m, n, k) = lie.a, lie.b, lie.sizes
     if k == 0 or what.alpha == 0:
-        # A product of no terms: C is scaled, A and B are not read. acc = +0, t = -0 and fma(beta, c, -0) = beta·c,
-        # signed zeros included.
+        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither A nor
+        # B. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
         alpha = what.kind.type(-1 if what.beta != 0 and what.kind.kind not in "biu" else 1)
         left, right = what.types
         return _nothing(x, left, (*lie.batch, m, 0)), _nothing(y, right, (*lie.batch, 0, n)), 0, alpha
@@ -199,7 +207,9 @@ def _factors(what: Arithmetic, lie: Shaped) -> tuple[Operand, Operand, int, Any]
 
 
 def _one_place(views: Given) -> str:
-    """The key of the device that holds every operand, or "host"."""
+    """The key of the device that holds all operands, or "host". Raises TypeError if the operands are in different
+    memories.
+    """
     if DeviceView not in map(type, views[:5]):
         return "host"
     places = {
@@ -214,7 +224,10 @@ def _one_place(views: Given) -> str:
 
 
 def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
-    """The one dtype of operands, arithmetic and result: NumPy's promotion, or `asked`."""
+    """The dtype of the arithmetic and of the result: `asked`, or NumPy's promotion of the operands' dtypes.
+
+    Raises TypeError if an operand or out has a dtype that does not fit.
+    """
     if asked is not None:
         asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
     present, numbers_of = [], [asked and asked.num]
@@ -234,17 +247,20 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
 def _common(
     given: tuple[tuple[str, np.dtype[Any]], ...], asked: np.dtype[Any] | None, *numbers: object
 ) -> np.dtype[Any]:
-    """`common_dtype` of operands of those names and dtypes. `numbers`: theirs, which tell int64 from longlong: both are
-    equal, and their scalars are not of one type."""
+    """`common_dtype` of operands with these names and dtypes.
+
+    `numbers` are NumPy's type numbers of the dtypes. They are only part of the cache's key: int64 and longlong are
+    equal as dtypes, but their scalars have different types.
+    """
     for name, dtype in given:
         if not operands.is_number(dtype):
             raise TypeError(f"{name} has dtype {dtype}; it must be boolean, integer, real or complex")
     kind: np.dtype[Any]
     if asked is None:
         try:
-            # Of fp8 it is bfloat16, as PyTorch's scaled products have it.
+            # fp8 counts as bfloat16, as in PyTorch's scaled products.
             kind = np.result_type(*(operands.bfloat16("fp8") if own.name in FP8 else own for _, own in given))
-        except TypeError:  # bfloat16 and float16, bfloat16 and int32, ...
+        except TypeError:  # such as bfloat16 and float16, or bfloat16 and int32
             types = ", ".join(f"{name} {dtype}" for name, dtype in given)
             raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
     else:
@@ -259,9 +275,10 @@ def _common(
 
 @lru_cache(maxsize=256)
 def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: str | None) -> tuple[str, ...]:
-    """The types of a and b if there are kernels that take them as they are, though narrower than `kind`; or ().
+    """The names of the types of a and b if a kernel reads these types directly and they are narrower than `kind`; else
+    ().
 
-    On a device they must be its `backend`'s: what a device holds is not converted.
+    For operands on a device, the kernel must belong to `backend`, because gemm does not convert operands on a device.
     """
     pair = a.name, b.name
     if pair not in INPUTS:
@@ -276,7 +293,7 @@ def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
     """alpha or beta rounded to `kind`, as a NumPy scalar."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # as they mostly are
+    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # the usual values
         return _constant(kind, value == 1.0)
     if not isinstance(value, numbers.Number | np.generic):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
@@ -296,12 +313,12 @@ def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def _constant(kind: np.dtype[Any], one: bool) -> Any:
-    """1 or 0 of that type."""
+    """The scalar 1 or 0 of a dtype."""
     return kind.type(one)
 
 
 def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
-    """`activation` as a Problem has it."""
+    """Check `activation` and return it as a Problem has it."""
     if name not in ACTIVATIONS[1:]:
         raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {name!r}")
     if kind.kind != "f" and kind.name not in NARROW:
@@ -312,7 +329,7 @@ def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
 
 
 def _bias(bias: Operand, m: int, n: int, kind: np.dtype[Any], *, column: bool) -> Operand:
-    """`bias` as a matrix of one row or one column; `column`: the result has dropped its columns."""
+    """`bias` as a matrix with one row or one column. `column`: b is a vector, so that the result has no column axis."""
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
         raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
     if bias.ndim == 1:
@@ -325,7 +342,7 @@ def _bias(bias: Operand, m: int, n: int, kind: np.dtype[Any], *, column: bool) -
 
 
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
-    """`operand` transposed as asked and of two or more axes; whether an axis was added at `axis`."""
+    """`operand` as a stack of matrices, transposed as `trans` says; and whether an axis was added at `axis`."""
     if isinstance(trans, str):
         if trans.upper() not in ("N", "T", "C"):
             raise ValueError(f'trans_{name} must be a bool, "N", "T" or "C", not {trans!r}')
@@ -344,7 +361,7 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
 
 
 def _nothing(operand: Operand, kind: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
-    """An operand of no elements, lying where `operand` does."""
+    """An operand without elements, in the same memory as `operand`."""
     if isinstance(operand, DeviceView):
         return operands.nothing_of(operand, *shape)
     return np.empty(shape, kind)
@@ -353,10 +370,12 @@ def _nothing(operand: Operand, kind: np.dtype[Any], shape: tuple[int, ...]) -> O
 def _target(
     read: Sequence[Operand | None], out: Operand | None, lie: Shaped, kind: np.dtype[Any], given: Given
 ) -> tuple[Operand, bool, Callable[[], Any]]:
-    """Where the kernel writes, whether the caller reads there, and how the caller gets its result.
+    """The array that the kernel writes, whether the caller reads that array, and a function that returns the caller's
+    result.
 
-    Writes go to `out` itself unless it overlaps an input that is still to be read, or needs a cast: then to a
-    temporary that is copied at the end. read: a, b, c and bias.
+    The kernel writes directly to `out`, with two exceptions: `out` overlaps an operand that the kernel still reads, or
+    the result needs a cast. Then the kernel writes to a temporary array, which is copied to `out` at the end. read: a,
+    b, c and bias.
     """
     if out is not None and _direct(out, read, lie, kind):
         return lie.as_matrices(out), True, lambda: given.out
@@ -367,7 +386,7 @@ def _target(
     made: Operand = np.empty(lie.shape, kind) if result is None else result
     if out is None:
         example = given.a
-        for array in given[2::-1]:  # the first that is of another library
+        for array in given[2::-1]:  # the first operand that belongs to another library
             example = example if array is None or type(array) is np.ndarray else array
         return lie.as_matrices(made), True, lambda: interop.like(made, example)
 
@@ -384,7 +403,7 @@ def _target(
 
 
 def _direct(given: Operand, read: Sequence[Any], lie: Shaped, kind: np.dtype[Any]) -> bool:
-    """Whether a kernel may write to `given` itself while it reads those operands."""
+    """Whether a kernel may write directly to `given` while it reads the operands `read` (a, b, c and bias)."""
     x, y, z, bias = read
     return (
         given.dtype == kind
@@ -399,9 +418,10 @@ def _direct(given: Operand, read: Sequence[Any], lie: Shaped, kind: np.dtype[Any
 
 
 def _copy_on_device(source: Operand, target: Operand) -> None:
-    """target = source, as a product of no terms: 1·source. One mechanism copies any strides on any device.
+    """Copy `source` to `target` on a device, as a product without terms: k = 0, c = `source`, beta = 1.
 
-    The plainest kernel for the dtype does it, which the catalog lists last; it is named, so that nothing is probed for.
+    A product copies arrays with any strides on any device, so that no other copy code is needed. The catalog lists the
+    simplest kernel of each dtype last. That kernel is named explicitly, so that no probe of other devices starts.
     """
     from gemm.execute.delivery import run
     from gemm.select.candidates import unavailable
@@ -414,6 +434,6 @@ def _copy_on_device(source: Operand, target: Operand) -> None:
     ]
     row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    inputs = row.inputs  # nothing of which is read
+    inputs = row.inputs  # the kernel reads no elements of a and b
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
     run(problem, "auto", row.name, a, b, source, target, -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""From whatever the caller holds to operands that backends take, and back to the caller's library."""
+"""Convert the arrays of any library to operands of backends, and results back to the caller's library."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from gemm.core.problem import EXTRA, DeviceView, Operand
 
 
 class Kind(NamedTuple):
-    """A class of arrays, and what becomes of its instances.
+    """A class of arrays, and how gemm handles its instances.
 
     Attributes:
-        library, name: the class, which is looked for only where its library is loaded.
-        read: makes an operand of an array and its name in errors.
-        maker: loads the module that makes products of such arrays: its `product` is called for `gemm.gemm`, its
-            `tensordot`, if it has one, for `gemm.tensordot`. None: these make them of what `read` returns.
-        only_b: which are made elsewhere only if it is b.
+        library, name: the module and the name of the class. gemm looks the class up only if the module is loaded.
+        read: function(array, name for errors) that returns an operand.
+        maker: loads the module that computes products of such arrays. `gemm.gemm` calls the module's `product`, and
+            `gemm.tensordot` calls its `tensordot` if there is one. None: gemm itself multiplies the operand that `read`
+            returns.
+        only_b: True: `maker` applies only if b is such an array.
     """
 
     library: str
@@ -35,12 +36,15 @@ class Kind(NamedTuple):
     only_b: bool = False
 
     def has(self, kind: type) -> bool:
-        own = getattr(sys.modules.get(self.library), self.name, None)  # None while another thread imports it
+        # The class is None while another thread is importing its library.
+        own = getattr(sys.modules.get(self.library), self.name, None)
         return isinstance(own, type) and issubclass(kind, own)
 
 
 def read_any(array: Any, name: str) -> Operand:
-    """A view of an array in memory of a backend's own, or an array of NumPy that shares host memory where it can."""
+    """A DeviceView of an array in a device's memory, or a NumPy array. The NumPy array shares host memory where
+    possible.
+    """
     view = _on_device(array, name)
     return _on_host(array, name) if view is None else view
 
@@ -55,7 +59,7 @@ def _masked(_: Any, name: str) -> Operand:
 
 
 def _tensor(array: Any, name: str) -> Operand:
-    """A tensor of PyTorch; of types that NumPy has not, the bits are read."""
+    """A PyTorch tensor as an operand. If NumPy lacks the tensor's type, the tensor's bits are read as that type."""
     view = _on_device(array, name)
     if view is not None:
         return view
@@ -71,8 +75,9 @@ KINDS = [
     Kind("numpy.ma", "MaskedArray", _masked),
     Kind("torch", "Tensor", _tensor),
 ]
-"""The classes that need more than `read_any`; the first one that has an array's is taken. The public face adds those
-whose products are made by modules above this one."""
+"""The classes that `read_any` cannot handle. The first entry that matches an array's class is used. gemm/__init__.py
+adds the classes whose products are computed by modules in higher layers.
+"""
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +87,10 @@ def _reader(kind: type) -> Callable[[Any, str], Operand]:
 
 @lru_cache(maxsize=256)
 def maker(function: str, *kinds: type) -> Any:
-    """What makes products of operands of these classes, a, b, ...; `function` says which ones. None: gemm itself."""
+    """The function that computes products of operands of these classes (in the order a, b, ...), or None: gemm itself.
+
+    `function` is the name of the function to look up, such as "product" or "tensordot".
+    """
     for row in KINDS:
         if row.maker is not None and any(map(row.has, kinds[1:2] if row.only_b else kinds)):
             made_by = getattr(row.maker(), function, None)
@@ -92,9 +100,9 @@ def maker(function: str, *kinds: type) -> Any:
 
 
 def wrap(array: Any, name: str) -> Operand:
-    """`array` as a host ndarray (a view where possible) or a DeviceView; `name` is for errors.
+    """`array` as a host ndarray (a view where possible) or a DeviceView. `name` is the operand's name in errors.
 
-    Host memory of other libraries (torch CPU tensors, ...) is shared, not copied; lists and scalars become arrays.
+    Host memory of other libraries (torch CPU tensors, ...) is shared and not copied. Lists and scalars become arrays.
     """
     kind: type = type(array)
     operand: Operand = array if kind is np.ndarray else _reader(kind)(array, name)
@@ -118,14 +126,15 @@ def _on_host(array: Any, name: str) -> np.ndarray:
 
 
 def wrap_output(array: Any) -> Operand:
-    """Like `wrap`, for out, which will be written: refuses what is read-only or would be a copy."""
+    """`wrap` for out. Raises an error if out is read-only, is broadcast, or would be a copy of the caller's array."""
     operand = wrap(array, "out")
     if isinstance(operand, DeviceView):
         if operand.readonly:
             raise ValueError("out is read-only; pass a writeable array")
         _refuse_broadcast(operand)
         return operand
-    # Two views of no elements share nothing to tell by; what has a shape is an array of some library.
+    # Two empty views share no memory, so the memory cannot show that the operand is a view. For an empty operand, an
+    # object with a shape counts as an array of some library.
     shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
     if operand is not array and not shared:
         raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
@@ -141,8 +150,9 @@ def _refuse_broadcast(operand: Operand) -> None:
 
 
 def _with_memory(array: Any) -> Iterator[Backend]:
-    """The backends whose memory `array` may lie in, judged without loading any library."""
-    try:  # DLPack first: reading the CUDA Array Interface of a tensor that requires a gradient raises
+    """The backends that may own the memory of `array`. No library is loaded to find out."""
+    # DLPack comes first: the CUDA Array Interface of a tensor that requires a gradient raises an error.
+    try:
         where = int(array.__dlpack_device__()[0])
     except (AttributeError, TypeError, ValueError, BufferError):
         where = None
@@ -152,23 +162,29 @@ def _with_memory(array: Any) -> Iterator[Backend]:
 
 
 def like(result: Operand, example: Any) -> Any:
-    """`result` in `example`'s library: the owner of a device view, or a host array shared with that library."""
+    """`result` as an array of `example`'s library.
+
+    For a DeviceView this is an array of the library that owns the memory. For a host array it is an array that shares
+    the memory.
+    """
     if isinstance(result, DeviceView):
         with delivering(result.device.key):
             return registry.backend(result.device.backend).returned(result, example)
     if isinstance(example, np.ndarray) or not hasattr(example, "__dlpack__"):
-        return result if result.ndim else result[()]  # as np.matmul: the product of two vectors is a scalar
+        # As in np.matmul, the product of two vectors is a scalar.
+        return result if result.ndim else result[()]
     if hasattr(example, "__array_namespace__"):
         library = example.__array_namespace__()
     else:
         library = sys.modules[type(example).__module__.partition(".")[0]]
-    if result.dtype.name == "bfloat16":  # which NumPy does not pass on
+    # NumPy cannot export bfloat16 through DLPack.
+    if result.dtype.name == "bfloat16":
         return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
     return library.from_dlpack(result)
 
 
 def conjugated(x: Operand) -> Operand:
-    """A conjugated copy of an array of complex numbers. Raises TypeError for one on a device that has no way."""
+    """A conjugated copy of a complex array. Raises TypeError if the array is on a device that cannot conjugate."""
     if isinstance(x, DeviceView):
         with delivering(x.device.key):
             return registry.backend(x.device.backend).conjugated(x)

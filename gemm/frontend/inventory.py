@@ -1,4 +1,4 @@
-"""What this machine offers: which kernels of the catalog can run here, and which backends can be used."""
+"""The kernels of the catalog that can run on this machine, and the backends that can be used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from gemm.select import probe, verification
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """A catalog row on this machine.
+    """The status of a catalog row on this machine.
 
     Attributes:
-        available: whether some device here can run it. reason: why not, or "".
-        devices: the keys of the devices that can.
-        untrusted: {device that can: why it is not chosen there unless it is named}, as far as that is known.
+        available: whether at least one device of this machine can run the kernel.
+        reason: why no device can run the kernel, or "".
+        devices: the keys of the devices that can run the kernel.
+        untrusted: {device that can run the kernel: why gemm does not choose the kernel there unless it is named}.
+            Contains only what is known so far.
     """
 
     name: str
@@ -34,7 +36,7 @@ class KernelStatus:
 
 
 def kernels() -> list[KernelStatus]:
-    """Each kernel of the catalog with whether it can run here. Loads every backend."""
+    """The status of each kernel of the catalog on this machine. Loads every backend."""
     found = []
     for row in KERNELS:
         able, reasons, untrusted = [], [], {}
@@ -60,9 +62,9 @@ def _on(row: Kernel) -> list[tuple[Device | None, str]]:
 
 
 def backends() -> dict[str, str]:
-    """{backend: "" if it can be used here, else why not and the remedy}. Loads every backend.
+    """{backend: "" if the backend can be used here, else the cause and the remedy}. Loads every backend.
 
-    backend="hybrid" is none of its own: it can be used where some other one than "cpu" and "numpy" can.
+    "hybrid" is not in the result: backend="hybrid" can be used if any backend except "cpu" and "numpy" can be used.
     """
     found = {}
     for name in BACKENDS:

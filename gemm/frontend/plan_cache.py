@@ -1,14 +1,16 @@
-"""The plan cache: after the first product of a kind, the checks in Python are skipped.
+"""The plan cache: gemm skips the checks in Python for a product that is like an earlier one.
 
-A small product takes less time than its arguments take to check. So each set of options has a `PlanCache`, and so has
-each plan and each prepared matrix. It knows the signatures of operands (dtype, shapes, strides) that were multiplied
-before, each with what computes such a product: a native CPU plan (csrc/python/memo.c), or a device's launches, which
-only need other addresses. `gemm.gemm` is a function in C that asks it (front.c). What it does not know, or must not
-repeat (overlapping operands, subclasses, read-only outputs, other dtypes), takes the long way, whose result is the
-same. alpha, beta and the bias are arguments; only whether alpha and beta are 0 is part of a kind.
+Checking the arguments of a small product takes longer than computing the product. Each set of options therefore has a
+`PlanCache`, and so does each plan and each prepacked matrix. A PlanCache is keyed by the signature of the operands:
+their dtypes, shapes and strides. Its values are either a plan of the CPU engine (csrc/python/memo.c) or the launches on
+a device, which need only new addresses. `gemm.gemm` is a C function that looks up the PlanCache first (front.c).
 
-What is known is of an era (`since`), which ends when a kernel or device fails, say. Nobody repeats a product that was
-chosen in an era that has ended, or learns it, for it may have been at work meanwhile.
+Some products are unknown or must not be repeated from the cache: overlapping operands, subclasses of arrays, read-only
+outputs, other dtypes. These products go through the checks in Python, with the same result. alpha, beta and the bias
+are arguments of a launch; the key contains only whether alpha and beta are 0.
+
+Cached plans belong to an era (`since`). An era ends when a kernel or device fails, for example. A plan that was chosen
+in an ended era is neither repeated nor added to the cache, even if its product was running when the era ended.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ from gemm.select import verification
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Operands = tuple[Any, Any, Any, Any, Any, Any, Any]
-"""A product's a, b, c, out, bias, alpha and beta: a gemm.frontend.arguments.Given, or the same before it is one."""
+"""The operands a, b, c, out, bias, alpha and beta of a product: a gemm.frontend.arguments.Given, or a plain tuple."""
 
 OPTIONS, KINDS = 64, 4096
-"""How many sets of options are remembered, and how many kinds of products each; of more, some give way by chance."""
+"""OPTIONS: the maximum number of cached sets of options. KINDS: the maximum number of signatures in each PlanCache.
+
+A full cache in C replaces randomly chosen entries.
+"""
 
 
 class _Nothing:
-    """gemm._memo.Memo where that was not built: it knows nothing."""
+    """Replaces gemm._memo.Memo where the C extension was not built. This class caches nothing."""
 
     def __new__(cls, *_: Any) -> _Nothing:
         return object.__new__(cls)
@@ -53,14 +58,17 @@ class _Nothing:
 
 
 def _without() -> Any:
-    """gemm._memo where it was not built: its Memo, its eras, and no batches."""
+    """Replaces the module gemm._memo where it was not built: a Memo that caches nothing, eras, and no batches."""
     made = SimpleNamespace(era=object(), Memo=_Nothing, current=lambda: None, exchange=lambda _: None)
     made.since, made.forget = lambda: made.era, lambda: setattr(made, "era", object())
     return made
 
 
 def _loaded() -> tuple[Any, list[int]]:
-    """gemm._memo, and where the engine has gemm_run, gemm_run_many and gemm_share, if they were built."""
+    """The module gemm._memo, and the addresses of the engine's gemm_run, gemm_run_many and gemm_share.
+
+    If they were not built, the module is a replacement and the list of addresses is empty.
+    """
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
     except ImportError:
@@ -72,23 +80,24 @@ def _loaded() -> tuple[Any, list[int]]:
 _memo, _engine = _loaded()
 _Memo: Any = _memo.Memo
 built = bool(_engine)
-"""Whether there is the C that repeats products on the CPU."""
+"""Whether the C extension that repeats CPU products was built."""
 since: Callable[[], object] = _memo.since
-"""The era; `PlanCache.learn` is to be given the one that a product was chosen in."""
+"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to `PlanCache.learn`."""
 current: Callable[[], Any] = _memo.current
-"""The gemm.extras.batching.Batch that this thread's products may wait in, or None."""
+"""Returns the gemm.extras.batching.Batch that collects this thread's products, or None."""
 exchange: Callable[[Any], Any] = _memo.exchange
-"""Gives this thread another gemm._memo.Batch (or None); returns the one before."""
+"""Sets this thread's gemm._memo.Batch (or None) and returns the previous one."""
 
 
 class Known(NamedTuple):
     """A product of device arrays that can be repeated.
 
     Attributes:
-        replay: a launch (see gemm.core.backend.Launch) of the caller's arrays; it returns `out`, or for None a new
-            array, or None where the long way it is.
-        dtype: of the product. alpha: what is launched for products of no terms, whatever the caller's is.
-        problem, device: what it computed, and where.
+        replay: launches the product for the caller's arrays (see gemm.core.backend.Launch). It returns `out`, or a new
+            array if out is None. It returns None if the product must go through the checks in Python.
+        dtype: the dtype of the product.
+        alpha: the alpha to launch if the product has no terms; it replaces the caller's alpha.
+        problem, device: the problem that was computed, and the device.
     """
 
     replay: Callable[..., Any]
@@ -98,7 +107,9 @@ class Known(NamedTuple):
     device: Device
 
     def scales(self, alpha: Any, beta: Any) -> tuple[Any, Any] | None:
-        """alpha and beta as they are launched; None: the long way tells what is wrong with them, or what they do."""
+        """alpha and beta, rounded for the launch. None: the checks in Python must handle these values or report the
+        error.
+        """
         try:
             found = _rounded(alpha, beta, self.dtype)
         except (TypeError, ValueError):
@@ -108,25 +119,34 @@ class Known(NamedTuple):
 
 @lru_cache(maxsize=256, typed=True)
 def _rounded(alpha: Any, beta: Any, dtype: Any) -> tuple[Any, Any] | None:
-    """Both rounded to `dtype`, which takes as long as a small launch; None: too small a number became 0."""
+    """alpha and beta rounded to `dtype`. None: a value other than 0 became 0.
+
+    The results are cached because the rounding takes as long as a small launch.
+    """
     x, y = scalar("alpha", alpha, dtype), scalar("beta", beta, dtype)
     return None if (x == 0) != (alpha == 0) or (y == 0) != (beta == 0) else (x.item(), y.item())
 
 
 class DevicePlans(threading.local):
-    """A plan cache's products of device arrays, each thread's own: a kernel's arguments are no thread's alone."""
+    """The device products of a plan cache.
+
+    Each thread has its own table, because two threads must not change the arguments of one kernel at the same time.
+    """
 
     def __init__(self) -> None:
         self.begin(None)
 
     def begin(self, era: object) -> None:
-        """Forget what was known before that era."""
+        """Forget all products, and record the new era."""
         self._era = era
-        self._signatures: dict[type, Callable[..., Any]] = {}  # by the class of arrays
+        self._signatures: dict[type, Callable[..., Any]] = {}  # key: the class of arrays
         self._known: dict[object, Known] = {}
 
     def run(self, given: Operands) -> Any:
-        """The product of operands like others before, or None; b is None where all have the same prepared one."""
+        """The product of operands like earlier ones, or None.
+
+        b is None if this cache belongs to a prepacked matrix, which is then b of all products.
+        """
         known, scales = self.known(given)
         if known is None:
             return None
@@ -135,18 +155,20 @@ class DevicePlans(threading.local):
             return known.replay(a, b, c, out, *scales, bias)
         except KernelFailed as error:
             if not error.spoilt:
-                return None  # the long way meets the same error, and knows what to do
+                return None  # the checks in Python and dispatch meet the same error and handle it
             with delivering("a repeated product"):
                 raise
 
     def known(self, given: Operands) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
-        """What is known of a product of arrays like others before, with its alpha and beta as they are launched."""
+        """The cached product for operands like these, with alpha and beta rounded for the launch; (None, ()) if there
+        is none.
+        """
         found = self._known.get(self._key(given)) if self._era is since() else None
         scales = None if found is None else found.scales(*given[5:])
         return (None, ()) if found is None or scales is None else (found, scales)
 
     def _key(self, given: Operands) -> object:
-        """What a product is known by; None: it cannot be."""
+        """The cache's key of a product, or None if the product cannot be cached."""
         a, b, c, out, bias, *scales = given
         kind = a.__class__
         read = self._signatures.get(kind)
@@ -157,15 +179,16 @@ class DevicePlans(threading.local):
         return None if signature is None else (signature, *(bool(x == 0) for x in scales))
 
     def learn(self, began: object, launch: Any, call: Call, given: Operands) -> Any:
-        """The replay of a product of device arrays, if it can be known again."""
+        """Add a product of device arrays to the cache and return its replay; None if the product cannot be repeated."""
         a, b, c, _, bias, alpha, beta = given
         view = cast(DeviceView, call.out)
         arrays = a, b, None if call.c is None else c, view.owner, bias
         if len({x.__class__ for x in arrays if x is not None}) > 1:
-            return None  # which nothing can read
+            return None  # no signature function reads arrays of several classes
         try:
             replay = launch.replay(*arrays)
-        except KernelFailed:  # this product is delivered; what is wrong shows in the next one
+        # The result is complete; the next product reports the failure.
+        except KernelFailed:
             return None
         if replay is None:
             return None
@@ -183,13 +206,13 @@ class DevicePlans(threading.local):
 
 
 class PlanCache(_Memo):  # type: ignore[misc]
-    """What repeats products with one set of options, of one plan, or by one prepared matrix.
+    """The plan cache of one set of options, one plan, or one prepacked matrix.
 
-    As a gemm._memo.Memo it knows those on the CPU, and those of arrays on devices that C can read: run(a, b, c, out,
-    bias, alpha, beta) is the product of operands like others before, or None.
+    The base class gemm._memo.Memo holds the CPU products, and the device products whose arrays C can read. Its run(a,
+    b, c, out, bias, alpha, beta) returns the product of operands like earlier ones, or None.
 
     Attributes:
-        devices: those of all device arrays.
+        devices: the products of all device arrays.
     """
 
     __slots__ = ("devices",)
@@ -200,11 +223,13 @@ class PlanCache(_Memo):  # type: ignore[misc]
         return made
 
     def learn_product(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
-        """Know again what `launch` has just done for the caller's operands, if it may be repeated.
+        """Add the product that `launch` has just computed to the cache, if the product may be repeated.
 
         Args:
-            began: `since()` before it was chosen. given: b is whatever that multiplies by, or None on a device.
-            merged: a launch that is not native is known to a Batch, at least, which computes such products as a stack.
+            began: the value of `since()` before the plan was chosen.
+            given: the caller's operands. For a prepacked matrix, b is the packed array, or None on a device.
+            merged: True: also add a launch that has no native plan. Only a Batch uses such an entry, to compute many
+                such products as one stack.
         """
         if not call.direct or not call.shape:
             return
@@ -221,14 +246,15 @@ class PlanCache(_Memo):  # type: ignore[misc]
     def _learn_native(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool) -> None:
         a, b, c, out, bias, *_ = given
         native, problem = getattr(launch, "native", None), call.problem
-        right = None if isinstance(call.b, DeviceView) else call.b  # a prepared one is as it is
+        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
         used = zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True)
-        for x, y in used:  # what is converted is not the caller's
+        # The launch read a converted copy of an operand with another dtype, not the caller's array.
+        for x, y in used:
             if x is not None and y is not None and getattr(x, "dtype", None) != y.dtype:
                 return
         if native is None and (not merged or bias is not None):
             return
-        if problem.dtype == "bfloat16":  # which memo.c knows by the one object that NumPy has for it
+        if problem.dtype == "bfloat16":  # memo.c accepts only the dtype object that operands.bfloat16 returns
             own = operands.bfloat16("repeated")
             if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
                 return
@@ -248,11 +274,11 @@ class PlanCache(_Memo):  # type: ignore[misc]
 
 
 memos: dict[object, PlanCache] = {}
-"""{options: PlanCache}, for `gemm.gemm`, which front.c reads."""
+"""{options: PlanCache} for `gemm.gemm`. front.c reads this dictionary."""
 
 
 def forget() -> None:
-    """Let no product be repeated that was learned before, or that is being computed."""
+    """End the era: no product that was learned or started before this call is repeated from the cache."""
     _memo.forget()
     memos.clear()
 
@@ -261,7 +287,7 @@ verification.repeating.append(forget)
 
 
 def plan_cache(options: object, caches: dict[object, PlanCache]) -> PlanCache | None:
-    """The one of `caches` for these options, new if need be; None: one of them has no hash."""
+    """The PlanCache in `caches` for these options, created if necessary. None: an option is not hashable."""
     try:
         found = caches.get(options)
     except TypeError:
@@ -277,7 +303,9 @@ _at_once: dict[Any, Any] = {}
 
 
 def quick(function: Function) -> Function:
-    """`function`, gemm.gemm, as one in C that calls it only for products that no PlanCache has; see front.c."""
+    """A C function in front of `function` (gemm.gemm). It calls `function` only for products that no PlanCache knows;
+    see front.c.
+    """
     if not built:
         return function
     given = inspect.signature(function)
@@ -292,17 +320,21 @@ def quick(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """What `quick` returned, for those who read its result at once: no `gemm.batching` makes it wait."""
+    """The variant of a function from `quick` for callers that read the result at once: `gemm.batching` does not delay
+    its products.
+    """
     return cast(Function, _at_once.get(function, function))
 
 
 def pending(owner: Any) -> Any:
-    """A gemm._memo.Batch of `owner`, whose deliver() computes what it remembers; None where there is none."""
+    """A gemm._memo.Batch that calls owner.deliver() to compute its pending products. None if the C extension was not
+    built.
+    """
     return _memo.Batch(*_engine[1:], owner) if built else None
 
 
 def settle() -> None:
-    """Compute what waits in this thread, before somebody reads it."""
+    """Compute the pending products of this thread, so that their results can be read."""
     if (batch := current()) is not None and len(batch):
         batch.deliver()
 
@@ -310,12 +342,15 @@ def settle() -> None:
 _SEEN: tuple[Callable[[Any], Any], ...] = (
     lambda x: x, lambda x: x.swapaxes(-1, -2), lambda x: x[..., None, :], lambda x: x[..., None],
 )  # fmt: skip
-"""What a Call may make of an operand, before it is broadcast."""
+"""The views that `normalise` may make of an operand before it broadcasts the operand."""
 
 
 def _widened(given: tuple[Any, Any, Any], call: Call, wide: np.dtype[Any]) -> tuple[Any, Any, Any, Any] | None:
-    """The call's a, b, c and out as memo.c has them, which converts the caller's arrays `given` to `wide`, and makes
-    one for the sums where the result is narrower; None where they are no arrays that it converts."""
+    """The operands a, b, c and out from which memo.c's plan of a product in the dtype `wide` is made.
+
+    memo.c converts the caller's arrays `given` to `wide` in each product. If the result is narrower than `wide`, memo.c
+    also creates an array for the sums. Returns None if memo.c cannot convert the operands.
+    """
 
     def converted(x: Any, view: Any) -> Any:
         made = np.empty_like(x, wide) if type(x) is np.ndarray else None
@@ -327,7 +362,7 @@ def _widened(given: tuple[Any, Any, Any], call: Call, wide: np.dtype[Any]) -> tu
 
     if call.problem.k:
         a, b = (converted(*each) for each in zip(given, (call.a, call.b), strict=False))
-    else:  # which are not read
+    else:  # the kernel does not read a and b
         a, b = (np.empty(x.shape, wide) for x in (call.a, call.b))
     c, out = call.c, call.out
     if out.dtype.itemsize < wide.itemsize:

@@ -1,4 +1,4 @@
-"""What this installation is and what it found: for `gemm info`, `gemm.show_config()` and the heads of results."""
+"""Facts about this installation and machine, for `gemm info`, `gemm.show_config()` and recorded results."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ VARIABLES = {
     "GEMM_LIBCUDA": "the CUDA driver's library instead of libcuda.so.1",
     "GEMM_LIBNVRTC": "the NVRTC library instead of those that are found",
 }
-"""The environment variables that the package reads, and what each sets."""
+"""The environment variables that the package reads, and the meaning of each."""
 
 _RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "nvidia-cuda-nvrtc",
             "nvidia-cuda-nvrtc-cu12", "rich")  # fmt: skip
 
 
 def versions() -> dict[str, str]:
-    """{distribution: version} of the package and of what it runs on; absent ones are left out."""
+    """{distribution: version} of the package and its dependencies, without distributions that are not installed."""
     found = {"gemm": VERSION, "python": platform.python_version(), "numpy": np.__version__}
     for name in _RELATED:
         try:
@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Operating system, architecture, the CPU's name and how many of its hardware threads this process may use."""
+    """Operating system, architecture, name of the CPU, and the number of hardware threads that this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"system": platform.platform(), "architecture": platform.machine(), "cpu": _cpu_name(), "cpus": usable}
 
@@ -69,9 +69,10 @@ def _cpu_name() -> str:
 
 
 def commit() -> str | None:
-    """The git commit of the checkout that the package runs from, "-dirty" if changed.
+    """The git commit of the checkout that contains the package, with "-dirty" appended if files are changed.
 
-    $GEMM_COMMIT says it for a copy of a checkout on a device under test; None outside of a checkout.
+    In a copy of a checkout on a device under test, $GEMM_COMMIT contains the commit. Outside a checkout the result is
+    None.
     """
     root = Path(__file__).resolve().parents[2]
     copied = os.environ.get("GEMM_COMMIT")
@@ -80,19 +81,21 @@ def commit() -> str | None:
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):  # no git here, or no commit yet
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or there is no commit yet
         return None
     return done.stdout.strip()
 
 
 def _pathless(word: str) -> str:
-    """An argument without the folders of an absolute path in it, which tell of a machine: FILE, NAME=FILE."""
+    """A command-line argument FILE or NAME=FILE, without the folders of an absolute path. The folders would identify
+    the machine.
+    """
     name, equals, path = word.rpartition("=")
     return f"{name}{equals}{Path(path).name}" if os.path.isabs(path) else word
 
 
 def head() -> dict[str, Any]:
-    """What every recorded result starts with: when, where and by which versions it was made."""
+    """The first fields of every recorded result: date, command, versions and machine."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     command = [_pathless(word) for word in sys.argv[1:]]
@@ -103,7 +106,7 @@ def head() -> dict[str, Any]:
 
 
 def device_facts(device: Device) -> dict[str, Any]:
-    """What a Device says of itself, for JSON."""
+    """The fields of a Device, for JSON."""
     return {
         "key": device.key, "backend": device.backend, "name": device.name, "platform": device.platform,
         "driver": device.driver, "kind": device.kind, "unified": device.unified,
@@ -112,7 +115,9 @@ def device_facts(device: Device) -> dict[str, Any]:
 
 
 def cache_facts() -> dict[str, Any]:
-    """The cache's folder (None without a usable one), entries and bytes; the age of the probe's facts in seconds."""
+    """The cache's folder (None if there is no usable folder), number of entries, size in bytes, and age of the probe's
+    results in seconds.
+    """
     folder = disk_cache.cache_dir()
     if folder is None:
         return {"folder": None, "entries": 0, "bytes": 0, "probe_age": None}
@@ -120,7 +125,7 @@ def cache_facts() -> dict[str, Any]:
     for file in folder.iterdir():
         try:
             status = file.stat()
-        except OSError:  # replaced by another process just now
+        except OSError:  # another process has just replaced the file
             continue
         if file.is_file() and not file.name.startswith("."):
             sizes.append(status.st_size)
@@ -130,7 +135,7 @@ def cache_facts() -> dict[str, Any]:
 
 
 def backend_facts(name: str) -> dict[str, Any]:
-    """A backend's devices, or the cause and remedy of its absence. Loads it."""
+    """A backend's devices, or the cause and the remedy if the backend is not available. Loads the backend."""
     try:
         devices = probe.devices(name)
     except BackendUnavailable as error:
@@ -140,7 +145,7 @@ def backend_facts(name: str) -> dict[str, Any]:
 
 
 def kernel_facts() -> list[dict[str, Any]]:
-    """Each catalog row on this machine. Loads every backend."""
+    """The status of each catalog row on this machine. Loads every backend."""
     return [
         {"name": k.name, "backend": k.backend, "target": k.target, "dtype": k.dtype, "ordered": k.row.ordered,
          "available": k.available, "devices": list(k.devices), "reason": k.reason,
@@ -150,7 +155,7 @@ def kernel_facts() -> list[dict[str, Any]]:
 
 
 def facts() -> dict[str, Any]:
-    """Everything, for JSON."""
+    """All facts, for JSON."""
     return {
         **head(),
         "cache": cache_facts(), "backends": {name: backend_facts(name) for name in BACKENDS},
@@ -159,7 +164,7 @@ def facts() -> dict[str, Any]:
 
 
 def sections() -> Iterator[str]:
-    """The text of `config`, piece by piece: what comes before a driver that aborts the process is seen."""
+    """The text of `config`, in pieces. If a driver aborts the process, the earlier pieces have already been printed."""
     built = versions()
     here = machine()
     at = f" ({revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''})" if (revision := commit()) else ""
@@ -184,7 +189,7 @@ def sections() -> Iterator[str]:
 
 
 def config() -> str:
-    """The text of `gemm info` and `gemm.show_config()`."""
+    """The text that `gemm info` and `gemm.show_config()` print."""
     return "\n".join(sections())
 
 

@@ -1,1 +1,1 @@
-"""NumPy's products by gemm."""
+"""NumPy's product functions, computed by gemm."""

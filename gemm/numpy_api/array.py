@@ -1,4 +1,4 @@
-"""`gemm.Array`: NumPy arrays whose products go through gemm, `@` too."""
+"""`gemm.Array`: NumPy arrays whose products, including `@`, gemm computes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ _NONE: Options = {}
 
 
 class Array(np.ndarray):
-    """A NumPy array whose products go through gemm: `@`, `@=`, dot, np.matmul, np.dot, np.inner, np.vdot, np.vecdot,
-    np.tensordot, np.einsum, and what NumPy builds of them, such as np.linalg.multi_dot. Made by `gemm.array`.
+    """A NumPy array whose products gemm computes; create one with `gemm.array`.
 
-    All else is NumPy's. Views, copies, pickles and the results of NumPy's functions are such arrays with the same
-    options; what has no axes is a scalar. Two operands' options hold together, the first one's before the second's,
-    and both before those of `gemm.use`.
+    gemm computes `@`, `@=`, the method dot, np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot, np.einsum,
+    and the NumPy functions that call these, such as np.linalg.multi_dot. NumPy does everything else. Views, copies,
+    unpickled copies and the results of NumPy functions are Arrays with the same options. A result without axes is a
+    scalar. A product of two Arrays uses the options of both. Where they differ, the first operand's option is used. An
+    Array's options take precedence over the options of `gemm.use`.
     """
 
     _options: Options
     _namespace: ModuleType
-    """gemm.numpy_api.namespace, which is made of such arrays; the public face sets it."""
+    """The module gemm.numpy_api.namespace, set by gemm/__init__.py. That module imports this one."""
 
     def __array_finalize__(self, obj: Any) -> None:
         self._options = getattr(obj, "_options", _NONE)
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What `gemm.array` was given."""
+        """The options that were passed to `gemm.array`."""
         return MappingProxyType(self._options)
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **kwargs: Any) -> Any:
@@ -58,7 +59,8 @@ class Array(np.ndarray):
         result = super().__array_function__(func, types, args, kwargs)
         if result.__class__ is not np.ndarray or any(result is x for x in (*args, *kwargs.values())):
             return result
-        return _made(result, self._options)  # of np.stack, say, which makes NumPy's own arrays of all
+        # Functions such as np.stack return a plain ndarray even for Arrays.
+        return _made(result, self._options)
 
     def dot(self, b: Any, out: Any = None) -> Any:
         """np.dot(self, b, out)."""
@@ -74,28 +76,29 @@ class Array(np.ndarray):
         super().__setstate__(own)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """`gemm.numpy_api.namespace`: the array API's functions, of which the products go through gemm.
+        """`gemm.numpy_api.namespace`: the functions of the array API, with products computed by gemm.
 
-        Raises ValueError for a version of the standard that NumPy does not follow.
+        Raises ValueError for a version of the standard that NumPy does not support.
         """
         if api_version is not None:
             if not hasattr(np.ndarray, "__array_namespace__"):
                 raise ValueError(f"NumPy {np.__version__} follows no version of the array API: 2.0 does")
             numpys: Any = super()
-            numpys.__array_namespace__(api_version=api_version)  # refuses what it does not follow
+            # NumPy raises an error for a version that it does not support.
+            numpys.__array_namespace__(api_version=api_version)
         return self._namespace
 
 
 class Bare:
-    """Makes NumPy's own arrays of the arguments of one call, and such as the caller expects of its results.
+    """Converts the arguments of one call to plain NumPy arrays, and the results to what the caller expects.
 
     Attributes:
-        options: those of the arguments seen so far.
+        options: the combined options of the arguments that were converted so far.
     """
 
     def __init__(self) -> None:
         self.options = _NONE
-        self._seen: dict[int, tuple[Any, Any]] = {}  # by identity: an array and what it was made of
+        self._seen: dict[int, tuple[Any, Any]] = {}  # {id of a plain array: (plain array, original argument)}
 
     def __call__(self, argument: Any) -> Any:
         if argument.__class__ is tuple:
@@ -111,12 +114,12 @@ class Bare:
         return array
 
     def around(self) -> Options:
-        """The options that hold: the arguments', before those of `gemm.use`."""
+        """The options of the arguments together with those of `gemm.use`. Options of arguments take precedence."""
         options = inside()
         return self.options if options is None else {**options, **self.options}
 
     def back(self, result: Any) -> Any:
-        """`result` as the caller gets it: an Array, a scalar, or the very argument that it was written to."""
+        """`result` for the caller: an Array, a scalar, or the original argument into which the result was written."""
         if result.__class__ is tuple:
             return tuple(map(self.back, result))
         if id(result) in self._seen:
@@ -127,7 +130,7 @@ class Bare:
 
 
 def _made(array: np.ndarray, options: Options) -> Any:
-    """`array` as an Array, or as a scalar if it has no axes."""
+    """`array` as an Array with these options, or as a scalar if `array` has no axes."""
     if not array.ndim:
         return array[()]
     made = array.view(Array)
@@ -136,7 +139,7 @@ def _made(array: np.ndarray, options: Options) -> Any:
 
 
 def product(function: Callable[..., Any], operands: Sequence[Any], **kwargs: Any) -> Any:
-    """A function of `products` on `operands`, whatever their class, for the array API: an Array or a scalar."""
+    """Call a function of `products` on operands of any class, for the array API. The result is an Array or a scalar."""
     bare = Bare()
     given = [bare(operand) for operand in operands]
     return bare.back(function(bare.around(), *given, **kwargs))
@@ -152,10 +155,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def array(x: Any, **options: Any) -> Array:
-    """`x` as a `gemm.Array`, whose products go through gemm with `options`: a view, where `x` is an array of the host.
+    """`x` as a `gemm.Array`, whose products gemm computes with `options`. The result is a view if `x` is a host array.
 
     Args:
-        x: array or array-like. Of an Array its options hold as well, where `options` has no others.
+        x: array or array-like. If `x` is an Array, its options are kept, except those that `options` replaces.
         options: precision, reproducible, backend, kernel and dtype of `gemm`.
 
     Raises:

@@ -1,4 +1,6 @@
-"""np.tensordot, np.vecdot and np.transpose by matrix products, for arrays of NumPy and of other libraries."""
+"""np.tensordot, np.vecdot and np.transpose for arrays of NumPy and of other libraries. Matrix products compute the
+sums.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,22 @@ from gemm.numpy_api.matrix_pairs import Term, check, kind_of, product
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Any) -> Any:
-    """np.tensordot(a, b, axes) by one matrix product; axes that merge are not copied.
+    """np.tensordot(a, b, axes), computed as one matrix product. Axes that can be merged into one axis are not copied.
 
     Args:
-        a, b: arrays, in host memory or both on one device, where their own transpose and reshape are used.
-        axes: n: the last n axes of a are summed with the first n of b. (axes of a, axes of b): these, in pairs.
-        dtype: of arithmetic and result, as for `gemm`. options: precision, reproducible, backend and kernel of `gemm`.
+        a, b: arrays, both in host memory or both on one device. For device arrays, gemm uses the arrays' own methods
+            for transpose and reshape.
+        axes: n: sum over the last n axes of a and the first n axes of b. (axes of a, axes of b): sum over these pairs
+            of axes.
+        dtype: the dtype of the arithmetic and of the result, as for `gemm`.
+        options: precision, reproducible, backend and kernel of `gemm`.
 
     Returns:
-        An array of a's other axes, then b's; a scalar if there are none.
+        An array with the other axes of a, then the other axes of b; a scalar if there are none.
 
     Raises:
-        ValueError: the axes are not in pairs of one length, or one is named twice. IndexError: there is no such axis.
+        ValueError: the numbers or lengths of the paired axes differ, or an axis is named twice.
+        IndexError: an axis does not exist.
         TypeError: an argument is wrong.
     """
     check(options)
@@ -46,7 +52,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
         shape = (*(x.shape[axis] for axis in rows), *(y.shape[axis] for axis in columns))
         return _shaped(gemm(at, bt, dtype=dtype, **options), shape, "the result")
     kind = kind_of({"a": x, "b": y}, dtype)
-    pairs = len(left)  # labels: the pairs' numbers, then those of all other axes
+    # The label of a summed axis is the number of its pair. All other axes have labels of their own, from `pairs` on.
+    pairs = len(left)
     xs, ys = list(range(pairs, pairs + x.ndim)), list(range(pairs + x.ndim, pairs + x.ndim + y.ndim))
     for label, (i, j) in enumerate(zip(left, right, strict=True)):
         xs[i] = ys[j] = label
@@ -56,12 +63,14 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Any) -> Any:
-    """The products of vectors, x1 conjugated, that lie along `axis` of both; their other axes broadcast.
+    """The scalar products of vectors along `axis` of x1 and x2. x1 is conjugated; the other axes broadcast.
 
-    The array API's function and np.vecdot; dtype and options as for `tensordot`. A scalar for two vectors.
+    This is the array API's vecdot and np.vecdot. dtype and options are as for `tensordot`. The result for two vectors
+    is a scalar.
 
     Raises:
-        ValueError: there is no such axis, or the vectors' lengths differ. TypeError: an argument is wrong.
+        ValueError: `axis` does not exist, or the lengths of the vectors differ.
+        TypeError: an argument is wrong.
     """
     check(options)
     plan_cache.settle()
@@ -74,7 +83,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = Non
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """`x` with its last two axes exchanged: a view. Raises ValueError if it has fewer."""
+    """A view of `x` with its last two axes exchanged. Raises ValueError if `x` has fewer than two axes."""
     array = _array(x)
     if array.ndim < 2:
         raise ValueError(f"x has {array.ndim} axes; a matrix has two or more")
@@ -82,7 +91,9 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """np.transpose: `a` with its axes in the order `axes`, or reversed; for other libraries' arrays by their own."""
+    """np.transpose: `a` with its axes in the order `axes`, or in reverse order. Arrays of other libraries use their own
+    method.
+    """
     array = _array(a)
     if isinstance(array, np.ndarray):
         return array.transpose(axes)
@@ -90,12 +101,14 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 def foreign(*arrays: Any) -> Any:
-    """The first of `arrays` that is not NumPy's own, whose library the result is for; else the first."""
+    """The first of `arrays` that is not a NumPy array, else the first array. The result belongs to this array's
+    library.
+    """
     return next((array for array in arrays if type(array) is not np.ndarray), arrays[0])
 
 
 def paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int], list[int]]:
-    """The axes of shapes a and b that are summed, none negative."""
+    """The axes of the shapes a and b to sum over, as numbers that are not negative."""
     try:
         left, right = axes
     except TypeError:
@@ -121,12 +134,12 @@ def _others(ndim: int, axes: Sequence[int]) -> list[int]:
 
 
 def _array(x: Any) -> Any:
-    """`x`, or an array of it if it is none of any library."""
+    """`x` if it is an array of some library, else a NumPy array made from `x`."""
     return x if hasattr(x, "ndim") else np.asarray(x)
 
 
 def _last(x: Any, axis: int, name: str) -> Any:
-    """`x` with `axis` as its last one."""
+    """`x` with `axis` moved to the last position."""
     array = _array(x)
     if not -array.ndim <= axis < array.ndim:
         raise np.exceptions.AxisError(axis, array.ndim, name)
@@ -134,24 +147,25 @@ def _last(x: Any, axis: int, name: str) -> Any:
 
 
 def _turned(array: Any, axes: tuple[int, ...], name: str) -> Any:
-    """`array` with its axes in the order `axes`, by its library's method."""
+    """`array` with its axes in the order `axes`, by a method of the array's library."""
     if axes == tuple(range(len(axes))) == tuple(range(array.ndim)):
         return array
-    turn = getattr(array, "permute", None) or getattr(array, "transpose", None)  # PyTorch's transpose swaps two
+    # PyTorch's transpose exchanges only two axes, so that its permute is used.
+    turn = getattr(array, "permute", None) or getattr(array, "transpose", None)
     if turn is None:
         raise TypeError(f"{name} of type {type(array).__name__} has no transpose; turn its axes first")
     return turn(axes)
 
 
 def _shaped(array: Any, shape: tuple[int, ...], name: str) -> Any:
-    """`array` as one of `shape`, by its library's method."""
+    """`array` reshaped to `shape`, by a method of the array's library."""
     if tuple(array.shape) == shape:
         return array
     if not hasattr(array, "reshape"):
         raise TypeError(f"{name} of type {type(array).__name__} has no reshape; give it two axes first")
     try:
         return array.reshape(shape)
-    except (ValueError, RuntimeError) as error:  # pyopencl's, which copies nothing
+    except (ValueError, RuntimeError) as error:  # pyopencl's reshape never copies, and raises an error instead
         raise TypeError(
             f"{name} does not merge to {shape} where it lies: {error}; copy it in that order first"
         ) from error

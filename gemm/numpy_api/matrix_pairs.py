@@ -1,7 +1,7 @@
-"""A pair of tensors as one batched product of matrices: what tensordot and einsum are made of.
+"""The product of two tensors as one batched matrix product. tensordot and einsum are built from such products.
 
-The axes that a pair sums, and those that only one of them has, are each merged to one axis of a matrix, in an order for
-which that is a view wherever their strides allow.
+The summed axes are merged into one axis of a matrix. The axes that only one of the tensors has are also merged into one
+axis. Axes are merged in an order that needs no copy, if the strides allow one.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Labels = Sequence[Any]
 
 
 class Term(NamedTuple):
-    """An operand: its array, and a label for each axis, no two alike."""
+    """An operand: an array with one label for each axis. All labels differ."""
 
     array: np.ndarray
     labels: tuple[Any, ...]
 
     def ordered(self, labels: Labels) -> np.ndarray:
-        """The array with its axes in the order of `labels`, which are all of them; a view."""
+        """A view of the array with its axes in the order of `labels`, which must contain all labels."""
         turned: np.ndarray = self.array.transpose([self.labels.index(label) for label in labels])
         return turned
 
     def spread(self, labels: Labels) -> np.ndarray:
-        """The array with an axis for each of `labels`, of length 1 where it has none; a view."""
+        """A view of the array with one axis for each of `labels`, of length 1 if the array lacks the label."""
         own = self.ordered([label for label in labels if label in self.labels])
         return own[tuple(slice(None) if label in self.labels else None for label in labels)]
 
 
 class Axes(NamedTuple):
-    """How the axes of a term lie, without its memory."""
+    """The labels, lengths and strides of a term's axes, without the term's memory."""
 
     labels: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -52,26 +52,32 @@ class Axes(NamedTuple):
         return tuple(self.shape[axis] for axis in self.positions(labels))
 
     def by_stride(self, labels: Labels) -> list[Any]:
-        """`labels` from the longest stride to the shortest: if they merge at all, they do in this order."""
+        """`labels` in the order of decreasing strides. If the axes can be merged without a copy, they can be merged in
+        this order.
+        """
         return sorted(labels, key=lambda label: -abs(self.strides[self.labels.index(label)]))
 
     def merges(self, labels: Labels) -> bool:
-        """Whether the axes `labels`, in this order, are one axis without a copy."""
+        """Whether the axes `labels` can be merged in this order into one axis without a copy."""
         walk = [(self.shape[axis], self.strides[axis]) for axis in self.positions(labels) if self.shape[axis] != 1]
         return all(outer == length * inner for (_, outer), (length, inner) in pairwise(walk))
 
     def merged(self, *groups: Labels) -> tuple[list[int], list[int]]:
-        """What to transpose and reshape to, so that there is one axis for each of the groups, which are all labels."""
+        """The order of axes for a transpose and the shape for a reshape that make one axis of each group of labels.
+
+        The groups together contain all labels.
+        """
         order = self.positions([label for group in groups for label in group])
         return order, [math.prod(self.sizes(group)) for group in groups]
 
 
 class Matrices(NamedTuple):
-    """Two terms as stacks of matrices.
+    """How two terms become stacks of matrices.
 
     Attributes:
-        swapped: the second term is the left operand. left, right: (order of axes, shape) of each.
-        shape, labels: of the result, with its axes apart again.
+        swapped: True if the second term is the left operand.
+        left, right: (order of axes, shape) of the left and the right operand.
+        shape, labels: the shape and labels of the result before its axes are merged.
     """
 
     swapped: bool
@@ -83,15 +89,17 @@ class Matrices(NamedTuple):
 
 @lru_cache(512)
 def _matrices(x: Axes, y: Axes, kept: tuple[Any, ...], ordered: bool) -> Matrices | None:
-    """How `product` multiplies terms like these; None if there is no label to sum over.
+    """How `product` multiplies terms with these axes; None if the terms have no label to sum over.
 
-    ordered: sums have one order wherever the operands lie, that of their labels; else that which copies least.
+    ordered: True: the order of a sum is the order of its labels, for any layout of the operands. False: the order that
+    copies the fewest elements.
     """
     shared = [label for label in x.labels if label in y.labels]
     gone = [label for label in shared if label not in kept]
     if not gone:
         return None
-    swapped = bool(kept) and kept[-1] in x.labels and kept[-1] not in shared  # the last axis should be columns
+    # the last axis of the result should be a column axis of the matrix product
+    swapped = bool(kept) and kept[-1] in x.labels and kept[-1] not in shared
     if swapped:
         x, y = y, x
     batch = x.by_stride([label for label in shared if label in kept])
@@ -109,14 +117,15 @@ def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[
     """The product of x and y, summed over every label that is not in `kept`.
 
     Args:
-        kept: labels, which may be others' than x's and y's, and repeat. Its order is what the result should have: the
-            choice of the left operand heeds it, but the axes are left as they come.
-        dtype: of the arithmetic and the result. options: `gemm`'s.
+        kept: labels to keep, in the preferred order of the result. They may repeat, and may include labels of other
+            terms. The order affects only which term is the left operand; the axes of the result may have another order.
+        dtype: the dtype of the arithmetic and of the result.
+        options: options of `gemm`.
     """
     x, y = (summed(own, [*other.labels, *kept], dtype, options) for own, other in ((x, y), (y, x)))
     lie = [Axes(term.labels, term.array.shape, term.array.strides) for term in (x, y)]
     plan = _matrices(*lie, tuple(kept), bool(options.get("reproducible")))
-    if plan is None:  # element by element: there is nothing that a product of matrices would read twice
+    if plan is None:  # multiply element by element: a matrix product would not read any element twice
         labels = tuple(label for label in dict.fromkeys(kept) if label in x.labels or label in y.labels)
         return Term(np.multiply(x.spread(labels), y.spread(labels), dtype=dtype, casting="same_kind"), labels)
     if plan.swapped:
@@ -126,10 +135,10 @@ def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[
 
 
 def summed(x: Term, kept: Labels, dtype: np.dtype[Any], options: dict[str, Any]) -> Term:
-    """`x` summed in `dtype` over the labels that are not in `kept`; itself if there are none.
+    """`x` summed in `dtype` over the labels that are not in `kept`, or `x` itself if there are no such labels.
 
-    NumPy sums. Reproducible sums of real and complex numbers are products with ones, since NumPy's bits depend on the
-    machine's vectors.
+    NumPy computes the sum. Reproducible sums of real and complex numbers are products with ones instead, because the
+    bits of NumPy's sums depend on the CPU's vector length.
     """
     gone = [label for label in x.labels if label not in kept]
     if not gone:
@@ -142,17 +151,17 @@ def summed(x: Term, kept: Labels, dtype: np.dtype[Any], options: dict[str, Any])
 
 
 OPTIONS = ("precision", "reproducible", "backend", "kernel")
-"""The options of `gemm` that any product may have, besides dtype."""
+"""The options of `gemm` that all products of this package accept, in addition to dtype."""
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raises TypeError if one of `options` is not of OPTIONS."""
+    """Raises TypeError if an option is not in OPTIONS."""
     if unknown := options.keys() - OPTIONS:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are dtype, {', '.join(OPTIONS)}")
 
 
 def kind_of(arrays: Mapping[str, np.ndarray], asked: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype of products of `arrays`, by name, as for `gemm`. Raises TypeError."""
+    """The dtype of products of `arrays` ({name: array}), as for `gemm`. Raises TypeError if there is none."""
     kind, *others = [array.dtype for array in arrays.values()]
     if asked is None and kind.isbuiltin == 1 and kind.kind in "biufc" and all(kind is other for other in others):
         return kind

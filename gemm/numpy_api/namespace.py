@@ -1,6 +1,8 @@
-"""The array API's namespace of `gemm.Array`: matmul, tensordot, vecdot and matrix_transpose are gemm's, here and in
-`linalg`; asarray, zeros and whatever else makes arrays makes such Arrays; every other name is NumPy's. NumPy follows
-the standard from 2.0 on; older ones lack some of its names.
+"""The array API's namespace of `gemm.Array`.
+
+gemm computes matmul, tensordot, vecdot and matrix_transpose, here and in `linalg`. asarray, zeros and the other
+functions that create arrays return a `gemm.Array`. All other names are NumPy's. NumPy supports the standard from
+version 2.0 on, and older versions lack some of its names.
 
     xp = x.__array_namespace__()
     xp.vecdot(xp.matmul(x, y), z)
@@ -23,12 +25,12 @@ def matmul(x1: Any, x2: Any, /) -> Any:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
-    """x1 and x2 summed over `axes`: a number of them, or those of x1 and those of x2."""
+    """The sums of products of x1 and x2 over `axes`: a number of axes, or a pair (axes of x1, axes of x2)."""
     return array.product(products.tensordot, (x1, x2), axes=axes)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The products of the vectors along `axis`, those of x1 conjugated."""
+    """The scalar products of the vectors along `axis`. The vectors of x1 are conjugated."""
     return array.product(products.vecdot, (x1, x2), axis=axis)
 
 
@@ -36,7 +38,7 @@ matrix_transpose = contractions.matrix_transpose
 
 
 class _Linalg:
-    """The standard's extension `linalg`."""
+    """The extension `linalg` of the array API."""
 
     matmul, tensordot, vecdot = staticmethod(matmul), staticmethod(tensordot), staticmethod(vecdot)
     matrix_transpose = staticmethod(matrix_transpose)
@@ -52,14 +54,14 @@ linalg = _Linalg()
 
 
 def asarray(obj: Any, /, **kwargs: Any) -> Any:
-    """np.asarray(obj, ...) as an Array, with the options of `obj` if that is one."""
+    """np.asarray(obj, ...) as an Array. If `obj` is an Array, the result has the options of `obj`."""
     if isinstance(obj, array.Array):
         return np.asanyarray(obj, **kwargs)
     return np.asarray(obj, **kwargs).view(array.Array)
 
 
 def _making(name: str) -> Callable[..., Any]:
-    """NumPy's function of that name, with an Array as result."""
+    """NumPy's function `name`, with an Array as result."""
     own = getattr(np, name)
 
     @wraps(own)
@@ -89,7 +91,7 @@ def __dir__() -> list[str]:
     return sorted({*dir(np), *__all__})
 
 
-__all__ = sorted(  # NumPy does not list the version that it follows
+__all__ = sorted(  # np.__all__ lacks __array_api_version__
     {*np.__all__, "matmul", "matrix_transpose", "tensordot", "vecdot"}
     | {name for name in ("__array_api_version__",) if hasattr(np, name)}
 )

@@ -1,4 +1,4 @@
-"""`gemm.use`: NumPy's products of a program go through gemm for a while."""
+"""`gemm.use`: inside a block, gemm computes the products that a program calls through NumPy."""
 
 from __future__ import annotations
 
@@ -19,46 +19,53 @@ from gemm.numpy_api.products import Frame, Options, active
 
 
 def use(**options: Any) -> Using:
-    """A context in which np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum go through gemm;
-    so do matmul, tensordot, vecdot and multi_dot of np.linalg.
+    """A context in which gemm computes NumPy's products.
 
         with gemm.use(backend="opencl"):
             c = np.matmul(a, b)
 
-    It holds for the thread or asyncio task that entered it, and for tasks that it starts there, until the block ends;
-    other threads and tasks compute by NumPy. Contexts nest: the inner one's options win, the others' hold on, and
-    whichever ends first takes its own options with it. As a decorator it holds while a function, or a coroutine, runs.
+    gemm replaces np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot and np.einsum, and np.linalg's matmul,
+    tensordot, vecdot and multi_dot.
 
-    NumPy's own function computes what gemm does not: other dtypes than numbers, arguments such as casting=, order=,
-    axes= or where=, products with scalars, other classes than NumPy's array. With reproducible=True what gemm
-    refuses is an error instead: a dtype or an argument that it does not take.
+    The context applies to the thread or asyncio task that enters it, and to tasks that are started inside, until the
+    block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner context takes
+    precedence, and the other options of the outer context still apply. The contexts may end in any order; each removes
+    only its own options. As a decorator, the context applies while a function or a coroutine runs.
 
-    The modules numpy and numpy.linalg answer with gemm's functions to whoever asks them inside. So these are not
-    reached, and compute by NumPy: `@` between NumPy's arrays and the method dot (make one of them a `gemm.array`),
-    functions imported before (`from numpy import dot`), and code in C. Inside, and nowhere else, np.matmul is no ufunc:
-    it has the attributes (np.matmul.reduce, .signature, ...; the ufunc is `np.matmul.__wrapped__`), but
-    isinstance(np.matmul, np.ufunc) is False, and a function imported before cannot be pickled. An `__array_ufunc__` or
-    `__array_function__` that asks for np.matmul, to compare it with what it is given, gets NumPy's own: `@` with dask's
-    arrays is dask's, inside too. No product by gemm warns of overflow.
+    NumPy's own function computes what gemm does not support: dtypes that are not numbers, arguments such as casting=,
+    order=, axes= or where=, products with scalars, and classes other than NumPy's array. With reproducible=True, a
+    dtype or an argument that gemm does not support is an error instead.
+
+    Inside the context, a lookup of these names in the modules numpy and numpy.linalg returns gemm's functions. Products
+    without such a lookup still use NumPy: `@` between NumPy's arrays and the method dot (use a `gemm.array` for one
+    operand), functions imported earlier (`from numpy import dot`), and C code. gemm's products do not warn of overflow.
+
+    Inside the context only, np.matmul is not a ufunc: isinstance(np.matmul, np.ufunc) is False, and an np.matmul that
+    was imported earlier cannot be pickled. np.matmul keeps the attributes of the ufunc (np.matmul.reduce, .signature,
+    ...), and the ufunc itself is `np.matmul.__wrapped__`.
+
+    An `__array_ufunc__` or `__array_function__` that looks up np.matmul gets NumPy's own function, because such a
+    method compares np.matmul with its argument. dask therefore computes `@` with dask arrays, inside the context too.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.
 
     Raises:
-        TypeError, ValueError: an option is wrong. BackendUnavailable, from a product: what it names cannot run here.
+        TypeError, ValueError: an option is wrong.
+        BackendUnavailable: raised by a product if the backend or kernel that was named cannot run here.
     """
     return Using(products.only_products(options))
 
 
 class Using:
-    """What `use` returns: a context to enter any number of times, from any number of threads, and a decorator."""
+    """The result of `use`: a decorator, and a context that any number of threads may enter any number of times."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def __enter__(self) -> None:
         outer = active.get()
-        while outer is not None and not outer.live:  # ended elsewhere
+        while outer is not None and not outer.live:  # the block of this frame has ended in another context
             outer = outer.outer
         active.set(outer)
         around = products.inside()
@@ -70,9 +77,10 @@ class Using:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The innermost block of this one that the context is in ends.
+        """End the innermost block of this object that is active in the current context.
 
-        Without one nothing does: this is another context (a generator was closed late), or one exit too many.
+        If there is no such block, nothing happens: the call comes from another context (a generator was closed late),
+        or is one exit too many.
         """
         frame = active.get()
         while frame is not None and not (frame.live and frame.owner is self):
@@ -107,7 +115,7 @@ class Using:
 
 
 def _multi_dot(options: Options, arrays: Any, *, out: Any = None) -> Any:
-    """np.linalg.multi_dot, whose products go through gemm as those of gemm.Array."""
+    """np.linalg.multi_dot on `gemm.Array`s, so that gemm computes its products."""
     given = list(arrays)
     if any(x.__class__ is not np.ndarray for x in given):
         return NotImplemented
@@ -123,12 +131,13 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """A function that goes through `product` inside `use` and else is `own`, with whose attributes it comes."""
+    """A function that calls `product` inside `use` and `own` outside. This function has the attributes of `own`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = products.inside()
         if options is not None:
-            try:  # as functions.attempt, whose call would take a tenth of the time of a small product
+            # This code repeats products.attempt: a call of attempt would take a tenth of the time of a small product.
+            try:
                 result = product(options, *args, **kwargs)
             except (TypeError, ValueError):
                 if options.get("reproducible"):
@@ -147,18 +156,18 @@ def _replacement(own: Any, product: Callable[..., Any]) -> Any:
 
 
 class _Answering(ModuleType):
-    """The class of numpy and numpy.linalg, once somebody has entered `use`.
+    """The class of the modules numpy and numpy.linalg after the first entry into `use`.
 
-    What the modules hold is not touched. Which function of _PRODUCTS they answer with depends on the context that asks,
-    so that no thread, and no block that ends in a wrong order, can change another's.
+    The modules' own attributes stay unchanged. Each access to a name in _PRODUCTS returns a function that depends on
+    the current context. Other threads, and blocks that end in another order, are therefore not affected.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return importlib.import_module, (self.__name__,)  # picklers of modules know them by their exact class
+        return importlib.import_module, (self.__name__,)  # picklers recognise a module by its exact class
 
 
 def _answer(name: str, own: Any, ours: Any) -> property:
-    """An attribute of _Answering: `ours` inside `use`, where the module still holds `own`."""
+    """A property of _Answering: `ours` inside `use`, as long as the module still contains `own`."""
 
     def held(module: ModuleType) -> Any:
         try:
@@ -173,7 +182,8 @@ def _answer(name: str, own: Any, ours: Any) -> property:
         return own if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
 
     def put(module: ModuleType, value: Any) -> None:
-        module.__dict__[name] = own if value is ours else value  # who asked inside may give back what he was given
+        # Code that read `ours` inside the context may assign it back; the module then keeps `own`.
+        module.__dict__[name] = own if value is ours else value
 
     def drop(module: ModuleType) -> None:
         held(module)
@@ -186,7 +196,7 @@ _PROTOCOLS = ("__array_ufunc__", "__array_function__")
 
 
 def _answering(module: ModuleType) -> type[ModuleType]:
-    """The class for a module."""
+    """The subclass of _Answering for a module."""
     own = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
     answers = {name: _answer(name, each, _replacement(each, _PRODUCTS[name])) for name, each in own.items()}
     return type(_Answering.__name__, (_Answering,), answers)
@@ -196,7 +206,7 @@ _CLASSES = [(module, _answering(module)) for module in (np, np.linalg)]
 
 
 def _install() -> None:
-    """Give numpy and numpy.linalg their classes, if they have not yet."""
+    """Set the classes of numpy and numpy.linalg, if they are not set yet."""
     for module, kind in _CLASSES:
         if module.__class__ is not kind:
             module.__class__ = kind

@@ -1,7 +1,8 @@
-"""NumPy's products by gemm: what `gemm.use` and `gemm.Array` do for np.matmul, np.dot and the like.
+"""The products behind `gemm.use` and `gemm.Array`: np.matmul, np.dot and the like, computed by gemm.
 
-A function here takes the options of the product, then what NumPy's takes. What its signature lacks (casting=, axes=,
-order=, ...) and what gemm refuses is left to NumPy: `attempt` returns NotImplemented then, as the functions do.
+Each function takes the options of the product, then the arguments of NumPy's function. NumPy handles arguments that a
+function here does not have (casting=, axes=, order=, ...) and operands that gemm does not support. In these cases
+`attempt` and the functions return NotImplemented.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ Options = dict[str, Any]
 
 
 class Frame:
-    """One `with gemm.use(...)` that a thread or task is in.
+    """One active `with gemm.use(...)` block of a thread or task.
 
     Attributes:
-        options: its own. outer: the one around it. owner: what was entered. live: its block has not ended. Contexts are
-            copied to tasks, which keep their frames: by this they see the end of a block, too.
+        options: the options of this block.
+        outer: the frame of the enclosing block, or None.
+        owner: the object that was entered.
+        live: False after the block has ended. A new task receives a copy of the context with the same frames, so that
+            `live` also shows the task when a block has ended.
     """
 
     __slots__ = ("live", "options", "outer", "owner")
@@ -35,15 +39,17 @@ class Frame:
 
 
 active: ContextVar[Frame | None] = ContextVar("gemm.use", default=None)
-"""The innermost one, which may have ended."""
+"""The frame of the innermost block. The block may have ended already."""
 
 
 def inside() -> Options | None:
-    """The options of the blocks of `gemm.use` that this context is in, the inner ones' first; None outside."""
+    """The combined options of all active `gemm.use` blocks of this context, inner blocks first; None outside of all
+    blocks.
+    """
     frame = active.get()
     if frame is None:
         return None
-    if frame.outer is None:  # the short way
+    if frame.outer is None:  # a single block, the common case
         return frame.options if frame.live else None
     found: Options | None = None
     while frame is not None:
@@ -54,24 +60,26 @@ def inside() -> Options | None:
 
 
 def attempt(function: Callable[..., Any], options: Options, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """function(options, *args, **kwargs), or NotImplemented where NumPy's own has to do it.
+    """function(options, *args, **kwargs), or NotImplemented if NumPy must compute the result.
 
-    Raises TypeError or ValueError instead if the result was to be reproducible, which NumPy's is not.
+    With reproducible=True, raises the TypeError or ValueError instead, because NumPy's results are not reproducible.
     """
     try:
         return function(options, *args, **kwargs)
-    except (TypeError, ValueError):  # gemm raises them before it writes anything
+    except (TypeError, ValueError):  # gemm raises these errors before it writes to memory
         if options.get("reproducible"):
             raise
         return NotImplemented
 
 
-_ndarray = np.ndarray  # found sooner than by way of the module
+_ndarray = np.ndarray  # a module variable is found faster than the attribute of numpy
 _OURS = frozenset((_ndarray, list, tuple, str, int, float, complex, bool))
 
 
 def _ours(*operands: Any) -> bool:
-    """Whether no operand has a class that means more to NumPy than its numbers: no subclass, nobody else's array."""
+    """Whether all operands are plain NumPy arrays, lists, tuples, strings or numbers: no subclasses, no arrays of other
+    libraries.
+    """
     return _OURS.issuperset(map(type, operands))
 
 
@@ -83,9 +91,10 @@ def matmul(
 ) -> Any:
     if not (x1.__class__ is x2.__class__ is _ndarray or _ours(x1, x2)):
         return NotImplemented
-    if out is dtype is axes is None:  # the short way
+    if out is dtype is axes is None:  # the common case
         return gemm(x1, x2, **options)
-    if axes is not None and (axes != _LAST_TWO or min(np.ndim(x1), np.ndim(x2)) < 2):  # `@=` says so, and no 1-D
+    # `@=` passes exactly these axes. gemm accepts them only for operands with two or more axes.
+    if axes is not None and (axes != _LAST_TWO or min(np.ndim(x1), np.ndim(x2)) < 2):
         return NotImplemented
     if dtype is not None:
         options = {**options, "dtype": dtype}
@@ -95,7 +104,7 @@ def matmul(
 
 
 def dot(options: Options, a: Any, b: Any, out: Any = None) -> Any:
-    if not _ours(a, b) or not (np.ndim(a) and np.ndim(b)):  # with a scalar it is no product of matrices
+    if not _ours(a, b) or not (np.ndim(a) and np.ndim(b)):  # a product with a scalar is not a matrix product
         return NotImplemented
     if np.ndim(b) <= 2:
         return gemm(a, b, out=out, **options)
@@ -111,7 +120,7 @@ def inner(options: Options, a: Any, b: Any, /) -> Any:
 def vdot(options: Options, a: Any, b: Any, /) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    plan_cache.settle()  # before ravel copies
+    plan_cache.settle()  # ravel may copy an operand, which must be complete by then
     return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options)
 
 
@@ -122,7 +131,7 @@ def vecdot(options: Options, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def tensordot(options: Options, a: Any, b: Any, axes: Any = 2) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    return np.asarray(contractions.tensordot(a, b, axes, **options))  # NumPy's is an array without axes, too
+    return np.asarray(contractions.tensordot(a, b, axes, **options))  # NumPy also returns an array if there are no axes
 
 
 def einsum(options: Options, *operands: Any, out: Any = None, optimize: Any = True) -> Any:
@@ -130,8 +139,8 @@ def einsum(options: Options, *operands: Any, out: Any = None, optimize: Any = Tr
 
 
 def only_products(options: Options) -> Options:
-    """`options`, if they are such as `use` and `array` take, and name something. Raises what `gemm.gemm` would."""
+    """Check the options of `use` and `array`, and return them. Raises the errors of `gemm.gemm`."""
     matrix_pairs.check({name: value for name, value in options.items() if name != "dtype"})
-    nothing = np.empty((0, 0), bool)  # which any dtype can hold: the options alone are checked
+    nothing = np.empty((0, 0), bool)  # an empty boolean array fits any dtype, so that only the options are checked
     gemm(nothing, nothing, **options)
     return options

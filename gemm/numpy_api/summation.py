@@ -1,4 +1,6 @@
-"""np.einsum by matrix products: subscripts read, a path of pairs, and each pair to `contract.product`."""
+"""np.einsum by matrix products: read the subscripts, find a path of pairs, and multiply each pair with
+`matrix_pairs.product`.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,30 @@ from gemm.numpy_api.matrix_pairs import Term, check, kind_of, product, summed
 def einsum(
     *arguments: Any, out: Any = None, optimize: Any = True, dtype: DTypeLike | None = None, **options: Any
 ) -> Any:
-    """np.einsum, in which each pair of operands that is summed over a label is one batched product of `gemm`.
+    """np.einsum, in which gemm computes each pair of operands that is summed over a label as one batched product.
 
-    What has no product in it is NumPy's: diagonals, sums within one operand, and products element by element. So is a
-    step of three operands or more, which a path has where pairs would need more memory; with reproducible=True that,
-    too, goes pair by pair, and sums are products with ones.
+    NumPy computes steps without a matrix product: diagonals, sums within one operand, and products element by element.
+    NumPy also computes a step with three or more operands. A path has such a step where pairs would need more memory.
+    With reproducible=True, gemm computes such a step pair by pair, and sums are products with ones.
 
     Args:
-        arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and perhaps the result's labels.
-            Operands are arrays in host memory.
-        out: where the result goes, of exactly its shape. Default: a new array, or a view of a single operand that is
-            not summed.
-        optimize: as np.einsum has it: an algorithm of np.einsum_path, or a path. True, the default, is "greedy";
-            False is a single step of all operands.
-        dtype: of arithmetic and result, as for `gemm`; default: NumPy's promotion of all operands' dtypes, in which
-            each step is computed; of float16 and bfloat16 the steps are float32's, and the result is rounded once.
+        arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
+            result. Operands are arrays in host memory.
+        out: array that receives the result; it has exactly the result's shape. Default: a new array. For a single
+            operand without a sum, the result is a view of the operand.
+        optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. The default True means "greedy". False
+            means a single step with all operands.
+        dtype: the dtype of the arithmetic and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
+            dtypes. Every step is computed in this dtype. For float16 and bfloat16, the steps are computed in float32,
+            and the result is rounded once.
         options: precision, reproducible, backend and kernel of `gemm`.
 
     Returns:
-        `out`, or an array whose axes lie in memory as they come; a scalar if it has none.
+        `out`, or an array whose axes may have any order in memory; a scalar if it has no axes.
 
     Raises:
-        ValueError: the subscripts are wrong, or do not fit the operands. TypeError: an argument is wrong.
+        ValueError: the subscripts are wrong, or do not fit the operands.
+        TypeError: an argument is wrong.
     """
     check(options)
     plan_cache.settle()
@@ -60,7 +64,9 @@ def einsum(
 
 
 def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
-    """The array that a result of that shape and dtype goes to. Raises TypeError, ValueError."""
+    """The array that receives a result with this shape and dtype. Raises TypeError or ValueError if `given` does not
+    fit.
+    """
     out = interop.wrap_output(given)
     if isinstance(out, DeviceView):
         raise TypeError(f"out lies on {out.device.key}; einsum writes to host memory")
@@ -72,7 +78,7 @@ def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarr
 
 
 def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options: dict[str, Any]) -> Term:
-    """What is left of `terms` at the end of the path."""
+    """Execute all steps of the path, and return the term that remains."""
     for step in reading.path:
         chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
         terms.append(_contracted(chosen, terms, reading.output, work, options))
@@ -82,7 +88,9 @@ def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options:
 def _contracted(
     chosen: list[Term], others: list[Term], output: str, work: np.dtype[Any], options: dict[str, Any]
 ) -> Term:
-    """One step of a path: the terms `chosen` as one, summed over what neither `others` nor `output` have."""
+    """One step of a path: multiply the terms `chosen`, and sum over the labels that are in neither `others` nor
+    `output`.
+    """
     kept = [*output, *(label for term in others for label in term.labels)]
     if len(chosen) > 2 and not options.get("reproducible"):
         labels = tuple(label for label in dict.fromkeys(kept) if any(label in term.labels for term in chosen))
@@ -100,9 +108,9 @@ class View(NamedTuple):
     """How an operand becomes a term.
 
     Attributes:
-        diagonal: subscripts that take the diagonals of repeated labels, or "".
-        broadcast: axes of length 1 whose label is longer elsewhere; they are dropped.
-        labels: of the axes that remain.
+        diagonal: subscripts for np.einsum that take the diagonals of repeated labels, or "".
+        broadcast: axes of length 1 whose label is longer in another operand. These axes are dropped.
+        labels: the labels of the remaining axes.
     """
 
     diagonal: str
@@ -116,11 +124,13 @@ class View(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What subscripts say of operands of known shapes.
+    """The meaning of subscripts for operands with known shapes.
 
     Attributes:
-        views: of the operands. output: the result's labels. shape: of the result.
-        path: positions of the terms of each step, whose result becomes the last term.
+        views: the View of each operand.
+        output: the labels of the result.
+        shape: the shape of the result.
+        path: for each step, the positions of its terms. The result of a step becomes the last term.
     """
 
     views: tuple[View, ...]
@@ -155,7 +165,8 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own: dict[str, int] = {}
         for label, length in zip(term, shape, strict=True):
-            if own.setdefault(label, length) != length:  # a diagonal does not broadcast; of 0 and 1 NumPy's may
+            # A diagonal does not broadcast. NumPy may accept a diagonal with lengths 0 and 1.
+            if own.setdefault(label, length) != length:
                 raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
         for label, length in own.items():
             if sizes.get(label, 1) != 1 and length not in (1, sizes[label]):
@@ -163,14 +174,14 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
             sizes[label] = sizes[label] if length == 1 and label in sizes else length
     stand_ins = [np.broadcast_to(0.0, shape) for shape in shapes]
     if isinstance(optimize, tuple) and optimize[0] == "einsum_path":
-        optimize = [*optimize]  # a path is a list to NumPy
+        optimize = [*optimize]  # NumPy requires a list for a path
     path = numpy_original.einsum_path(f"{','.join(terms)}->{output}", *stand_ins, optimize=optimize)[0][1:]
     views = tuple(_view(term, shape, sizes) for term, shape in zip(terms, shapes, strict=True))
     return Reading(views, output, tuple(sizes[label] for label in output), tuple(map(tuple, path)))
 
 
 def _ellipsis(term: str, ndim: int, position: int) -> int:
-    """How many axes the ellipsis of `term` stands for. Raises ValueError if the term does not fit `ndim` axes."""
+    """The number of axes that the ellipsis of `term` represents. Raises ValueError if `ndim` does not fit."""
     name = f"operand {position}"
     letters = term.replace("...", "", 1)
     if wrong := set(letters) - set(string.ascii_letters):
@@ -189,7 +200,7 @@ def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
 
 
 def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """Subscripts and operands of either form of np.einsum's arguments."""
+    """The subscripts and operands from either form of np.einsum's arguments."""
     if len(arguments) < 2:
         raise ValueError("einsum takes subscripts and an operand at least, or an operand and its labels")
     if isinstance(arguments[0], str):
@@ -201,7 +212,7 @@ def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
 
 
 def _letters(labels: Any) -> str:
-    """A list of labels as a term; they are in the order of string.ascii_uppercase + ascii_lowercase, as for NumPy."""
+    """A list of integer labels as letters, in NumPy's order: string.ascii_uppercase + string.ascii_lowercase."""
     order = string.ascii_uppercase + string.ascii_lowercase
     letters = []
     for label in labels:
