@@ -150,7 +150,7 @@ class CpuLaunch:
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
     def _scalar(self, value: complex) -> Any:
-        """Return alpha or beta as a gemm_scalar, which has a field for each kind of element: real, imaginary, integer."""
+        """Return alpha or beta as a gemm_scalar, which has a field each for real, imaginary and integer values."""
         integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
         return self._ffi.new("gemm_scalar *", (value.real, value.imag, integer - (integer >> 63 << 64)))
 

@@ -17,7 +17,7 @@ from gemm.core.problem import Device, Problem
 
 
 class NumpyBackend(Backend):
-    """NumPy on the host. float16 and bfloat16 are summed in float32 and rounded once at the end. Integers wrap exactly."""
+    """NumPy on the host. Sums of float16 and bfloat16 are float32, rounded once at the end. Integers wrap exactly."""
 
     name: ClassVar[str] = "numpy"
 

@@ -13,7 +13,7 @@ from gemm.core.errors import BackendUnavailable
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the backend `name` (a key of BACKENDS). This imports the backend's module, but does not look for devices."""
+    """Return the backend `name` (a key of BACKENDS). Imports the backend's module, but does not look for devices."""
     module, _, cls = BACKENDS[name].partition(":")
     return cast(Backend, getattr(import_module(module), cls)())
 

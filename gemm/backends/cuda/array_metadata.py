@@ -176,7 +176,7 @@ known: dict[type, Reader | None] = {}
 
 
 def reader(kind: type) -> Reader | None:
-    """Return the Reader for arrays of exactly this class. None: products of such arrays take the full path each time."""
+    """Return the Reader for arrays of exactly this class. None: products of such arrays always take the full path."""
     if kind not in known:
         makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
         make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)

@@ -166,7 +166,7 @@ def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
 
 
 def returned(owner: Any, example: Any) -> Any:
-    """Return the result `owner` as an array of the library of `example`, if that library can import it; else `owner`."""
+    """Return the result `owner` as an array of the library of `example` if that library can import it, else `owner`."""
     if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
         return owner
     numba = sys.modules.get("numba.cuda")

@@ -1,4 +1,4 @@
-"""The CUDA backend: NVIDIA GPUs through the driver API. NVRTC compiles the kernels at run time, without nvcc or toolkit.
+"""The CUDA backend: NVIDIA GPUs through the driver API. NVRTC compiles the kernels at run time; no toolkit is needed.
 
 gemm copies host operands to the device and the result back. It multiplies device operands (PyTorch, CuPy, any array
 with __cuda_array_interface__ or DLPack) in place, in order on their own stream.
