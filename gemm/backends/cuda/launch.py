@@ -32,7 +32,7 @@ _KINDS = 256
 
 @dataclass(frozen=True, eq=False)
 class Planes(Kept):
-    """Owns a prepacked matrix that was split into `planes` planes. Such a matrix can only be used whole, not in parts."""
+    """Owns a prepacked matrix, split into `planes` planes. A product must use the whole matrix, not a part of it."""
 
     planes: int
 
@@ -153,7 +153,7 @@ class Launcher:
         return (x,) if len(self._scale) == 1 else (complex(x).real, complex(x).imag)
 
     def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
-        """Return how a launch would access each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        """Return what a launch would do with each operand: {name: "used in place", "packed on the device", "copied"}."""
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
             return dict.fromkeys(given, "copied")
