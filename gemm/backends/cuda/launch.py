@@ -153,7 +153,7 @@ class Launcher:
         return (x,) if len(self._scale) == 1 else (complex(x).real, complex(x).imag)
 
     def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
-        """Return what a launch would do with each operand: {name: "used in place", "packed on the device", "copied"}."""
+        """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
             return dict.fromkeys(given, "copied")

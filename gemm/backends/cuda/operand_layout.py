@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 class View(NamedTuple):
-    """An operand in one launch: its address (`at` bytes after the beginning of `slot`), type and strides in elements."""
+    """An operand in one launch: its address (`at` bytes after the start of `slot`), type and strides in elements."""
 
     slot: int
     at: int

@@ -84,7 +84,7 @@ class Step(NamedTuple):
 
 
 def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
-    """Return the steps for a stack of products. Small products go in groups; few large ones are each cut into panels."""
+    """Return the steps for a stack of products: groups of small products, or the panels of each large one."""
     axis = max(range(len(batch)), key=batch.__getitem__, default=0)
     count = batch[axis] if batch else 1
     if prod(batch) == count and (count == 1 or shape.nbytes >= _LARGE):

@@ -62,9 +62,8 @@ class _Locked:
     def __init__(self, address: int, nbytes: int) -> None:
         where = (address, False)
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": where}
-        weakref.finalize(
-            self, _unlock, cuda().cuMemFreeHost, address
-        ).atexit = False  # at exit, the system frees the memory
+        # At exit, the system frees the memory.
+        weakref.finalize(self, _unlock, cuda().cuMemFreeHost, address).atexit = False
 
 
 def _unlock(free: Callable[[int], None], address: int) -> None:
