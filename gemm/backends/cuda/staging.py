@@ -38,7 +38,7 @@ stride 0 along all axes except one."""
 
 
 def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
-    """Compute `work`, whose operands follow the rules of gemm.core.backend.Launch. a and b may already be on the device.
+    """Compute `work`, whose operands follow the rules of gemm.core.backend.Launch. a and b may be on the device.
 
     Args:
         gpu: the GPU. Its context must be current.
@@ -208,7 +208,7 @@ class _Product:
             self._gpu.free(base, lane.up)
 
     def _send_and_compute(self, travel: Travel, base: int) -> None:
-        """Send each panel, and launch the parts of out that it makes computable. Results are fetched as they complete."""
+        """Send each panel, then launch the parts of out that it makes computable. Queue their results to be fetched."""
         lane, views = self._lane, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 

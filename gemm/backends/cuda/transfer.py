@@ -77,7 +77,7 @@ class Travel:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Call `enqueue` after the copies of all earlier `send` calls are enqueued. A later `send` or `catch_up` does so."""
+        """Queue a call of `enqueue` behind all copies that were sent before. A later `send` or `catch_up` makes the call."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:
