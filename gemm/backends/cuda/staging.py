@@ -129,9 +129,8 @@ class _Product:
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
         apart = {name: of.nbytes for name, of in self._blocks.items()}
         if "c" in apart and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
-            self._blocks["c"] = self._blocks[
-                "out"
-            ]  # c shares out's memory; if c repeats, it has its own and is sent once
+            # c shares out's memory on the device. (If c repeats, it has its own memory and is sent once.)
+            self._blocks["c"] = self._blocks["out"]
             del apart["c"]
         *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in apart.values()), initial=0)
         self._at: dict[str, int] = dict(zip(apart, starts, strict=True))

@@ -77,7 +77,7 @@ class Travel:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Queue a call of `enqueue` behind all copies that were sent before. A later `send` or `catch_up` makes the call."""
+        """Queue a call of `enqueue` behind all copies that were sent before. The next `send` or `catch_up` makes it."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:

@@ -116,7 +116,7 @@ class Handle:
 
     @property
     def inherited(self) -> bool:
-        """Whether the device belongs to the parent of this forked process. Then this process must not call the driver."""
+        """Whether the parent of this forked process used the device. Then this process must not call the driver."""
         return self._process != os.getpid()
 
     def use(self) -> None:
@@ -248,7 +248,7 @@ class Handle:
         return program
 
     def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
-        """Return a buffer or image of at least this size: a suitable one from the pool, or a new one. Raises cl.Error."""
+        """Return a buffer or image of at least this size, from the pool or a new one. Raises cl.Error."""
         need = Memory(None, kind, width, height)
         with self._lock:
             fits = [
