@@ -170,9 +170,8 @@ def returned(owner: Any, example: Any) -> Any:
     if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
         return owner
     numba = sys.modules.get("numba.cuda")
-    with suppress(
-        TypeError, ValueError, BufferError, NotImplementedError, RuntimeError
-    ):  # the library may not know the dtype
+    # The import fails if the library does not know the dtype, for example.
+    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
         if example.__class__.__module__.startswith("numba.") and numba is not None:
             return numba.as_cuda_array(owner)
         if hasattr(example, "__array_namespace__"):

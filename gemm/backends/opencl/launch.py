@@ -182,7 +182,8 @@ class Launcher:
                 (c, STRIDED, "m", "n"),
                 (out, STRIDED, "m", "n"),
             )
-            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # not: read in place
+            if operand is not None
+            and not (isinstance(operand, DeviceView) and layout.strided)  # such operands are used in place
         ]
         room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
         room = min(room, MOST * self.dtype.itemsize)
@@ -247,9 +248,8 @@ class Launcher:
             target = traffic.load("out", goal, STRIDED)
         else:
             target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
-        addend = (
-            target if c is None else traffic.load("c", c, STRIDED, copy=copy)
-        )  # if c is None, the kernel does not read this argument
+        # If c is None, the kernel does not read this argument.
+        addend = target if c is None else traffic.load("c", c, STRIDED, copy=copy)
         return *addend.args, *target.args
 
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
