@@ -182,8 +182,8 @@ class Launcher:
                 (c, STRIDED, "m", "n"),
                 (out, STRIDED, "m", "n"),
             )
-            if operand is not None
-            and not (isinstance(operand, DeviceView) and layout.strided)  # such operands are used in place
+            # strided device operands are used in place
+            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)
         ]
         room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
         room = min(room, MOST * self.dtype.itemsize)

@@ -182,9 +182,8 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
     """
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
-    memories = sorted(
-        {memory for memory in found if memory is not None}, key=id
-    )  # all threads lock in this order: no deadlock
+    # All threads lock the buffers in the same order: no deadlock.
+    memories = sorted({memory for memory in found if memory is not None}, key=id)
     views = list(operands)
     with ExitStack() as stack:
         for memory in memories:
@@ -257,7 +256,7 @@ _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary(
 def shared_from(handle: Handle) -> int:
     """Return the alignment from which the driver uses given host memory in place, or 0 if it always copies.
 
-    OpenCL has no query for this, so gemm tests it. A kernel's writes must be visible in the memory without mapping it.
+    OpenCL has no query for this, so gemm tests it. A command's writes must be visible in the memory without mapping it.
     """
     import pyopencl as cl
 

@@ -47,12 +47,8 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         self._buffers = [None if array is None else array.base_data for array in arrays]
-        self._sets: list[list[tuple[Any, int]]] = [
-            [],
-            [],
-            [],
-            [],
-        ]  # for each array, the (kernel, argument index) that take its buffer
+        # For each array: the (kernel, argument index) that take its buffer.
+        self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
         self._scaled = b""  # the bytes of alpha and beta that were set last

@@ -111,7 +111,7 @@ class Traffic:
         return staged
 
     def found(self, operand: DeviceView, layout: Layout) -> Staged | None:
-        """Return `operand`, with the axes (batch, rows, cols), in place if a kernel can read it in `layout`, else None."""
+        """Return `operand` (batch, rows, cols) in place, or None if a kernel cannot read it there in `layout`."""
         if isinstance(operand.owner, Kept):
             return operand.owner.staged
         itemsize = operand.dtype.itemsize
@@ -160,7 +160,7 @@ class Traffic:
                 self.handle.give(held[2], self.after)
 
     def keep(self, operand: Operand, layout: Layout) -> Kept:
-        """Prepack `operand`, with the axes (batch, rows, cols), in `layout` into its own memory. Wait for the result."""
+        """Prepack `operand` (batch, rows, cols) in `layout` into memory of its own. Wait for the result."""
         staged, memory = self.reserve("kept", operand.shape, operand.dtype, layout, host=False)
         if isinstance(operand, DeviceView):
             self._pack(operand, memory, layout)
