@@ -25,7 +25,7 @@ _NAMES = {code: name for name, code in _CODES.items()}
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """The C struct DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -39,13 +39,13 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
+    """The C struct DLManagedTensor (version 0)."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
+    """The C struct DLManagedTensorVersioned (version 1)."""
 
     _fields_ = (
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", _Deleter),

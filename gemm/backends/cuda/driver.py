@@ -25,11 +25,11 @@ _ATTRIBUTES = {
     "l2_bytes": 38, "sm_threads": 39, "major": 75, "minor": 76, "sm_shared_memory": 81, "fp64_ratio": 87,
     "shared_memory_optin": 97, "memory_pools": 115,
 }  # fmt: skip
-"""{our name: CUdevice_attribute}."""
+"""{name in gemm: CUdevice_attribute}."""
 
 
 class _PoolProps(ctypes.Structure):
-    """CUmemPoolProps."""
+    """The C struct CUmemPoolProps."""
 
     _fields_ = (
         ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
@@ -84,7 +84,7 @@ class Gpu:
         self.units = self.facts["sm_count"]
         self.pools = bool(self.facts["memory_pools"])
         self.alone = min(self.facts["shared_memory_optin"], self.facts["sm_shared_memory"] // 2)
-        # Drivers before CUDA 12.3 cannot capture such launches.
+        # Drivers older than CUDA 12.3 cannot capture overlapping launches.
         self.overlaps = self.capability >= 90 and int(cuda().cuDriverGetVersion()) >= 12030
 
     def _attribute(self, which: int) -> int:
@@ -185,7 +185,7 @@ class Gpu:
         shared, size = kernel.params.get("shared", 0), threads(kernel)
         if shared:  # without this attribute, the limit is 48 KB, static shared memory included
             most = max(shared, self.alone) if self.overlaps else shared
-            driver.cuFuncSetAttribute(handle, 8, most)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.cuFuncSetAttribute(handle, 8, most)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
         if not resident:
             raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")

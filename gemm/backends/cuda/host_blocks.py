@@ -57,7 +57,7 @@ class Block:
 def block(array: np.ndarray, *, padded: bool = True) -> Block:
     """Return the Block of `array`, which must have at least one element.
 
-    A Block for results must not be `padded`: gemm copies the whole block back, and the padding is uninitialised.
+    A Block for results must not be `padded`: the copy to the host would read the padding, which is uninitialised.
     """
     return _lay(array.shape, array.strides, array.dtype.itemsize, padded)
 

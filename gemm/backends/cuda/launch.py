@@ -124,8 +124,8 @@ class Launcher:
     ) -> tuple[int, Any]:
         """Compute many products in one launch (a pointer batch).
 
-        The launch takes up to `count` products, from product `start` on. It stops at the first product that is not
-        like the one that `replay` repeats, or that depends on another product of the launch.
+        The launch takes at most `count` products, from product `start` on. All of them have the same metadata as the
+        product that `replay` repeats, and none depends on another.
 
         Returns:
             (number of products computed, their results, or None if `columns` contains out). The number is 0 if too few

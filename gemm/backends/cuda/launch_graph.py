@@ -89,13 +89,13 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute."""
+    """The C struct CUlaunchAttribute."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
 
 class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
+    """The C struct CUlaunchConfig."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),

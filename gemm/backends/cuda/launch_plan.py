@@ -187,7 +187,7 @@ class _Maker:
         return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
-        """Add the steps of one launch."""
+        """Add the steps of one launch, those that pack its operands included."""
         row, p, layout = self.row, self.row.params, self.layout
         m, n = layout.shape[-2:][:: -1 if self.swap else 1]
         a, b, c, out = views

@@ -20,7 +20,7 @@ HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
 
 class Rows2D(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
+    """The C struct CUDA_MEMCPY2D."""
 
     _fields_ = (
         ("from_x", ctypes.c_size_t), ("from_y", ctypes.c_size_t), ("from_kind", ctypes.c_uint),

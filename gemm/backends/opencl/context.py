@@ -172,7 +172,7 @@ class Handle:
     def runs_on_cpu(self) -> bool:
         """Whether work-items run on the host's cores, where each is a function call and therefore expensive.
 
-        Some drivers report a device as both a CPU and a GPU. Such a device counts as a GPU.
+        Some tools report a device that is both a CPU and a GPU. Such a device counts as a GPU.
         """
         import pyopencl as cl
 
@@ -265,12 +265,12 @@ class Handle:
 
     @property
     def room(self) -> int:
-        """The most bytes that all Replays of the device may hold together."""
+        """The most bytes that all repeated products of the device (class Replay) may hold together."""
         return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
 
     @property
     def held(self) -> int:
-        """The bytes that Replays of the device hold now."""
+        """The bytes that repeated products of the device hold now."""
         return sum(nbytes for holder, nbytes in self._holders if holder() is not None)
 
     def hold(self, holder: Any, nbytes: int) -> None:

@@ -35,7 +35,7 @@ def discover() -> list[Any]:
     """Return every OpenCL device: GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
     try:
         import pyopencl as cl
-    except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
+    except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
     found: list[tuple[int, Any]] = []
     left_out: list[str] = []
@@ -47,7 +47,7 @@ def discover() -> list[Any]:
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
                         found.append((_rank(device), device))
-            except cl.Error:  # a platform without devices, or a broken one; the others may have some
+            except cl.Error:  # the platform has no devices or is broken; other platforms may have some
                 continue
     except cl.Error as error:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None

@@ -223,7 +223,7 @@ class Launcher:
             left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
+            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # bits: 1 resumes, 2 finishes
             size = np.array((height, width, steps, stage), np.int32)
             first = (*left.args, *right.args, *ends, size)
             where = (*extent, goal.shape[0] * parts), (*group, 1)

@@ -56,8 +56,8 @@ class Replay:
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._handle = handle
         self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
-        # A kernel's arguments do not keep memory alive. (A prepacked matrix keeps its own memory alive, and the Replays
-        # of its products.)
+        # `_own` keeps the memory alive: a kernel's arguments do not. (The memory of a prepacked b lives as long as its
+        # owner, which also owns the Replays of its products.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._own: dict[int, Any] | None = own
         for command in traffic.commands:
