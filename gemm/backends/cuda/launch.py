@@ -81,7 +81,7 @@ class Launcher:
                 follow(stream, other)
         self.enqueue(work, stream)
         with self.gpu:
-            for other in others:  # later work on an operand's stream may overwrite the operand
+            for other in others:  # wait, because later work on this stream may overwrite an operand
                 follow(other, stream)
 
     def enqueue(self, work: Work, stream: int) -> None:
@@ -217,6 +217,6 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     memory._lent = True  # and may still run when the matrix is freed
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (y.along * size, y.across * size)
-    if planes:  # strides cannot describe planes: these only tell along which axis the planes are contiguous
+    if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous
         strides = (max(n, 2) * size, size) if y.turned else (size, max(k, 2) * size)
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)

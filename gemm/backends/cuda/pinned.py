@@ -228,7 +228,7 @@ class Lane:
         self._small: np.ndarray | None = None
 
     def small(self, nbytes: int) -> tuple[np.ndarray, int]:
-        """Return staging memory for operands that are sent in one copy, and its address. It is free between products."""
+        """Return the staging memory for operands that are sent in one copy, and its address. No product keeps it."""
         if self._small is None:
             self._small = locked(nbytes)
         return self._small, int(self._small.__array_interface__["data"][0])

@@ -27,7 +27,7 @@ from gemm.core.problem import Device, DeviceView
 TOGETHER = 4 << 20
 """Bytes of all operands up to which they are sent together. Panels would hide at most half of the copies (about 0.05 ms
 at 40 GB/s), and cost as much time for threads and driver calls."""
-_LEAST = 32 << 20  # bytes up to which halving does not help: others use the device's memory
+_LEAST = 32 << 20  # bytes; a smaller product is not halved: other users fill the device
 _GRAIN = 256  # halves begin at multiples of this
 _SENT = "a", "b", "c", "bias", "out"  # in the order of their memory on the device
 

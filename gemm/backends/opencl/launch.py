@@ -214,7 +214,7 @@ class Launcher:
         if not variant and share < k:
             variant, parts = "SPLIT", -(-k // share)
         raw: tuple[Any, ...] = ()
-        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot hold raw sums
+        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot store the raw sums
             shape = (goal.shape[0] * parts, height, width)
             raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
         for start in pieces:

@@ -204,7 +204,7 @@ class Loan:
 
 
 def fits(view: DeviceView, layout: Layout) -> bool:
-    """Return whether the matrices of `view` have the required `layout`. Padding around them in memory may count."""
+    """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
     # If the transpose is stored, k runs along the other axis. The padding of a Loan then has the wrong sign of zero.

@@ -79,7 +79,7 @@ class Traffic:
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
         self.commands: list[Command] = []
         self.reserved: list[Memory] = []
-        self.repeatable = True  # whether the same commands with other buffers compute other products
+        self.repeatable = True  # whether a Replay can repeat the commands with other buffers
         self.wrote = False  # whether out may have changed
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
