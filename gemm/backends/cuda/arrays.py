@@ -21,7 +21,7 @@ from gemm.core.problem import EXTRA, Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
 
-_STAGED_FROM = 1 << 20  # bytes from which copies go through page-locked memory
+_STAGED_FROM = 1 << 20  # copies of at least this many bytes go through page-locked memory
 
 
 class DeviceArray:
@@ -41,7 +41,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # exported: other libraries may use it on streams unknown to gemm
+        self._lent = False  # whether it was exported: then others may use it on streams unknown to gemm
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:

@@ -56,7 +56,7 @@ class Compiler:
     def _library(self) -> Any:
         for part in sorted(self.path.parent.glob("libnvrtc-builtins.so*")):
             with suppress(OSError):
-                ctypes.CDLL(str(part))  # libnvrtc would search only the system's folders for it
+                ctypes.CDLL(str(part))  # load it here: libnvrtc would search only the system's folders
         try:
             library = getattr(ctypes, "WinDLL" if sys.platform == "win32" else "CDLL")(str(self.path))
         except OSError as error:

@@ -39,8 +39,8 @@ LINE = 4096
 """Bytes of a contiguous line that the copy engine transfers at its full rate. For lines of half this size, it reaches
 little more than half of the rate."""
 
-_GROUP, _GROUPS = 16 << 20, 32  # least bytes of a group of a stack, which has one launch; most groups
-_LARGE = 64 << 20  # bytes from which a product of a stack is itself cut into panels
+_GROUP, _GROUPS = 16 << 20, 32  # a stack is sent in groups, each with one launch: least bytes of a group, most groups
+_LARGE = 64 << 20  # products of a stack with at least this many bytes are cut into panels
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
 def _shares(shape: Shape, first: float, most: float) -> list[float]:
     """Return cuts as fractions of the axes.
 
-    Each panel has the width that can be sent while the previous step is computed, within `first` and `most`.
+    Each panel is as wide as what can be sent while the previous step is computed, but at least `first` and at most
+    `most`.
     """
     link = max(1, shape.m * shape.a + shape.n * shape.b) * shape.k / LINK
     compute = shape.m * shape.n * shape.k / shape.rate

@@ -36,7 +36,7 @@ AHEAD = 2
 """Copies that the copy thread has at a time: the running one, and the next one, so that the thread never idles."""
 _LANES = 4  # of a GPU. Further products wait for a free lane; more lanes would not help, because all share the link
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
-_THREADED_FROM = 1 << 16  # bytes from which a copy uses the C engine's threads
+_THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine's threads
 
 
 def locked(nbytes: int) -> np.ndarray:
@@ -147,7 +147,7 @@ def _carry(given: SimpleQueue[_Task | None]) -> None:
             copy(to, source, stream=stream)
         except BaseException as error:  # raised in the thread that waits for the copy
             failure = error.with_traceback(None)
-        del task, to, source  # before the waiter continues, so that the caller frees the last array over locked memory
+        del task, to, source  # now, before the waiting thread continues: that thread must hold the last reference
         if failure is None:
             done.set_result(None)
         else:
@@ -228,7 +228,10 @@ class Lane:
         self._small: np.ndarray | None = None
 
     def small(self, nbytes: int) -> tuple[np.ndarray, int]:
-        """Return the staging memory for operands that are sent in one copy, and its address. No product keeps it."""
+        """Return the staging memory for operands that are sent in one copy, and its address.
+
+        The memory is unused between products.
+        """
         if self._small is None:
             self._small = locked(nbytes)
         return self._small, int(self._small.__array_interface__["data"][0])

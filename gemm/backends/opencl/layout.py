@@ -55,7 +55,7 @@ class Layout:
         batch, row, col = strides
         if self.channels or self.panel or col != 1 or row < 1 or self.padded(*shape[1:]) != shape[1:]:
             return False
-        vector = min(self.cols, 4)  # kernels load `vector` elements at a time, and use 32-bit indices
+        vector = min(self.cols, 4)  # elements that a kernel loads at a time
         last = offset + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=True))
         return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
 

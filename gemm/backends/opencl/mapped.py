@@ -192,7 +192,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             if memory.handle is handle:
                 memory.lend(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
-        for at in reversed(range(len(views))):  # out first: c may be the same memory
+        for at in reversed(range(len(views))):  # out first: a c in the same memory shares its buffer
             operand, mine = views[at], found[at]
             if not isinstance(operand, np.ndarray):
                 continue

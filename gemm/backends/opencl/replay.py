@@ -162,7 +162,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
         data = out.base_data
         others = [x for x in (a, b, None if c is out else c) if x is not None]
         shared = any(data == x.base_data for x in others)
-        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # SVM arrays may overlap without being equal
+        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # SVM pointers may overlap without being equal
             return None
         key += (out.shape, out.strides, out.offset, out.dtype)
     return key
