@@ -172,7 +172,7 @@ class _Maker:
         sizes = [SIZES[name] for name in names]
         units = [_ADDRESS] * 4 if layout.apart else sizes
         if not layout.apart:
-            # The alignment of all items of the batch: the common one of the first address and the batch strides.
+            # An alignment of every item of the batch: it divides the first address and all batch strides.
             aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
         for index in product(*(range(count) for count, _ in axes)):

@@ -82,7 +82,7 @@ class View(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """a or b in one launch: a stack of `batch` matrices of `extent` × k elements.
+    """a or b in one launch: a stack of `batch` matrices of `extent` x k elements.
 
     Attributes:
         which: "a" or "b". extent: m for a, n for b.
@@ -225,7 +225,7 @@ def tensor_map(row: Kernel, x: Operand) -> Map:
 
 
 def out_map(x: View, m: int, n: int, batch: int) -> Map | None:
-    """Return the tensor map that stores results in boxes of 16 rows × 128 bytes, or None if out's layout forbids it."""
+    """Return the tensor map that stores results in boxes of 16 rows x 128 bytes, or None if out's layout forbids it."""
     size = SIZES[x.type]
     row, step = x.row * size, (x.step if batch > 1 else x.row) * size
     fits = size in (2, 4) and x.col == 1 and x.aligned % _WIDE == row % _WIDE == step % _WIDE == n * size % _WIDE == 0

@@ -142,7 +142,7 @@ class Travel:
 
 
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy the one-dimensional byte array `array` to the device after pending work on the legacy stream, and wait."""
+    """Copy the one-dimensional byte array to the device after pending work on the legacy stream, and wait."""
     with lanes(gpu).one() as lane:
         lane.follow(lane.up, LEGACY_STREAM)
         travel = Travel(lane)
@@ -153,7 +153,7 @@ def send(gpu: Any, array: np.ndarray, address: int) -> None:
 
 
 def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy device memory to the one-dimensional byte array `array` after pending work on the legacy stream, and wait."""
+    """Copy device memory to the one-dimensional byte array after pending work on the legacy stream, and wait."""
     with lanes(gpu).one() as lane:
         travel = Travel(lane)
         travel.fetch(array, block(array), {}, address, LEGACY_STREAM)

@@ -61,8 +61,8 @@ def discover() -> list[Any]:
 def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
     """Return a Device for each device in `found` for which a context can be created.
 
-    Each unusable device keeps its number, and its key goes into `left_out` with the cause. Raises BackendUnavailable if no
-    device is usable: for example, the driver is out of memory, or another process uses the device exclusively.
+    Each unusable device keeps its number, and its key goes into `left_out` with the cause. Raises BackendUnavailable if
+    no device is usable: for example, the driver is out of memory, or another process uses the device exclusively.
     """
     import pyopencl as cl
 

@@ -125,7 +125,7 @@ class Tile:
     batch: int
 
     def corners(self, batch: int, m: int, n: int) -> Iterator[tuple[slice, slice, slice]]:
-        """Yield the tiles of `batch` results of m × n: (matrices, rows, columns) of each tile."""
+        """Yield the tiles of `batch` results of m x n: (matrices, rows, columns) of each tile."""
         for z, i, j in product(range(0, batch, self.batch), range(0, m, self.m), range(0, n, self.n)):
             yield slice(z, min(z + self.batch, batch)), slice(i, min(i + self.m, m)), slice(j, min(j + self.n, n))
 
@@ -192,7 +192,7 @@ class Loan:
         return
 
     def covers(self, view: DeviceView, tall: int, wide: int) -> bool:
-        """Return whether there is enough padding around the matrices of `view` to read them as `tall` × `wide`."""
+        """Return whether there is enough padding around the matrices of `view` to read them as `tall` x `wide`."""
         itemsize = view.dtype.itemsize
         pitch = self.wide * itemsize
         if not pitch or view.strides[-2] != pitch:

@@ -57,7 +57,7 @@ class Mapped:
 
     def lend(self, stack: ExitStack) -> None:
         """Unmap the memory, so that the device can use it, until `stack` unwinds. The caller must hold the lock."""
-        if self._map is None:  # a signal handler interrupted a product in this thread
+        if self._map is None:  # this call is in a signal handler that interrupted a product
             raise RuntimeError("an operand is in use by another product of this thread")
         stack.callback(self._take)
         self._give()
