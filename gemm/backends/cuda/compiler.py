@@ -203,7 +203,7 @@ def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
 def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
     """Return the image's name in the disk cache.
 
-    The name contains a hash of everything that determines the image. The driver does not.
+    The name contains a hash of everything that determines the image. The image does not depend on the driver.
     """
     texts = [disk_cache.read(kernel), *disk_cache.headers(kernel.source).values()]
     facts = (*options(kernel, str(capability), form), *kernel.needs, made_by.identity)

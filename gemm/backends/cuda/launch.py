@@ -214,7 +214,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
     with device.handle:
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
-    memory._lent = True  # and may still run when the matrix is freed
+    memory._lent = True  # freeing then waits for products that still run
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (y.along * size, y.across * size)
     if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous

@@ -112,7 +112,7 @@ class Sequence:
         self._gpu, self._room, self._zeroed, self._steps = gpu, room, zeroed, steps
 
     def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
-        """Do the work of Launches.run: see there."""
+        """Enqueue the launches; see Launches.run."""
         with self._gpu as gpu:
             at = [a, b, c, out, bias, gpu.allocate(self._room, stream) if self._room else 0]
             try:

@@ -56,7 +56,7 @@ class Layout(NamedTuple):
         strides: byte strides of a, b, c and out, one for each axis of `shape`. If c is not read, c has out's strides.
         aligned: for each of a, b, c and out, the largest power of two, at most 16, that divides the address.
         reads_c: whether beta is not 0. ordered: whether ordered accumulation is required.
-        bias: the bias's strides in elements along m and n, or None. activation: the number of gemm.cuh.
+        bias: the bias's strides in elements along m and n, or None. activation: its number in gemm.cuh.
         kept: whether b is prepacked: stored in the planes that the kernel reads, as `launch.keep` makes them.
         apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
             entries in a table of operand addresses. The strides along the only batch axis are the distances between

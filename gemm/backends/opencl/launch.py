@@ -104,7 +104,7 @@ class Launcher:
                             kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
                 finally:
-                    self._last.traffic = None  # views of host memory end with the call
+                    self._last.traffic = None  # the launch cannot be repeated: its views of host memory end here
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -223,7 +223,8 @@ class Launcher:
             left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # bits: 1 resumes, 2 finishes
+            # Without parts of k, these are two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
+            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             first = (*left.args, *right.args, *ends, size)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
