@@ -237,7 +237,7 @@ class Lane:
         return self._small, int(self._small.__array_interface__["data"][0])
 
     def mark(self, stream: int) -> int:
-        """Return an event after the work that is now enqueued on `stream`. The event is valid until `rest`."""
+        """Record and return an event that completes after the work now on `stream`. The event is valid until `rest`."""
         event = self._spare.pop() if self._spare else cuda().cuEventCreate(_DISABLE_TIMING)
         self._marks.append(event)
         cuda().cuEventRecord(event, stream)

@@ -128,7 +128,7 @@ class Replay:
         read or write the result of another.
 
         Args:
-            room: the address of workspace; see `_independent`.
+            room: the address of a workspace; see `_independent`.
 
         Returns None if there are fewer than LEAST such products.
         """
@@ -198,7 +198,7 @@ def _independent(address: int, count: int, spans: Sequence[tuple[int, int]], rea
         spans: for each of a, b, c and out, the bytes from the first element to the lowest one and to the end of the
             highest one.
         reads_c: whether c is read and is not out.
-        room: the address of workspace, 32 bytes for each product.
+        room: the address of a workspace, 32 bytes for each product.
     """
     low, high = zip(*spans, strict=True)
     return bool(array_metadata.module().independent(address, count, low, high, reads_c, room, _share()))
