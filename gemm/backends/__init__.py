@@ -1,1 +1,1 @@
-"""The backends: one module each, named in `gemm.catalog.BACKENDS`, loaded on first use."""
+"""The backends. `gemm.catalog.BACKENDS` names the module of each backend; gemm imports a module on first use."""

@@ -21,7 +21,7 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
 
 
 def _features() -> frozenset[str]:
-    """What the CPU can run, cut down to the target that GEMM_CPU_ISA names."""
+    """Return the CPU's instruction sets. GEMM_CPU_ISA restricts them to those that the named target needs."""
     found = features()
     wish = os.environ.get("GEMM_CPU_ISA")
     if not wish:
@@ -44,9 +44,9 @@ def _features() -> frozenset[str]:
 
 
 def _cpu_name() -> str:
-    """The CPU's model as the system tells it."""
+    """Return the name of the CPU's model as the operating system reports it."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:  # of the first of many CPUs, most often
+        for line in file:  # the file has an entry for each CPU; use the first
             name, _, model = line.partition(":")
             if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
                 return model.strip()
@@ -62,8 +62,12 @@ class CpuBackend(Backend):
         self._devices: tuple[Device, ...] | None = None
 
     def devices(self) -> tuple[Device, ...]:
-        """One device, cpu:0. Raises BackendUnavailable without the extension or for a bad GEMM_CPU_ISA, ValueError
-        for a bad GEMM_NUM_THREADS."""
+        """Return the one device, cpu:0.
+
+        Raises:
+            BackendUnavailable: the extension gemm._cpu is missing, or GEMM_CPU_ISA is invalid.
+            ValueError: GEMM_NUM_THREADS is invalid.
+        """
         if self._devices is None:
             able = _features()
             architecture = engine().ffi.string(engine().lib.gemm_architecture).decode()
@@ -73,9 +77,9 @@ class CpuBackend(Backend):
         return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """A launch bound to `kernel` and the sizes of `problem`."""
+        """Return a launch of `kernel` for the sizes of `problem`."""
         loaded = engine()
-        if missing := set(kernel.needs) - device.features:  # running it would be an illegal instruction
+        if missing := set(kernel.needs) - device.features:  # the kernel would execute an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
@@ -85,7 +89,10 @@ class CpuBackend(Backend):
     keeps_alike: ClassVar[bool] = True
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """The panels of `b`, whose strides are whole elements: aligned ones of the kernel's packed type, as bytes."""
+        """Return `b`, packed into the aligned panels that the kernel reads, as bytes.
+
+        The strides of `b` must be multiples of its element size.
+        """
         assert isinstance(b, np.ndarray)
         loaded = engine()
         ffi, lib = loaded.ffi, loaded.lib
@@ -101,13 +108,20 @@ class CpuBackend(Backend):
 
 
 class CpuLaunch:
-    """A launch; what depends on shapes and strides is made once for each, so that other operands like these find it."""
+    """A launch of a CPU kernel. It caches a gemm_plan for each layout, so that later calls with equal shapes and
+    strides reuse the plan.
+    """
 
     KEPT = 64
-    """How many of these are remembered before it starts anew."""
+    """The most plans that the cache holds. When it is full, the launch clears it."""
 
     def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, goes_on: bool = False) -> None:
-        """`goes_on`: sums go on from what is in out, whose columns are adjacent; then alpha is 1, and there is no c."""
+        """Bind `kernel` to `problem`.
+
+        Args:
+            goes_on: Continue the sums that out already contains. Then out's columns must be contiguous, alpha must
+                be 1, and c must be None.
+        """
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
         self._plans: dict[Any, tuple[Any, Any]] = {}  # by layout
@@ -128,12 +142,15 @@ class CpuLaunch:
         _through_copies(self, a, b, c, out=out, scalars=(alpha, beta))
 
     def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
-        """The address of the gemm_plan for operands like these, and what owns it; for gemm.frontend.plan_cache."""
+        """Return the address of the gemm_plan for operands of this layout, and the object that owns the plan.
+
+        gemm.frontend.plan_cache uses the plan to repeat the product without Python.
+        """
         ready = self._ready(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
     def _scalar(self, value: complex) -> Any:
-        """alpha or beta as every kind of element may want it."""
+        """Return alpha or beta as a gemm_scalar, which has a field each for real, imaginary and integer values."""
         integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
         return self._ffi.new("gemm_scalar *", (value.real, value.imag, integer - (integer >> 63 << 64)))
 
@@ -151,7 +168,10 @@ class CpuLaunch:
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
     ) -> tuple[Any, Any] | None:
-        """(gemm_plan, what it points to) for a, b, c and out; None if a stride is no multiple of the element."""
+        """Return (gemm_plan, the memory that it points to) for a, b, c and out.
+
+        Return None if a stride is not a multiple of the element size.
+        """
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
         steps = []
         for step, size in zip(strides, sizes, strict=True):
@@ -161,7 +181,8 @@ class CpuLaunch:
         *outer, rows, columns = zip(*steps, strict=True)
         axes = same_stack(stack, *zip(*outer, strict=True)) if stack else []
         m = problem.m
-        # A stack with one b for all, in which each matrix follows the one before, is one product of more rows.
+        # If all products of a stack use the same b, and their rows follow each other in memory, the stack is one
+        # product with more rows.
         while axes and axes[-1][1] == (m * rows[0], 0, m * rows[2], m * rows[3]):
             m *= axes.pop()[0]
         lengths, *batches = [ffi.NULL] * 5
@@ -184,8 +205,8 @@ class CpuLaunch:
 
 
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
-    """The launch for operands that are not aligned to their elements, such as fields of packed records."""
+    """Launch with copies of operands that are not aligned to their element size, such as fields of packed records."""
     copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
-    result = np.array(out, order="C")  # for sums that go on
+    result = np.array(out, order="C")  # its values are needed if `goes_on` is set
     launch(*copies, result, *scalars)
     out[...] = result

@@ -1,5 +1,8 @@
-"""numpy.matmul and the epilogue. Every dtype that NumPy multiplies, the fallback of last resort; those that its BLAS
-multiplies are rows of their own, which `auto` chooses where that was measured to be faster than our own kernels."""
+"""The NumPy backend: numpy.matmul followed by the epilogue.
+
+It is the last fallback, for every dtype that NumPy can multiply. The dtypes that NumPy's BLAS multiplies have rows of
+their own in the catalog. `auto` chooses these rows where measurements show that they are faster than gemm's kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +17,49 @@ from gemm.core.problem import Device, Problem
 
 
 class NumpyBackend(Backend):
-    """NumPy on the host. Sums of float16 and bfloat16 are float32's, rounded once at the end; integers wrap exactly."""
+    """NumPy on the host. Sums of float16 and bfloat16 are float32, rounded once at the end. Integers wrap exactly."""
 
     name: ClassVar[str] = "numpy"
 
     def devices(self) -> tuple[Device, ...]:
-        """One device, numpy:0; always there. Its driver is the BLAS that NumPy was built with."""
+        """Return the one device, numpy:0, which always exists. Its `driver` is the BLAS that NumPy was built with."""
         return (Device("numpy", "numpy:0", f"NumPy {np.__version__}", driver=_blas(), unified=True),)
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """A launch for the dtype of `problem`."""
+        """Return a launch for the dtype of `problem`."""
         dtype = np.dtype(problem.dtype)
         work = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
 
         def launch(a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any) -> None:
-            with np.errstate(all="ignore"):  # NaN and Inf are results, not events
+            with np.errstate(all="ignore"):  # NaN and Inf are valid results: no warnings
                 if c is None and alpha == 1 and work == dtype:
                     matmul(a, b, out=out)
                     return
-                # a new array even if k = 0, where matmul gives the zeros that the contract asks for
+                # The result is a new array. If k = 0, matmul returns the zeros that the contract requires.
                 result = matmul(a.astype(work, copy=False), b.astype(work, copy=False))
                 _scale(result, alpha)
                 if c is not None:
                     addend = np.array(c, work, order="C")
                     _scale(addend, beta)
                     result += addend
-                out[...] = result  # rounds narrower ones
+                out[...] = result  # rounds if out is narrower than `work`
 
         return launch
 
 
 def _blas() -> str:
-    """Name and version."""
+    """Return the name and version of NumPy's BLAS."""
     built = getattr(getattr(np, "__config__", None), "CONFIG", {})
     blas = built.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', '')} {blas.get('version', '')}".strip()
 
 
 def _scale(array: np.ndarray, factor: Any) -> None:
-    """array *= factor, in place, for a C-ordered array. A real factor scales real and imaginary parts apart: as a
-    complex number, its zero would turn an infinity beside it into NaN."""
+    """Compute array *= factor in place, for a C-ordered array.
+
+    A real factor scales the real and imaginary parts separately. A complex multiplication would also multiply by the
+    factor's imaginary part, and 0 * infinity is NaN.
+    """
     if factor == 1:
         return
     if array.dtype.kind == "c" and factor.imag == 0:

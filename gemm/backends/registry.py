@@ -1,4 +1,4 @@
-"""The backends of this process, made on first use."""
+"""The backends of this process. Each backend is created on first use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from gemm.core.errors import BackendUnavailable
 
 @cache
 def backend(name: str) -> Backend:
-    """The backend called `name` (a key of BACKENDS). Loads its module, not yet its devices."""
+    """Return the backend `name` (a key of BACKENDS). Imports the backend's module, but does not look for devices."""
     module, _, cls = BACKENDS[name].partition(":")
     return cast(Backend, getattr(import_module(module), cls)())
 
 
 def absent(name: str) -> BackendUnavailable:
-    """The error for a device, such as "opencl:3", that is not among its backend's devices. Raises theirs."""
+    """Return the error for a device key, such as "opencl:3", that the backend does not have.
+
+    Raises BackendUnavailable if the backend cannot list its devices at all.
+    """
     owner = backend(name.partition(":")[0])
     there = ", ".join(device.key for device in owner.devices())
     why = owner.left_out.get(name)

@@ -1,6 +1,6 @@
 """The CUDA driver's functions (libcuda), called through ctypes.
 
-The library comes with the driver, never with a package. $GEMM_LIBCUDA names another one, for tests.
+The NVIDIA driver installs libcuda; no Python package contains it. $GEMM_LIBCUDA names another library, for tests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any
 from gemm.core.errors import KernelFailed
 
 LEGACY_STREAM, THREAD_STREAM = 1, 2
-"""The default streams by their explicit handles: 0 would mean either, by how a library was built."""
+"""The explicit handles of the two default streams. The handle 0 is ambiguous: it means one or the other, depending on
+how a library was compiled."""
 
 OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600
 LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 999})
-"""Errors after which a context does nothing more: every later call in the process ends with them."""
+"""Errors that destroy the context. After one of them, every later CUDA call in the process fails, too."""
 
 
 class _Out:
-    """A parameter by which a function returns something: what the caller gets."""
+    """An output parameter. A method of `Driver` returns its value instead of taking a pointer."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -88,14 +89,14 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuTensorMapEncodeTiled": (c_void_p, c_uint, c_uint, *[c_void_p] * 5, *[c_uint] * 4),
 }
-"""{name in the library: parameters}. Written without _v2 by those who call."""
+"""{name in the library: parameters}. Callers omit the suffix _v2."""
 
 
 class Driver:
-    """libcuda's functions as methods, without _v2 in their names: each takes its inputs and returns its outputs.
+    """The functions of libcuda as methods, without the suffix _v2. A method takes the inputs and returns the outputs.
 
-    They raise KernelFailed with CUDA's own name and words for the error; cuStreamQuery and cuEventQuery say whether all
-    is done. Raises OSError where there is no libcuda.
+    The methods raise KernelFailed with CUDA's name and description of the error. cuStreamQuery and cuEventQuery return
+    True if all work is complete. The constructor raises OSError if libcuda does not load.
     """
 
     def __init__(self) -> None:
@@ -107,18 +108,18 @@ class Driver:
             raise AttributeError(name)
         symbol = name if name in _FUNCTIONS else f"{name}_v2"
         parameters = _FUNCTIONS[symbol]
-        native = getattr(self._library, symbol, None)  # a function is an object of its own for each getattr of ctypes
+        native = getattr(self._library, symbol, None)  # each getattr of ctypes makes a new function object
         method = _missing(name) if native is None else _method(self, name, native, parameters)
         self.__dict__[name] = method
         return method
 
     def address(self, name: str) -> int:
-        """Where the function `name` lies, for native callers; 0: this driver has none."""
+        """Return the address of the function `name`, for callers in C, or 0 if this driver does not have it."""
         native = getattr(self._library, name, None)
         return 0 if native is None else int(ctypes.cast(native, c_void_p).value or 0)
 
     def failure(self, name: str, status: int) -> KernelFailed:
-        """The error for a call of `name` that ended with the CUresult `status`."""
+        """Return the error for a call of `name` that returned the CUresult `status`."""
         words = []
         for asked in ("cuGetErrorName", "cuGetErrorString"):
             text = c_char_p()
@@ -172,16 +173,16 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
 
 @cache
 def cuda() -> Driver:
-    """The driver of this process. Raises OSError where there is none."""
+    """Return the driver of this process. Raises OSError if libcuda does not load."""
     return Driver()
 
 
 def follow(stream: int, other: int) -> None:
-    """Let what is enqueued on `stream` from now on wait for what `other` holds now."""
+    """Make future work on `stream` wait for the work that is now enqueued on the stream `other`."""
     driver = cuda()
     event = driver.cuEventCreate(2)  # CU_EVENT_DISABLE_TIMING
     try:
         driver.cuEventRecord(event, other)
         driver.cuStreamWaitEvent(stream, event, 0)
     finally:
-        driver.cuEventDestroy(event)  # takes effect once the event has happened
+        driver.cuEventDestroy(event)  # CUDA destroys the event after it has completed

@@ -1,4 +1,7 @@
-"""How arrays of one library are read, as quickly as that library allows: for products like others before."""
+"""Fast access to array metadata: type, shape, strides and address of a library's arrays, for repeated products.
+
+A `Reader` reads the metadata of one library's arrays.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,20 @@ from gemm.backends.cuda.arrays import DeviceArray
 from gemm.core.operands import item
 
 Columns = tuple[Any, Any, Any, Any]
-"""Of a, b, c and out: a list or tuple of arrays, one array for all products, or None."""
+"""The operands a, b, c and out of several products. Each is a list or tuple with an array for each product, or one
+array that all products use, or None."""
 
 
 class Reader(NamedTuple):
-    """Of one library.
+    """The functions that read array metadata of one library.
 
     Attributes:
-        facts: what decides a product's launches but for addresses. address: of the first element.
-        stream: the one that work on an array belongs on. empty(array)(): a new array like it; several(array)(count): so
-            many, which may be slices of one. native: gemm._memo reads them by itself.
+        facts: facts(array) returns all metadata that determines the launches of a product, except the address.
+        address: address(array) returns the address of the first element.
+        stream: stream(array) returns the stream on which work on the array must be enqueued.
+        empty: empty(array)() returns a new array with the type, shape and device of `array`.
+        several: several(array)(count) returns `count` such arrays, which may be slices of one array.
+        native: whether gemm._memo (C) reads this library's metadata without these functions.
     """
 
     facts: Callable[[Any], Any]
@@ -34,8 +41,14 @@ class Reader(NamedTuple):
     native: bool = False
 
     def read(self, columns: Columns, start: int, count: int, place: int) -> tuple[int, tuple[int, ...]]:
-        """How many products from number `start` on, at most `count`, have operands like the first, and the bits that
-        the addresses of their a, b, c and out have. The addresses go to `place`, a struct gemm_place a product."""
+        """Write the addresses of up to `count` products, from product `start` on, to memory at `place`.
+
+        Each product gets a struct gemm_place (csrc/gemm.h). Reading stops at the first product whose metadata differ
+        from those of product `start`.
+
+        Returns:
+            (number of products read, bitwise OR of the addresses for each of a, b, c and out).
+        """
         given = [(operand, column) for operand, column in enumerate(columns) if column is not None]
         to = (ctypes.c_uint64 * (4 * count)).from_address(place)
         before: list[Any] = [None] * 4
@@ -64,14 +77,14 @@ class Reader(NamedTuple):
                 for operand, _ in given:
                     to[4 * done + operand] = at[operand]
                     bits[operand] |= at[operand]
-        except Exception:  # of an array that is none: the long way tells what it is
+        except Exception:  # an object that is not an array: the full path reports it
             return done, tuple(bits)
         return count, tuple(bits)
 
 
 @cache
 def module() -> Any:
-    """gemm._memo, or None where it was not built."""
+    """Return the module gemm._memo, or None if it was not built."""
     try:
         return importlib.import_module("gemm._memo")
     except ImportError:
@@ -79,13 +92,16 @@ def module() -> Any:
 
 
 def _exchanged(kind: type) -> bool:
-    """Whether gemm._memo reads arrays of this class from now on, by their library's functions in C."""
+    """Make gemm._memo read arrays of this class through their library's C functions (DLPack's exchange API).
+
+    Return False if this is not possible.
+    """
     exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
     if exchange is None or module() is None:
         return False
     try:
         module().reads(kind, exchange)
-    except ValueError:  # another version of the exchange than ours
+    except ValueError:  # gemm does not know this version of the exchange API
         return False
     return True
 
@@ -109,7 +125,7 @@ def _torch() -> Reader:
     def several(x: Any) -> Callable[[int], Any]:
         rows, *rest = x.shape
         make = partial(torch.empty, dtype=x.dtype, device=x.device)
-        return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # to autograd arrays of their own
+        return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # autograd sees independent arrays
 
     used = slow_stream if current is None else stream
     return Reader(facts, torch.Tensor.data_ptr, used, empty, several, _exchanged(torch.Tensor))
@@ -160,7 +176,7 @@ known: dict[type, Reader | None] = {}
 
 
 def reader(kind: type) -> Reader | None:
-    """For arrays of just that class; None: they go the long way."""
+    """Return the Reader for arrays of exactly this class. None: products of such arrays always take the full path."""
     if kind not in known:
         makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
         make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)

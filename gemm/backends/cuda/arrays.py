@@ -1,4 +1,4 @@
-"""CUDA arrays of any library as DeviceViews, without importing the library, and a minimal array of our own."""
+"""Conversion of CUDA arrays of any library to DeviceViews, without importing the library; gemm's own `DeviceArray`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from gemm.core.problem import EXTRA, Device, DeviceView
 
 Devices = Callable[[], tuple[Device, ...]]
 
-_STAGED_FROM = 1 << 20  # bytes that are copied through page-locked memory
+_STAGED_FROM = 1 << 20  # copies of at least this many bytes go through page-locked memory
 
 
 class DeviceArray:
-    """A C-ordered array in the memory of one GPU, freed with the object; work on it belongs on the legacy stream.
+    """A C-ordered array in the memory of one GPU. The memory is freed with the object.
 
-    For results whose inputs' library is not known, and for resident timings. Any library that reads
-    `__cuda_array_interface__` or DLPack can wrap it; `copy_to_host` brings it back.
+    gemm returns a DeviceArray as a result if it does not know the library of the inputs, and uses DeviceArrays to time
+    kernels with operands on the device. Work on a DeviceArray must be enqueued on the legacy stream. Any library that
+    reads `__cuda_array_interface__` or DLPack can wrap a DeviceArray; `copy_to_host` returns a NumPy copy.
 
     Attributes:
         shape, dtype, nbytes: as in NumPy.
-        device: where it lives.
+        device: the device whose memory contains the array.
     """
 
     def __init__(self, shape: Sequence[int], dtype: Any, device: Device) -> None:
@@ -40,7 +41,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # others may still be at work on it, on streams that we do not know
+        self._lent = False  # whether it was exported: then others may use it on streams unknown to gemm
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:
@@ -50,9 +51,9 @@ class DeviceArray:
 
     def __del__(self) -> None:
         address = getattr(self, "_address", 0)
-        if not address or sys.is_finalizing():  # the driver may be gone by then, and its memory with it
+        if not address or sys.is_finalizing():  # the driver may already be unloaded, with all memory freed
             return
-        with suppress(KernelFailed), self.device.handle as gpu:  # of a context that died, or in a fork's child
+        with suppress(KernelFailed), self.device.handle as gpu:  # the context was lost, or this is the child of a fork
             if self._lent:
                 cuda().cuMemFree(address)  # waits for all work on the device
             else:
@@ -78,7 +79,7 @@ class DeviceArray:
     def __dlpack__(
         self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """A DLPack capsule, which keeps the array's memory; see the array API standard for the arguments."""
+        """Return a DLPack capsule that keeps the array's memory alive. The array API standard defines the arguments."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
         self._lent = True
@@ -88,16 +89,16 @@ class DeviceArray:
         return dlpack.give(self, *place, self.shape, self.dtype.name, version=max_version)
 
     def view(self) -> DeviceView:
-        """The whole array."""
+        """Return a DeviceView of the whole array."""
         return DeviceView(self, *self._view)
 
     def copy_from_host(self, array: np.ndarray) -> None:
-        """Overwrite it with `array`, of the same shape and dtype."""
+        """Overwrite this array with `array`, which must have the same shape and dtype."""
         with delivering(self.device.key):
             self.fill(array)
 
     def fill(self, array: np.ndarray) -> None:
-        """`copy_from_host`, for those who deal with a KernelFailed."""
+        """Do the same as `copy_from_host`, but raise KernelFailed for errors. For callers inside gemm."""
         block = np.ascontiguousarray(array, self.dtype)
         if block.nbytes != self.nbytes:
             raise ValueError(f"array has shape {array.shape}, must have {self.shape}")
@@ -109,27 +110,27 @@ class DeviceArray:
                 cuda().cuMemcpyHtoD(self._address, block.ctypes.data, self.nbytes)
 
     def copy_to_host(self) -> np.ndarray:
-        """A NumPy copy, after all work that was enqueued on the device before."""
+        """Wait for all work that is enqueued on the device, then return a NumPy copy."""
         with delivering(self.device.key):
             return to_host(self.view())
 
 
 def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
-    """`array` as a DeviceView if it lies in CUDA memory, else None.
+    """Return `array` as a DeviceView if the array is in CUDA memory, else None.
 
-    A PyTorch tensor stands for its data, as if detached: no gradient flows through a product. One that is lazily
-    conjugated or negated is so by then in a copy, unless it is `out`.
+    A PyTorch tensor is used as if it were detached: no gradient flows through a product. If a tensor is lazily
+    conjugated or negated, the view is of a copy with that operation applied. `out` must not be such a tensor.
 
     Raises:
-        TypeError: for a CUDA array that no product can take (mask, dtype, layout), with `name`.
-        BackendUnavailable: for a CUDA array where the backend cannot run.
+        TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
+        BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
     """
     return _reader(array.__class__)(array, name, devices)
 
 
 @cache
 def _reader(kind: type) -> Callable[[Any, str, Devices], DeviceView | None]:
-    """How arrays of a class are viewed."""
+    """Return the function that converts arrays of the class `kind` to DeviceViews."""
     if issubclass(kind, np.ndarray):
         return lambda array, name, devices: None
     if issubclass(kind, DeviceArray):
@@ -151,7 +152,10 @@ def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
 
 
 def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
-    """An uninitialised array on `like`'s device and of its dtype, by the library of its owner if that is known."""
+    """Return an uninitialised array with the dtype and on the device of `like`.
+
+    The array is of the same library as the owner of `like` if that is PyTorch or CuPy, else a DeviceArray.
+    """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if isinstance(like.owner, getattr(torch, "Tensor", ())):
         return torch.empty(shape, dtype=getattr(torch, like.dtype.name), device=like.owner.device)  # type: ignore[union-attr]
@@ -162,11 +166,12 @@ def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
 
 
 def returned(owner: Any, example: Any) -> Any:
-    """`owner`, a result, as an array of the library of `example` where that takes arrays of others in."""
+    """Return the result `owner` as an array of the library of `example` if that library can import it, else `owner`."""
     if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
         return owner
     numba = sys.modules.get("numba.cuda")
-    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):  # it lacks the type, say
+    # The import fails if the library does not know the dtype, for example.
+    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
         if example.__class__.__module__.startswith("numba.") and numba is not None:
             return numba.as_cuda_array(owner)
         if hasattr(example, "__array_namespace__"):
@@ -175,7 +180,7 @@ def returned(owner: Any, example: Any) -> Any:
 
 
 def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
-    """A conjugated copy of a whole array. Raises TypeError where its library is not known."""
+    """Return a conjugated copy of a whole array. Raises TypeError if the array's library is not PyTorch or CuPy."""
     owner = found.owner
     if _reader(owner.__class__) not in (_torch, _cupy):
         raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
@@ -185,7 +190,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 
 
 def to_host(source: DeviceView) -> np.ndarray:
-    """A copy of `source` on the host, after all work that was enqueued on its device before."""
+    """Wait for all work that is enqueued on the device of `source`, then return a copy of `source` on the host."""
     if not source.size:
         return np.empty(source.shape, source.dtype)
     low, high = extent(source)
@@ -204,8 +209,13 @@ def to_host(source: DeviceView) -> np.ndarray:
 
 @cache
 def _torch_facts(torch: Any) -> tuple[Any, Any, Any, dict[Any, np.dtype[Any]]]:
-    """(the layout of plain tensors, whether this PyTorch's GPUs are CUDA's, {ordinal: current stream}, dtypes)."""
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time
+    """Return facts about this PyTorch that do not change.
+
+    Returns:
+        (the layout of strided tensors, whether PyTorch was built for CUDA, a function from the GPU's ordinal to the
+        handle of its current stream, an empty cache from PyTorch's dtypes to NumPy's).
+    """
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
     stream = raw or (lambda ordinal: torch.cuda.current_stream(ordinal).cuda_stream)
     return torch.strided, torch.version.cuda is not None, stream, {}  # ROCm builds call their GPUs "cuda" too
 
@@ -240,14 +250,17 @@ def _cupy(array: Any, name: str, devices: Devices) -> DeviceView | None:
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
-    """The CUDA Array Interface. Its stream is where the array's pending work is; None: there is none."""
+    """Convert an array that exports the CUDA Array Interface.
+
+    `stream` in the interface is the stream with pending work on the array. None means that no work is pending.
+    """
     if interface.get("mask") is not None:
         raise TypeError(f"{name} has a mask, which no product can take")
     stream = interface.get("stream")
     if stream == 0:
         raise TypeError(f"{name} exports the stream 0, which the CUDA Array Interface forbids as ambiguous")
     spelled = interface["typestr"]
-    if spelled[1:2] == "V":  # NumPy's types of ml_dtypes are void to the interface
+    if spelled[1:2] == "V":  # the interface describes the dtypes of ml_dtypes as void
         spelled = getattr(array, "dtype", spelled)
     dtype = _dtype(spelled, name)
     address, shape, readonly = int(interface["data"][0]), tuple(interface["shape"]), bool(interface["data"][1])
@@ -258,7 +271,7 @@ def _interface(array: Any, interface: dict[str, Any], name: str, devices: Device
 
 
 class Exported:
-    """An array that only speaks DLPack, with the capsule that keeps its memory exported."""
+    """An array that exports only DLPack, with the capsule that keeps its memory exported."""
 
     def __init__(self, array: Any, capsule: Any) -> None:
         self.array, self.capsule = array, capsule
@@ -293,7 +306,7 @@ def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
 
 
 def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The byte strides of a C-ordered array."""
+    """Return the byte strides of a C-ordered array."""
     strides = [itemsize]
     for length in shape[:0:-1]:
         strides.append(strides[-1] * max(1, length))
@@ -301,7 +314,10 @@ def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _checked(found: DeviceView, name: str) -> DeviceView:
-    """`found`, whose elements are aligned: a misaligned access would end the process's use of the device."""
+    """Return `found` if its elements are aligned, else raise TypeError.
+
+    A misaligned access on the device would destroy the CUDA context of the process.
+    """
     steps = [stride for length, stride in zip(found.shape, found.strides, strict=True) if length > 1]
     unit = found.dtype.itemsize
     if any(place % unit for place in steps) or (found.data + found.offset) % min(unit, 16):
@@ -310,7 +326,7 @@ def _checked(found: DeviceView, name: str) -> DeviceView:
 
 
 def _ordinal(address: int) -> int:
-    """The number of the GPU that holds `address`."""
+    """Return the ordinal of the GPU whose memory contains `address`."""
     ordinal = ctypes.c_int()
     cuda().cuPointerGetAttribute(ctypes.addressof(ordinal), 9, address)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return ordinal.value

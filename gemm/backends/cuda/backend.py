@@ -1,7 +1,7 @@
-"""The CUDA backend: NVIDIA GPUs through the driver API, kernels compiled by NVRTC at run time (no nvcc, no toolkit).
+"""The CUDA backend: NVIDIA GPUs through the driver API. NVRTC compiles the kernels at run time; no toolkit is needed.
 
-Host operands are staged through device memory; device operands (PyTorch, CuPy, anything with
-__cuda_array_interface__ or DLPack) are multiplied in place, in order on their own stream.
+gemm copies host operands to the device and the result back. It multiplies device operands (PyTorch, CuPy, any array
+with __cuda_array_interface__ or DLPack) in place, in order on their own stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""NVRTC: kernels of the catalog compiled at run time, for any architecture and without a GPU.
+"""NVRTC: compiles kernels of the catalog at run time, for any architecture. No GPU is necessary.
 
-The library comes with the package nvidia-cuda-nvrtc (for chips before sm_75: nvidia-cuda-nvrtc-cu12), with conda or a
-CUDA toolkit; $GEMM_LIBNVRTC names another one. It is found by name and loaded only to compile: a process whose kernels
-are all in the disk cache never loads it.
+The library libnvrtc comes with the package nvidia-cuda-nvrtc (for GPUs older than sm_75: nvidia-cuda-nvrtc-cu12), with
+conda or with a CUDA toolkit. $GEMM_LIBNVRTC names another file. gemm finds the library by its file name and loads it
+only to compile. A process that finds all its kernels in the disk cache never loads it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gemm.core.errors import KernelFailed
 log = logging.getLogger("gemm")
 
 Form = Mapping[str, object]
-"""Macros besides a row's parameters: types, and how operands lie."""
+"""The macros of a form (compiled variant of a kernel), in addition to the row's parameters: types and layouts."""
 
 OLD = 75
-"""The first compute capability of which NVRTC 13 still knows."""
+"""The oldest compute capability that NVRTC 13 supports."""
 
 _VERSION = re.compile(r"(?:\.so\.|nvrtc64_)(\d+)")
 
@@ -38,8 +38,9 @@ class Compiler:
     """One libnvrtc.
 
     Attributes:
-        path: its file. major: of its CUDA version, 0 where the file's name does not tell.
-        identity: what tells it from others, taken without loading it.
+        path: the library's file.
+        major: the major CUDA version, or 0 if the file's name does not contain it.
+        identity: name, size and time of the file. They identify the library without loading it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +56,7 @@ class Compiler:
     def _library(self) -> Any:
         for part in sorted(self.path.parent.glob("libnvrtc-builtins.so*")):
             with suppress(OSError):
-                ctypes.CDLL(str(part))  # which it looks for by name alone, in the folders of the system
+                ctypes.CDLL(str(part))  # load it here: libnvrtc would search only the system's folders
         try:
             library = getattr(ctypes, "WinDLL" if sys.platform == "win32" else "CDLL")(str(self.path))
         except OSError as error:
@@ -64,7 +65,10 @@ class Compiler:
         return library
 
     def _call(self, name: str, *arguments: Any) -> int:
-        """The function's result, with a failure of the compilation itself, 6, left to the caller."""
+        """Call a function of libnvrtc and return its status: 0, or 6 if the compilation failed.
+
+        Raises KernelFailed for every other error.
+        """
         status = int(getattr(self._library, name)(*arguments))
         if status not in (0, 6):
             raise KernelFailed(f"{name}: {self._library.nvrtcGetErrorString(status).decode(errors='replace')}")
@@ -78,7 +82,7 @@ class Compiler:
 
     @threads.once
     def supported(self) -> tuple[int, ...]:
-        """The compute capabilities, such as 53 or 90, that it compiles for."""
+        """The compute capabilities, such as 53 or 90, for which this NVRTC compiles."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -86,9 +90,10 @@ class Compiler:
         return tuple(sorted(found))
 
     def architecture(self, kernel: Kernel, capability: int) -> str:
-        """What to compile `kernel` for: the very chip, or for one newer than NVRTC the nearest PTX.
+        """Return the architecture for which to compile `kernel`.
 
-        Raises KernelFailed for a chip that this NVRTC no longer knows.
+        This is the GPU's own architecture, such as "sm_90". If the GPU is newer than NVRTC, it is PTX of the nearest
+        older architecture, such as "compute_90". Raises KernelFailed if the GPU is too old for this NVRTC.
         """
         if capability in self.supported:
             return f"sm_{capability}" + ("a" if f"sm_{capability}a" in kernel.needs else "")
@@ -102,7 +107,10 @@ class Compiler:
         return f"compute_{older[-1]}"
 
     def compile(self, kernel: Kernel, arch: str, form: Form) -> tuple[bytes, str]:
-        """The cubin ("sm_90", "sm_90a") or PTX ("compute_90") of `kernel`, and the log. Raises KernelFailed with it."""
+        """Return the cubin ("sm_90", "sm_90a") or PTX ("compute_90") of `kernel`, and the compiler's log.
+
+        Raises KernelFailed with the log if the kernel does not compile.
+        """
         name = kernel.source.rpartition("/")[2].encode()
         included = disk_cache.headers(kernel.source)
         names = (ctypes.c_char_p * len(included))(*(name.encode() for name in included))
@@ -131,7 +139,7 @@ class Compiler:
 
 @cache
 def compilers() -> tuple[Compiler, ...]:
-    """Every libnvrtc that is found, the newest CUDA first."""
+    """Return every libnvrtc that gemm finds, the newest CUDA version first."""
     given = os.environ.get("GEMM_LIBNVRTC")
     if given:
         return (Compiler(Path(given)),)
@@ -140,7 +148,7 @@ def compilers() -> tuple[Compiler, ...]:
 
 
 def _libraries() -> Iterator[Path]:
-    """Where a libnvrtc may be: packages, conda, toolkits, and what the system's loader knows."""
+    """Yield the libnvrtc files in Python packages, conda, CUDA toolkits and the system's library folders."""
     windows = sys.platform == "win32"
     pattern = "nvrtc64_*.dll" if windows else "libnvrtc.so*"
     folders: list[Path] = []
@@ -157,8 +165,15 @@ def _libraries() -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def compiler(capability: int = 90, driver: int = 0) -> Compiler:
-    """The one for chips of that capability, and for a driver made for CUDA `driver` (0: any). Raises KernelFailed."""
-    # A driver loads what the NVRTC of its own CUDA version, or of an older one, has made.
+    """Return the newest NVRTC that supports the compute capability and the driver.
+
+    Args:
+        capability: the GPU's compute capability, such as 90.
+        driver: the driver's major CUDA version; 0 means any.
+
+    Raises KernelFailed if there is no such NVRTC.
+    """
+    # A driver loads code from an NVRTC of the driver's own CUDA version or of an older one.
     fit = [c for c in compilers() if (not driver or c.major <= driver) and (capability >= OLD or c.major < 13)]
     if not fit:
         wanted = driver if capability >= OLD else 12
@@ -171,9 +186,10 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
-    """NVRTC's options: the row's parameters and the form as macros, and arithmetic that nothing may relax.
+    """Return NVRTC's options: the row's parameters and the form as macros, and strict arithmetic.
 
-    -use_fast_math and its parts stay away: they flush denormals and contract alpha * acc, against the contract.
+    -use_fast_math and the options that it implies are not used. They flush denormals and contract alpha * acc to a
+    fused multiply-add, which gemm's numerical contract does not allow.
     """
     macros = {**{name: value for name, value in kernel.params.items() if name.isupper()}, **form}
     level = kernel.params.get("ptxas", 3)
@@ -185,7 +201,10 @@ def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
 
 
 def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
-    """The name in the disk cache: all that the image depends on. Images do not depend on the driver."""
+    """Return the image's name in the disk cache.
+
+    The name contains a hash of everything that determines the image. The image does not depend on the driver.
+    """
     texts = [disk_cache.read(kernel), *disk_cache.headers(kernel.source).values()]
     facts = (*options(kernel, str(capability), form), *kernel.needs, made_by.identity)
     key = hashlib.sha256("\0".join((*texts, *facts)).encode())
@@ -193,7 +212,10 @@ def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) 
 
 
 def image(kernel: Kernel, capability: int, form: Form, made_by: Compiler, *, anew: bool = False) -> bytes:
-    """What the driver loads, from the disk cache or (or `anew`) compiled. Raises KernelFailed."""
+    """Return the image that the driver loads (cubin or PTX), from the disk cache if it is there, else compiled.
+
+    With `anew`, always compile and replace the image in the disk cache. Raises KernelFailed.
+    """
     entry = cache_entry(kernel, capability, form, made_by)
     found = None if anew else disk_cache.load(entry)
     if found is None:

@@ -1,7 +1,8 @@
-"""DLPack of CUDA arrays, versions 0 and 1: arrays of others taken in, and our own handed out.
+"""DLPack for CUDA arrays, versions 0 and 1: imports other libraries' arrays and exports gemm's own.
 
-A capsule holds a struct that describes memory, and a function that gives it back. Whoever takes the memory over renames
-the capsule; one that keeps its name gives the memory back itself when it dies.
+A DLPack capsule contains a struct that describes memory, and a function that releases the memory (the deleter). A
+consumer that takes over the memory renames the capsule. If no consumer did so, the capsule's destructor releases the
+memory.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Any, NamedTuple
 from gemm.backends.cuda.api import LEGACY_STREAM
 
 CUDA, MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged
-_READ_ONLY = 1  # of the flags
+_READ_ONLY = 1  # a bit of DLManagedTensorVersioned.flags
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 _CODES = {
     "int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6, "float8_e4m3fn": 10, "float8_e5m2": 12,
 }  # fmt: skip
-"""DLDataTypeCode of the types' names, without the bits."""
+"""{name of the type without its bits: DLDataTypeCode}."""
 _NAMES = {code: name for name, code in _CODES.items()}
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """The C struct DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -38,13 +39,13 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
+    """The C struct DLManagedTensor (version 0)."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
+    """The C struct DLManagedTensorVersioned (version 1)."""
 
     _fields_ = (
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", _Deleter),
@@ -63,7 +64,7 @@ _pointer = _capsules("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_c
 _is_valid = _capsules("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
-)  # of a capsule that is being destroyed, which no Python reference may hold any more
+)  # takes the capsule as an address: Python must not create references to a capsule that is being destroyed
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -71,7 +72,10 @@ _new = _capsules("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Des
 
 
 class Taken(NamedTuple):
-    """What a capsule says of an array. `strides` count elements; None: C order. The capsule keeps the memory."""
+    """The description of an array in a capsule, which keeps the memory alive.
+
+    `strides` are in elements; None means C order.
+    """
 
     capsule: Any
     address: int
@@ -84,10 +88,13 @@ class Taken(NamedTuple):
 
 
 def take(array: Any) -> Taken:
-    """The array behind `array.__dlpack__`, ready on the legacy stream. Raises TypeError for what it cannot be."""
+    """Import `array` through `array.__dlpack__`. The array is ready for work on the legacy stream.
+
+    Raises TypeError if gemm does not support the array's dtype or its version of DLPack.
+    """
     try:
         capsule = array.__dlpack__(stream=LEGACY_STREAM, max_version=(1, 0))
-    except TypeError:  # a producer from before version 1
+    except TypeError:  # a producer of version 0 does not know max_version
         capsule = array.__dlpack__(stream=LEGACY_STREAM)
     flags = 0
     if _is_valid(capsule, _VERSIONED):
@@ -108,7 +115,7 @@ def take(array: Any) -> Taken:
 
 
 _exported: dict[int, Any] = {}
-"""{address of a struct handed out: what must live as long}."""
+"""{address of an exported struct: the objects that must live as long as the struct}."""
 
 
 def _forget(address: int) -> None:
@@ -117,7 +124,7 @@ def _forget(address: int) -> None:
 
 def _destroyed(capsule: int) -> None:
     for name in (_PLAIN, _VERSIONED):
-        if _raw_is_valid(capsule, name):  # nobody took the memory over
+        if _raw_is_valid(capsule, name):  # not renamed: no consumer took over the memory
             _forget(_raw_pointer(capsule, name))
 
 
@@ -125,7 +132,10 @@ _delete, _destroy = _Deleter(_forget), _Destructor(_destroyed)
 
 
 def give(owner: Any, address: int, device: int, shape: tuple[int, ...], dtype: str, *, version: Any) -> Any:
-    """A capsule of C-ordered memory that `owner` keeps; `version`: the newest that the consumer knows, or None."""
+    """Return a capsule for C-ordered memory that `owner` keeps alive.
+
+    `version` is the newest version of DLPack that the consumer knows. None means version 0.
+    """
     name = dtype.rstrip("0123456789") if "8_" not in dtype else dtype
     bits = 8 if name in ("bool", dtype) else int(dtype[len(name) :])
     sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))()
@@ -145,9 +155,10 @@ def give(owner: Any, address: int, device: int, shape: tuple[int, ...], dtype: s
 
 
 def make_ready(stream: int | None, wait: Callable[[int], None]) -> None:
-    """Let the consumer's `stream`, as __dlpack__ is given it, wait for the array by `wait(stream)`.
+    """Call `wait(stream)` if the consumer's stream must wait for pending work on the array.
 
-    Raises ValueError for the streams that DLPack forbids.
+    `stream` is the argument of __dlpack__. The legacy stream and -1 ("do not synchronise") need no wait. Raises
+    ValueError for streams that DLPack forbids.
     """
     if stream == 0 or (stream is not None and stream < -1):
         raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")

@@ -1,4 +1,4 @@
-"""GPUs underneath the backend: finding them, their contexts and memory, loading kernels."""
+"""The GPUs of the CUDA backend: finds GPUs, holds their contexts and memory pools, and loads kernels."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ATTRIBUTES = {
     "l2_bytes": 38, "sm_threads": 39, "major": 75, "minor": 76, "sm_shared_memory": 81, "fp64_ratio": 87,
     "shared_memory_optin": 97, "memory_pools": 115,
 }  # fmt: skip
-"""{our name: CUdevice_attribute}."""
+"""{name in gemm: CUdevice_attribute}."""
 
 
 class _PoolProps(ctypes.Structure):
-    """CUmemPoolProps."""
+    """The C struct CUmemPoolProps."""
 
     _fields_ = (
         ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
@@ -38,7 +38,7 @@ class _PoolProps(ctypes.Structure):
 
 
 _forked: list[int] = []
-"""Not empty in a child of a process that had found GPUs: there, no call of the driver may be made."""
+"""Not empty in a child forked from a process that had found GPUs. Such a child must not call the driver."""
 
 
 def _after_fork() -> None:
@@ -46,7 +46,7 @@ def _after_fork() -> None:
 
 
 def threads(kernel: Kernel) -> int:
-    """Threads of a block."""
+    """Return the number of threads in a thread block of `kernel`."""
     p = kernel.params
     return p.get("THREADS") or p["BM"] * p["BN"]
 
@@ -55,7 +55,8 @@ class Function(NamedTuple):
     """A loaded kernel.
 
     Attributes:
-        handle: its CUfunction. resident: blocks of it that run at once on a multiprocessor.
+        handle: the kernel's CUfunction.
+        resident: the number of thread blocks of this kernel that run at the same time on a multiprocessor.
     """
 
     handle: int
@@ -63,13 +64,13 @@ class Function(NamedTuple):
 
 
 class Gpu:
-    """One device: its primary context, which every library in the process shares, and its memory.
+    """One GPU: its primary context, which all libraries in the process share, and its memory.
 
-    `with gpu:` makes the context current on this thread and restores the caller's afterwards.
+    `with gpu:` makes the context current on this thread, and restores the caller's context afterwards.
 
     Attributes:
-        overlaps: launches of ours may start before the one ahead of them has ended (follow_launch in ptx.cuh).
-        alone: bytes of shared memory of a block that shares a multiprocessor with none of its kind.
+        overlaps: whether a launch may start before the previous launch has ended (follow_launch in ptx.cuh).
+        alone: bytes of shared memory for each thread block that prevent two such blocks from sharing a multiprocessor.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -83,18 +84,18 @@ class Gpu:
         self.units = self.facts["sm_count"]
         self.pools = bool(self.facts["memory_pools"])
         self.alone = min(self.facts["shared_memory_optin"], self.facts["sm_shared_memory"] // 2)
-        # Drivers before CUDA 12.3 cannot capture such launches.
+        # Drivers older than CUDA 12.3 cannot capture overlapping launches.
         self.overlaps = self.capability >= 90 and int(cuda().cuDriverGetVersion()) >= 12030
 
     def _attribute(self, which: int) -> int:
         try:
             return int(cuda().cuDeviceGetAttribute(which, self.id))
-        except KernelFailed:  # an attribute that is newer than the driver
+        except KernelFailed:  # the driver is too old to know this attribute
             return 0
 
     @once
     def context(self) -> int:
-        """The primary context; made on first use, for it costs time and memory on the card."""
+        """The primary context. It is created on first use, because it costs time and device memory."""
         return int(cuda().cuDevicePrimaryCtxRetain(self.id))
 
     def __enter__(self) -> Gpu:
@@ -106,14 +107,14 @@ class Gpu:
     def __exit__(self, *_: object) -> None:
         cuda().cuCtxPopCurrent()
 
-    # The rest wants the context current.
+    # The methods below require that the GPU's context is current.
 
     @property
     def pool(self) -> int:
-        """A CUmemoryPool of our own, that keeps some of what was freed; 0 where there are none.
+        """gemm's own CUmemoryPool, which keeps a part of the freed memory. 0 if the device does not support pools.
 
-        The device's default pool gives everything back whenever something waits for the device, which takes longer
-        than most products do.
+        The device's default pool releases all free memory each time a thread waits for the device. This takes longer
+        than most products.
         """
         if self.pools and not self._pool:
             with self._lock:
@@ -126,7 +127,7 @@ class Gpu:
         return self._pool
 
     def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
-        """Address of `size` bytes, for work on `stream`. Raises KernelFailed."""
+        """Allocate `size` bytes for work on `stream` and return the address. Raises KernelFailed."""
         if not self.pools:
             return int(cuda().cuMemAlloc(size))
         try:
@@ -138,24 +139,27 @@ class Gpu:
             return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
 
     def free(self, address: int, stream: int = THREAD_STREAM) -> None:
-        """Give back what `allocate` returned, once the work on `stream` is through with it."""
+        """Free memory from `allocate` after the work that is now enqueued on `stream`."""
         if self.pools:
             cuda().cuMemFreeAsync(address, stream)
         else:
             cuda().cuMemFree(address)  # waits for the device
 
     def trim(self) -> None:
-        """Give back what the pool keeps."""
+        """Release the free memory of the pool to the device."""
         if self.pools:
             cuda().cuMemPoolTrimTo(self.pool, 0)
 
     @property
     def compiler(self) -> Compiler:
-        """The NVRTC for this device. Raises KernelFailed."""
+        """The NVRTC that compiles for this device. Raises KernelFailed if there is none."""
         return compiler(self.capability, cuda().cuDriverGetVersion() // 1000)
 
     def function(self, kernel: Kernel, form: Form) -> Function:
-        """`kernel` in a form, from the disk cache or compiled, loaded once. Raises KernelFailed."""
+        """Return `kernel` in the given form. gemm compiles it or finds it in the disk cache, and loads it once.
+
+        Raises KernelFailed.
+        """
         key = (kernel, *form.items())
         found = self._functions.get(key)
         if found is None:
@@ -172,16 +176,16 @@ class Gpu:
         except KernelFailed as error:
             if error.memory or error.lost:
                 raise
-        # What the disk cache had is not what the driver takes.
+        # The driver rejects the image from the disk cache: compile again.
         return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
 
     def _function(self, kernel: Kernel, built: bytes) -> Function:
         driver = cuda()
         handle = int(driver.cuModuleGetFunction(driver.cuModuleLoadData(built), kernel.entry.encode()))
         shared, size = kernel.params.get("shared", 0), threads(kernel)
-        if shared:  # 48 KB with what is static, without asking
+        if shared:  # without this attribute, the limit is 48 KB, static shared memory included
             most = max(shared, self.alone) if self.overlaps else shared
-            driver.cuFuncSetAttribute(handle, 8, most)  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.cuFuncSetAttribute(handle, 8, most)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         resident = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, size, shared)
         if not resident:
             raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")
@@ -189,7 +193,7 @@ class Gpu:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Every GPU, in CUDA's order. Raises BackendUnavailable."""
+    """Return every GPU, in CUDA's order. Raises BackendUnavailable."""
     try:
         driver = cuda()
     except OSError as error:
@@ -251,13 +255,19 @@ def _describe(ordinal: int, version: int) -> Device:
 
 
 def _features(capability: int) -> set[str]:
-    """What kernels may need: `sm_80` is there from 8.0 on, `sm_90a` on chips of 9.0 only."""
+    """Return the features that kernels can require.
+
+    A feature such as "sm_80" means compute capability 8.0 or newer. "sm_90a" means exactly 9.0.
+    """
     found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
     return found | ({f"sm_{capability}a"} if capability >= 90 else set())
 
 
 def _kernel_module() -> str:
-    """The driver's release, such as 580.159.03, where the system tells; a CUDA version spans many of them."""
+    """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
+
+    One CUDA version covers many releases of the driver.
+    """
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

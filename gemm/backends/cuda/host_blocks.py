@@ -1,8 +1,8 @@
-"""Where host operands lie on the device, and in which pieces they travel: geometry only, no driver.
+"""The layout of host operands in device memory, and the pieces in which gemm transfers them. No driver calls.
 
-A host array of any strides becomes a `Block`: its elements in the array's own order of axes, so that copying it is
-reading memory in order. Repeated axes (stride 0) are sent once, and rows end at multiples of 16 bytes, as the copy
-engine of the tensor cores' kernels asks.
+A host array of any strides becomes a `Block` in device memory. A Block keeps the array's own order of axes in memory,
+so that copying reads host memory sequentially. Axes that repeat (stride 0) are transferred once. Rows are padded to
+multiples of 16 bytes, because the copy engine TMA requires this.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import numpy as np
 from gemm.core.operands import Cut, Range
 
 ALIGN = 256
-"""Bytes: what operands on the device begin at multiples of, as cuMemAlloc has it."""
-_ROW = 16  # bytes that rows are a multiple of
-_PADDED_FROM = 16 * _ROW  # shorter rows lie without gaps: those would be most of the memory
+"""The alignment of operands on the device, in bytes: that of cuMemAlloc."""
+_ROW = 16  # rows are padded to a multiple of this many bytes
+_PADDED_FROM = 16 * _ROW  # bytes; shorter rows get no padding, which could be most of their memory
 
 
 @dataclass(frozen=True)
 class Block:
-    """An array's place in device memory, beginning at 0.
+    """The layout of an array in device memory. Offsets start at 0.
 
     Attributes:
-        axes: of the array, in the order of memory, outermost first; those that repeat or have one index are left out.
-        shape, strides: of `axes`; bytes, the innermost one's are an element's.
-        whole: byte strides of all axes of the array: 0 where it repeats, the block's size where there is one index.
-        nbytes: with the gaps.
+        axes: the array's axes in memory order, outermost first, without axes that repeat or have length 1.
+        shape, strides: lengths and byte strides of `axes`. The innermost stride is the element size.
+        whole: byte strides of all axes of the array: 0 for an axis that repeats, the block's size (rounded up to 16
+            bytes) for an axis of length 1.
+        nbytes: the size in bytes, padding included.
     """
 
     axes: tuple[int, ...]
@@ -42,25 +43,28 @@ class Block:
     nbytes: int
 
     def on_host(self, array: np.ndarray) -> np.ndarray:
-        """A view of `array`, of the shape that the block was made for, with the block's axes."""
+        """Return a view of `array` with the block's axes. `array` must have the shape for which the block was made."""
         left_out = [axis for axis in range(array.ndim) if axis not in self.axes]
         turned = array.transpose(*left_out, *self.axes)
         found: np.ndarray = turned[(0,) * len(left_out) + (Ellipsis,)]
         return found
 
     def ranges(self, cut: Cut) -> tuple[Range, ...]:
-        """Those of the block's axes for a part of the array."""
+        """Return the index range of each of the block's axes for the part `cut` of the array."""
         return tuple(cut.get(axis, (0, n)) for axis, n in zip(self.axes, self.shape, strict=True))
 
 
 def block(array: np.ndarray, *, padded: bool = True) -> Block:
-    """The Block of `array`, of an element or more. Results are not `padded`: gaps in them would be read as they are."""
+    """Return the Block of `array`, which must have at least one element.
+
+    A Block for results must not be `padded`: the copy to the host would read the padding, which is uninitialised.
+    """
     return _lay(array.shape, array.strides, array.dtype.itemsize, padded)
 
 
 @lru_cache(maxsize=1024)
 def _lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
-    """`block` of an array of that shape and those strides."""
+    """Return the Block of an array with the shape `sizes` and the strides `along`."""
     steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
     axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
     shape = tuple(sizes[axis] for axis in axes)
@@ -78,12 +82,15 @@ def _lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: 
 
 
 class Piece(NamedTuple):
-    """Part of a block that is sent at once, through staging memory of `width * rows` bytes.
+    """A part of a block that one copy transfers, through `width * rows` bytes of staging memory.
 
     Attributes:
-        place: an index of the array as Block.on_host has it. strides: of the elements there, in staging memory.
-        offset: bytes from the block's beginning. width, rows, pitch: bytes of a row, rows, and bytes between them on
-            the device; in staging memory they follow each other.
+        place: the index that selects the piece in the array returned by Block.on_host.
+        strides: byte strides of the piece's elements in staging memory.
+        offset: bytes from the beginning of the block to the piece.
+        width: bytes of a row.
+        rows: the number of rows.
+        pitch: bytes from one row to the next on the device. In staging memory, rows follow each other without gaps.
     """
 
     place: tuple[Any, ...]
@@ -95,16 +102,19 @@ class Piece(NamedTuple):
 
 
 def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
-    """The part `ranges` of a block in pieces of at most `limit` bytes, as few as can be had by cutting one axis."""
+    """Yield the part `ranges` of a block in pieces of at most `limit` bytes.
+
+    Only one axis is cut into several ranges. The axis is chosen so that there are as few pieces as possible.
+    """
     if not of.shape:
         yield Piece((Ellipsis,), (), 0, of.nbytes, 1, of.nbytes)
         return
     lengths = [stop - start for start, stop in ranges]
     whole = [n == length for n, length in zip(of.shape, lengths, strict=True)]
-    run = len(whole) - 1  # the outermost axis along which memory is adjacent
+    run = len(whole) - 1  # the outermost axis along which the part is contiguous
     while run > 0 and whole[run]:
         run -= 1
-    cut, below = run, of.strides[run]  # the axis that is cut; bytes of an index of it, in staging memory
+    cut, below = run, of.strides[run]  # the axis to cut; bytes in staging memory of one index along the axis
     while cut < len(whole) - 1 and below > limit:
         cut += 1
         below = of.strides[cut]
@@ -114,7 +124,7 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     most = max(1, limit // below)
     inner = [slice(start, stop) for start, stop in ranges[cut + 1 :]]
     strides = list(of.strides[cut:])
-    for axis in range(min(run, len(whole)) - 1, cut - 1, -1):  # rows follow each other
+    for axis in range(min(run, len(whole)) - 1, cut - 1, -1):  # no gaps between rows in staging memory
         strides[axis - cut] = strides[axis + 1 - cut] * lengths[axis + 1]
     rows_below = prod(lengths[cut + 1 : run]) if cut < run else 1
     origin = sum(start * step for (start, _), step in zip(ranges[cut + 1 :], of.strides[cut + 1 :], strict=True))

@@ -1,4 +1,4 @@
-"""A kernel of the catalog on a GPU, and the launches that compute a product of any size and strides with it."""
+"""A kernel of the catalog on a GPU, and the launches with which it computes products of any size and strides."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 
 _SCALES = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
 _KINDS = 256
-"""How many layouts of products a launcher keeps ready."""
+"""The number of layouts whose prepared launches a launcher caches."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planes(Kept):
-    """A prepared matrix that was split; `planes` of them. Such a one can be used whole only."""
+    """Owns a prepacked matrix, split into `planes` planes. A product must use the whole matrix, not a part of it."""
 
     planes: int
 
 
 class Launcher:
-    """`kernel` on `device`: see gemm.core.backend.Launch. Raises KernelFailed where it does not compile or load."""
+    """A launch of `kernel` on `device` (see gemm.core.backend.Launch).
+
+    Raises KernelFailed if the kernel does not compile or load.
+    """
 
     signature = staticmethod(signature)
 
@@ -52,7 +55,7 @@ class Launcher:
         self._last = threading.local()
         float_like = self._scale in ("f", "d", "ff", "dd")
         itemsize = np.dtype(problem.dtype).itemsize
-        # Sums of narrow floats are rounded once, at the end.
+        # Sums in a type that is wider than out are rounded once, at the end. Then k cannot be cut.
         whole = float_like and itemsize < struct.calcsize(self._scale)
         self._cuts_k = not (self.ordered or problem.fused or whole)
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
@@ -67,7 +70,7 @@ class Launcher:
             return
         views: list[DeviceView] = [cast(DeviceView, x) for x in (a, b, c, bias, out) if x is not None]
         for view in views:
-            if view.device.handle is not self.gpu:  # or the kernel would fault, which kills the whole context
+            if view.device.handle is not self.gpu:  # the kernel would fault and destroy the context
                 raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
         queues = {view.queue for view in views if view.queue is not None}
         own = out.queue
@@ -78,14 +81,14 @@ class Launcher:
                 follow(stream, other)
         self.enqueue(work, stream)
         with self.gpu:
-            for other in others:  # what comes next on an operand's stream may overwrite it
+            for other in others:  # wait, because later work on this stream may overwrite an operand
                 follow(other, stream)
 
     def enqueue(self, work: Work, stream: int) -> None:
-        """Launch for just these views of this GPU's memory, on just this stream.
+        """Launch on `stream` for operands that are views of this GPU's memory. Do not wait for the result.
 
-        They may have other shapes, strides and alignments than the Problem; c may be out; b may be what was prepared
-        for the kernel. Nothing is waited for. Raises KernelFailed.
+        The operands may have other shapes, strides and alignments than the Problem. c may be out. b may be a matrix
+        that was prepacked for this kernel. Raises KernelFailed.
         """
         a, b, c, out, alpha, beta, bias = work
         layout, scale = layout_of(work, ordered=self.ordered, activation=self._activation), self.scale(alpha, beta)
@@ -97,13 +100,14 @@ class Launcher:
         try:
             launches.run(stream, x, y, z, goal, w, scale)
         except KernelFailed as error:
-            # Of several launches some may have gone, and have overwritten what no other kernel can read then.
+            # If c is out and the product has several launches, some of them may already have overwritten c. Then no
+            # other kernel can compute the product.
             error.spoilt = not error.memory and z == goal and sum(step.scaled for step in launches.recipe.steps) > 1
             raise
         self._last.given = launches, layout, (x, y, z, goal, w)
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
-        """Launch for stacks as if each of their products lay by itself."""
+        """Launch for stacks as if each product had separate operands, through a table of addresses."""
         *batch, m, n = layout.shape
         one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
         count = math.prod(batch)
@@ -118,10 +122,14 @@ class Launcher:
     def together(
         self, replay: Replay, columns: Columns, start: int, count: int, alpha: Any, beta: Any
     ) -> tuple[int, Any]:
-        """Launch as one those of `count` products from number `start` on that are like the one of `replay`.
+        """Compute many products in one launch (a pointer batch).
+
+        The launch takes at most `count` products, from product `start` on. All of them have the same metadata as the
+        product that `replay` repeats, and none depends on another.
 
         Returns:
-            (how many; their results, or None where they are out). 0: too few are alike and independent.
+            (number of products computed, their results, or None if `columns` contains out). The number is 0 if too few
+            products are alike and independent.
         """
         stream = replay.stream(columns[0], start)
         with self.gpu as gpu:
@@ -136,16 +144,16 @@ class Launcher:
         return ready.many, ready.made
 
     def scale(self, alpha: Any, beta: Any) -> bytes:
-        """alpha and beta as gemm.cuh has them, 16 bytes each."""
+        """Return alpha and beta in the format of gemm.cuh: 16 bytes each."""
         return b"".join(struct.pack(self._scale, *self._parts(x)).ljust(16, b"\0") for x in (alpha, beta))
 
     def _parts(self, x: Any) -> tuple[Any, ...]:
-        if self._scale in "IQ":  # which wrap
+        if self._scale in "IQ":  # integers wrap
             return (int(x) & ((1 << 8 * struct.calcsize(self._scale)) - 1),)
         return (x,) if len(self._scale) == 1 else (complex(x).real, complex(x).imag)
 
     def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
-        """What a launch would do with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
             return dict.fromkeys(given, "copied")
@@ -154,13 +162,16 @@ class Launcher:
         return {name: "packed on the device" if name in packed else "used in place" for name in given}
 
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Replay | None:
-        """This thread's last launch, of these device arrays (c: None if unused), to repeat; None if it cannot be."""
+        """Return a Replay that repeats this thread's last launch, or None if the launch cannot be repeated.
+
+        The arguments are the device arrays of that launch. c is None if the launch does not read c.
+        """
         given, self._last.given = getattr(self._last, "given", None), None
         return None if given is None else Replay.of(given, self.scale, self._scale, (a, b, c, out, bias))
 
 
 def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layout:
-    """What a recipe depends on of these operands, which are DeviceViews."""
+    """Return the Layout of operands that are DeviceViews. It contains all that determines the launch plan."""
     a, b, c, out, _, _, bias = work
     views = (a, b, out if c is None else c, out)
     aligned = tuple(math.gcd(16, x.data + x.offset) for x in views)
@@ -177,7 +188,10 @@ def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layo
 
 
 def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
-    """The (k, n) matrix `b` of that device as `row` reads it: itself where it lies so already. Raises KernelFailed."""
+    """Prepack the (k, n) matrix `b` on the device, and return it in a layout that `row` reads.
+
+    If `row` can read `b` in place, the result is a view of `b` itself. Raises KernelFailed.
+    """
     k, n = b.shape
     size = b.dtype.itemsize
     along, across = b.strides[0] // size, b.strides[1] // size
@@ -199,10 +213,10 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     stream = LEGACY_STREAM if b.queue is None else b.queue
     launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
     with device.handle:
-        cuda().cuStreamSynchronize(stream)  # products on any stream may follow
-    memory._lent = True  # and be at work when it is given up
+        cuda().cuStreamSynchronize(stream)  # later products may use any stream
+    memory._lent = True  # freeing then waits for products that still run
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (y.along * size, y.across * size)
-    if planes:  # which strides cannot tell of; these only say along which axis the planes are contiguous
+    if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous
         strides = (max(n, 2) * size, size) if y.turned else (size, max(k, 2) * size)
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)

@@ -1,7 +1,7 @@
-"""A recipe with its kernels loaded: launches that are given again and again, each time for other addresses.
+"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded. It can be repeated with other addresses.
 
-gemm._memo does it in C. `Sequence` here does the same in Python, for where that was not built and for devices without
-memory pools, which need more than a few calls.
+gemm._memo implements the graph in C. The class `Sequence` here does the same in Python, for installations without
+gemm._memo, and for plans that need workspace on devices without memory pools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FUNCTIONS = (
 
 @cache
 def _native() -> Any:
-    """gemm._memo.Sequence, or None where it was not built."""
+    """Return the class gemm._memo.Sequence, or None if gemm._memo was not built."""
     try:
         return importlib.import_module("gemm._memo").Sequence
     except ImportError:
@@ -39,10 +39,10 @@ def _addresses() -> tuple[int, ...]:
 
 
 class Launches:
-    """A recipe ready to run on a GPU. Raises KernelFailed where a kernel does not compile or load.
+    """A launch plan that is ready to run on a GPU. Raises KernelFailed if a kernel does not compile or load.
 
     Attributes:
-        native: the gemm._memo.Sequence, or None where one in Python stands for it.
+        native: the gemm._memo.Sequence, or None if the Python class `Sequence` is used instead.
     """
 
     def __init__(self, gpu: Gpu, recipe: Recipe) -> None:
@@ -56,11 +56,11 @@ class Launches:
         self.native = None if native is None else self._sequence
 
     def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
-        """Enqueue the product of what lies at these addresses; `scale` is alpha and beta. Raises KernelFailed."""
+        """Enqueue the product of the operands at these addresses. `scale` is alpha and beta. Raises KernelFailed."""
         failed = self._sequence.run(stream, a, b, c, out, bias, scale)
         if failed is None:
             return
-        # The pool, or what waits to be freed, may have what is missing; and nothing was launched yet.
+        # No kernel was launched yet, and trimming the pool may free enough memory: try once more.
         if failed == ("cuMemAllocFromPoolAsync", OUT_OF_MEMORY):
             with self.gpu:
                 self.gpu.trim()
@@ -70,11 +70,12 @@ class Launches:
 
 
 def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
-    """A step as a Sequence takes it.
+    """Return a step in the format that a Sequence takes.
 
-    A grid that has at most a block for each multiprocessor gets so much shared memory that no two of them share one.
-    And only blocks that have a multiprocessor for themselves start before the launch ahead of them has ended: others
-    would crowd on those that have room by then.
+    If a grid has at most one thread block for each multiprocessor, each block gets so much shared memory that two
+    blocks cannot share a multiprocessor. A launch may start before the previous launch has ended only if each of its
+    blocks has a multiprocessor to itself. Otherwise its first blocks would crowd on the few multiprocessors that are
+    already free.
     """
     function, kernel = gpu.function(step.kernel, dict(step.form)), step.kernel
     shared, count = kernel.params.get("shared", 0), step.grid[0] * step.grid[1]
@@ -88,13 +89,13 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute."""
+    """The C struct CUlaunchAttribute."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
 
 class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
+    """The C struct CUlaunchConfig."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
@@ -103,7 +104,7 @@ class _Config(ctypes.Structure):
 
 
 class Sequence:
-    """gemm._memo.Sequence in Python."""
+    """The same as gemm._memo.Sequence, in Python."""
 
     def __init__(
         self, gpu: Gpu, context: int, pool: int, room: int, zeroed: tuple[int, int], steps: tuple[Any, ...]
@@ -111,7 +112,7 @@ class Sequence:
         self._gpu, self._room, self._zeroed, self._steps = gpu, room, zeroed, steps
 
     def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
-        """As Launches.run."""
+        """Enqueue the launches; see Launches.run."""
         with self._gpu as gpu:
             at = [a, b, c, out, bias, gpu.allocate(self._room, stream) if self._room else 0]
             try:
@@ -148,7 +149,7 @@ def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> 
 
 
 def _encoded(x: Map, address: int) -> tuple[Any, int]:
-    """A tensor map: the memory that holds it, and the aligned address in there."""
+    """Encode a tensor map. Return the memory that contains it, and the map's aligned address in that memory."""
     memory = ctypes.create_string_buffer(128 + 64)
     place = -(-ctypes.addressof(memory) // 64) * 64
     dims, strides = (ctypes.c_uint64 * 3)(*x.dims), (ctypes.c_uint64 * 2)(*x.strides)

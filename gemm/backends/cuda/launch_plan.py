@@ -1,6 +1,7 @@
-"""From a row of the catalog and a product's layout to a recipe: which kernels run on what, in how many blocks.
+"""Launch plans: makes the plan (`Recipe`) for a row of the catalog and the layout of a product.
 
-gemm/catalog/cuda.py says what the parameters of a row mean here.
+A plan lists the kernels to launch, their operands and the number of thread blocks. gemm/catalog/cuda.py explains the
+parameters of a row.
 """
 
 from __future__ import annotations
@@ -18,43 +19,48 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import same_stack
 
 GRID = 65535
-"""Blocks along a grid's y axis."""
+"""The most thread blocks along the y axis of a grid."""
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16",
     "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "complex64": "complex64", "complex128": "complex128",
     "int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64",
 }  # fmt: skip
-"""What csrc/cuda calls NumPy's types."""
+"""{NumPy's name of a type: its name in csrc/cuda}."""
 
 _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
-"""struct Gemm of gemm.cuh; its first fields are the pointers to a, b, c, out and bias."""
+"""struct Gemm of gemm.cuh. Its first fields are the pointers to a, b, c, out and bias."""
 SCALE_AT = _GEMM.size - 32
-"""Where alpha and beta lie in it, 16 bytes each."""
+"""The offset of alpha and beta in struct Gemm. They have 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
 _ADDRESS = 8
-"""Bytes of one in a table of them."""
+"""Bytes of an address in a table of a pointer batch."""
 
 
 class Chip(NamedTuple):
-    """What a recipe depends on of a GPU: its compute capability and its number of multiprocessors."""
+    """The properties of a GPU that determine a launch plan.
+
+    Attributes:
+        capability: the compute capability, such as 90. units: the number of multiprocessors.
+    """
 
     capability: int
     units: int
 
 
 class Layout(NamedTuple):
-    """Everything about a product but its addresses and scalars.
+    """All properties of a product that determine its launches: everything except addresses and scalars.
 
     Attributes:
-        shape: (*batch, m, n). k: the sum's length.
-        strides: of a, b, c and out, in bytes, of that many axes; c's are out's where it is not read.
-        aligned: powers of two that their addresses are multiples of, 16 at most.
-        reads_c: beta is not 0. ordered: the ORDERED chain was asked for.
-        bias: its strides in elements along m and n; None: there is none. activation: as gemm.cuh counts them.
-        kept: b lies in the planes that the kernel reads, as `cuda_launch.keep` made them.
-        apart: a, b, c and out are where a table has the addresses of the first product's operands, whose alignment
-            `aligned` is; their strides along the one batch axis are those from one such address to the next.
+        shape: (*batch, m, n). k: the length of the sums.
+        strides: byte strides of a, b, c and out, one for each axis of `shape`. If c is not read, c has out's strides.
+        aligned: for each of a, b, c and out, the largest power of two, at most 16, that divides the address.
+        reads_c: whether beta is not 0. ordered: whether ordered accumulation is required.
+        bias: the bias's strides in elements along m and n, or None. activation: its number in gemm.cuh.
+        kept: whether b is prepacked: stored in the planes that the kernel reads, as `launch.keep` makes them.
+        apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
+            entries in a table of operand addresses. The strides along the only batch axis are the distances between
+            table entries, and `aligned` is the alignment of the operands themselves.
     """
 
     shape: tuple[int, ...]
@@ -70,12 +76,14 @@ class Layout(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """Steps, in order.
+    """A launch plan: the steps of a product, in order.
 
     Attributes:
-        kernel: what computes, which is another one than asked where that cannot. swap: out^T = b^T·a^T is computed.
-        room: bytes of device memory that they need. zeroed: (offset, bytes) of it that must be 0 before.
-        copied: "a", "b", "ab" or "": the operands that are copied or split on the way.
+        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute it.
+        swap: whether the plan computes out^T = b^T·a^T.
+        room: bytes of workspace in device memory that the steps need.
+        zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
+        copied: "a", "b", "ab" or "": the operands that the plan copies or splits into planes first.
     """
 
     steps: tuple[Step, ...]
@@ -87,22 +95,26 @@ class Recipe(NamedTuple):
 
 
 def plain(kernel: Kernel) -> Kernel:
-    """The row that computes what `kernel` cannot: the last of its types, which takes any strides and sizes."""
+    """Return the fallback for products that `kernel` cannot compute.
+
+    It is the last row for the same types in the catalog, which takes any strides and sizes.
+    """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None
     return found
 
 
 def types(kernel: Kernel) -> tuple[str, str, str]:
-    """What csrc/cuda calls the types of a, b and out."""
+    """Return the names of the types of a, b and out in csrc/cuda."""
     a, b = kernel.inputs or (kernel.dtype, kernel.dtype)
     return TYPES[a], TYPES[b], TYPES[kernel.dtype]
 
 
 def swaps(kernel: Kernel, layout: Layout) -> bool:
-    """Whether out^T = b^T·a^T is computed: as the row says, else where out is nearer to column-major.
+    """Return whether to compute out^T = b^T·a^T instead of out = a·b.
 
-    Each element is the same chain of operations, since fma(x, y, z) = fma(y, x, z).
+    The row decides if it has a rule for this. Otherwise gemm swaps if out is closer to column-major than to row-major.
+    Each element is the result of the same operations in both cases, because fma(x, y, z) = fma(y, x, z).
     """
     *_, m, n = layout.shape
     if kernel.swap:
@@ -114,8 +126,10 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 
 @lru_cache(maxsize=4096)
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
-    """How `kernel` computes products of that layout; or `plain(kernel)`, where it cannot: it is none of the mistakes
-    of a caller that k = 0, or that a matrix has more rows than a tensor map.
+    """Return the launch plan of `kernel` for products of this layout.
+
+    If `kernel` cannot compute them, the plan uses `plain(kernel)`. This is no error of the caller: for example, k may
+    be 0, or a matrix may have more rows than a tensor map supports.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:
@@ -126,11 +140,11 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
 
 
 class _Unfit(Exception):
-    """A row cannot compute a product."""
+    """The row cannot compute this product."""
 
 
 class _Maker:
-    """Makes the recipe of one row for one layout."""
+    """Makes the launch plan of one row for one layout."""
 
     def __init__(self, row: Kernel, chip: Chip, layout: Layout) -> None:
         self.row, self.chip, self.layout = row, chip, layout
@@ -158,7 +172,7 @@ class _Maker:
         sizes = [SIZES[name] for name in names]
         units = [_ADDRESS] * 4 if layout.apart else sizes
         if not layout.apart:
-            # Whatever batch item: its address is a multiple of what all the batch's strides are multiples of.
+            # An alignment of every item of the batch: it divides the first address and all batch strides.
             aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
         for index in product(*(range(count) for count, _ in axes)):
@@ -173,7 +187,7 @@ class _Maker:
         return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
-        """Add the steps of one launch."""
+        """Add the steps of one launch, those that pack its operands included."""
         row, p, layout = self.row, self.row.params, self.layout
         m, n = layout.shape[-2:][:: -1 if self.swap else 1]
         a, b, c, out = views
@@ -186,7 +200,7 @@ class _Maker:
         if self.chip.capability >= 90:
             cluster *= count
         elif count > 1:
-            sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # a warp's 16 bytes a thread at least
+            sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # at least 16 bytes for each thread of a warp
             room = self.joined(pointers, room, tiles * batch, tiles * batch * count * sums)
         grid = across, stacked
         if p.get("blocks"):
@@ -217,7 +231,7 @@ class _Maker:
         )
 
     def pointers(self, x: Operand, y: Operand, c: View, out: View) -> list[tuple[int, int, int]]:
-        """Those of a launch's parameters that point into the operands."""
+        """Return the pointers into operands among the parameters of a launch: (offset, slot, displacement)."""
         found = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
         if self.layout.reads_c:
             found.append((16, C, c.at))
@@ -228,14 +242,24 @@ class _Maker:
         return found
 
     def joined(self, pointers: list[tuple[int, int, int]], room: int, arrivals: int, nbytes: int) -> int:
-        """Where room is left after so many `arrivals` and bytes of sums, to which `pointers` then point."""
+        """Reserve workspace for adding the parts of k, and append its addresses to `pointers`.
+
+        Args:
+            room: the offset of the first unused byte of the workspace.
+            arrivals: the number of counters. nbytes: the bytes of the partial sums.
+
+        Returns the offset of the first unused byte after the reservation.
+        """
         counts = -(-4 * arrivals // 256) * 256
         self.zeroed = (room, counts)
         pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + counts)]
         return room + counts + nbytes
 
     def brought(self, x: Operand, room: int) -> tuple[Operand, int]:
-        """`x` as the row reads it, after steps that copy it to `room` if need be; and where room is left then."""
+        """Return `x` in a layout that the row reads, and the offset of the first unused byte of the workspace.
+
+        If the row cannot read `x` in place, this adds a step that copies or splits `x` to offset `room`.
+        """
         row = self.row
         if row.params.get("planes"):
             if x.slot == B and self.layout.kept:
@@ -252,12 +276,12 @@ class _Maker:
         return y, room + -(-nbytes // 256) * 256
 
     def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
-        """The macros that a kernel gets besides its parameters."""
+        """Return the macros of the kernel's form, in addition to the row's parameters."""
         p, layout = self.row.params, self.layout
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):
             wide = operand_layout.vector_of(self.row, x.which)
-            if wide or p.get(f"{x.which}_lies", 3) == 3:  # by rows is along k for a, along n for b
+            if wide or p.get(f"{x.which}_lies", 3) == 3:  # row-major: contiguous along k for a, along n for b
                 found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
@@ -270,7 +294,11 @@ class _Maker:
         return tuple(found.items())
 
     def raster(self, m: int, n: int) -> int:
-        """Columns of tiles that are walked together, so that what runs at once is about a square of out."""
+        """Return how many columns of tiles form a band; 0 means no bands.
+
+        Thread blocks compute the tiles band by band. The tiles that run at the same time then cover nearly a square of
+        out, so that they share more of a and b in the L2 cache.
+        """
         p, wide = self.row.params, self.row.params["BN"]
         band = max(1, round(math.sqrt(self.chip.units * p["BM"] / wide)))
         return band if band * wide < n and p["BM"] * p.get("MULTICAST", 1) < m else 0

@@ -1,4 +1,4 @@
-"""How a and b come to lie as a CUDA kernel reads them: as they are, copied, split into planes, behind tensor maps."""
+"""The operand layouts that CUDA kernels read: in place, copied, split into planes, or described by tensor maps."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from typing import NamedTuple
 from gemm.catalog import Kernel
 
 A, B, C, OUT, BIAS, ROOM = range(6)
-"""What a step's pointers point into: the operands, and room of its own on the device."""
+"""The slots: the memory into which a step's pointers point. ROOM is the launch plan's workspace on the device, the
+other slots are the operands."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
 SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", needs=("sm_90a",),
                params={"THREADS": 512, "COLUMNS": 16})  # fmt: skip
-"""Kernels that bring operands into the order that others read, on their way."""
+"""Kernels that pack operands (PACK), or split them into planes (SPLIT), for the kernel that computes the product."""
 
 SIZES = {
     "float": 4, "double": 8, "float16": 2, "bfloat16": 2, "e4m3": 1, "e5m2": 1, "complex64": 8, "complex128": 16,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
 }  # fmt: skip
-"""Bytes of the types of csrc/cuda."""
+"""{type of csrc/cuda: its size in bytes}."""
 
 PLANES = {2: "float16", 3: "bfloat16"}
-"""What so many planes of float32 numbers are made of."""
+"""{number of planes that represent a float32: type of the planes}."""
 
 _PACK = struct.Struct("2Q3q3q2q")
 _SPLIT = struct.Struct("2Q3q3q2qQq")
 _WIDE = 16
-"""Bytes of the widest access, which are also TMA's unit."""
+"""Bytes of the widest memory access. TMA requires the same alignment."""
 _MAP_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
-"""CUtensorMapDataType of unsigned integers of so many bytes."""
+"""{size in bytes: CUtensorMapDataType of the unsigned integer of that size}."""
 _TF32 = 11
 
 
 class Map(NamedTuple):
-    """The arguments of cuTensorMapEncodeTiled but the address, which is `at` bytes into `slot`."""
+    """The arguments of cuTensorMapEncodeTiled. The address is `at` bytes after the beginning of `slot`."""
 
     slot: int
     at: int
@@ -46,12 +47,16 @@ class Map(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A kernel's launch.
+    """The launch of a kernel.
 
     Attributes:
-        kernel, form: what is compiled. grid: blocks along x and y. cluster: of so many blocks.
-        parameters: the kernel's struct, of which each of `pointers`, (offset, slot, displacement), is an address.
-        maps: tensor maps, the parameters after it. scaled: it is a Gemm, which has an alpha and a beta.
+        kernel, form: the kernel and its compiled variant.
+        grid: thread blocks along x and y. cluster: thread blocks of a cluster.
+        parameters: the bytes of the struct that the kernel takes, without addresses.
+        pointers: (offset, slot, displacement) for each address in the struct: at `offset`, the launch stores the
+            address of `slot` plus `displacement`.
+        maps: tensor maps, which the kernel takes after the struct.
+        scaled: whether the struct is a Gemm, which contains alpha and beta.
     """
 
     kernel: Kernel
@@ -65,7 +70,7 @@ class Step(NamedTuple):
 
 
 class View(NamedTuple):
-    """An operand in one launch: its address, `at` bytes into `slot`, its type and its strides in elements."""
+    """An operand in one launch: its address (`at` bytes after the start of `slot`), type and strides in elements."""
 
     slot: int
     at: int
@@ -77,14 +82,18 @@ class View(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """a or b in one launch: a stack of `batch` matrices of `extent` (m or n) by k elements.
+    """a or b in one launch: a stack of `batch` matrices of `extent` x k elements.
 
     Attributes:
-        which: "a" or "b". slot, at: its address, `at` bytes into `slot`, a multiple of `aligned`, as all its batch is.
-        along, across, step: strides in elements along k, along m or n, and along the batch (0: all are one).
-        turned: it is contiguous along m (n), not along k. vectors: it may be read by the row's vectors.
-        planes: it lies in so many planes, `plane` elements apart, with an exponent for each row of a (column of b) at
-            `scales`.
+        which: "a" or "b". extent: m for a, n for b.
+        slot, at: the address: `at` bytes after the beginning of `slot`.
+        aligned: the alignment in bytes of every matrix of the stack.
+        along, across, step: strides in elements along k, along m or n, and along the batch (0: all products use the
+            same matrix).
+        turned: whether the operand is contiguous along m (for b: n) instead of along k.
+        vectors: whether the kernel may read the operand with the vector width of its row.
+        planes: the number of planes, or 0 if the operand is not split. plane: elements from one plane to the next.
+        scales: the offset in `slot` of the exponents, one for each row of a or column of b.
     """
 
     which: str
@@ -114,12 +123,12 @@ class Operand(NamedTuple):
 
 
 def vector_of(row: Kernel, which: str) -> int:
-    """Bytes of the widest access of `row` to operand `which`; 0: any alignment will do."""
+    """Return the bytes of the widest access of `row` to the operand `which`. 0 means that any alignment is valid."""
     return row.params.get(f"{which}_vector", row.params.get("vector", 0))
 
 
 def lying(row: Kernel, x: Operand) -> Operand | None:
-    """`x` as `row` reads it where it lies; None: it must be copied first."""
+    """Return `x` as `row` reads it in place, or None if `x` must be copied first."""
     p = row.params
     if p.get("widen"):
         return None
@@ -131,7 +140,7 @@ def lying(row: Kernel, x: Operand) -> Operand | None:
         length, lines = (x.extent, x.k) if turned else (x.k, x.extent)
         if not lies & 1 << turned or (unit != 1 and length > 1):
             continue
-        if lines == 1:  # whose stride is nobody's business
+        if lines == 1:  # with one line, the stride between lines is arbitrary
             other = -(-length * x.size // _WIDE) * _WIDE // x.size
         across, along = (1, other) if turned else (other, 1)
         here = x._replace(across=across, along=along, turned=turned)
@@ -150,7 +159,10 @@ def _mappable(x: Operand) -> bool:
 
 
 def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
-    """`x` copied to `at` bytes into the room in an order that `row` reads, the step that does it, and the bytes."""
+    """Return the copy of `x`, the step that makes this copy, and the bytes that the copy needs.
+
+    The copy has a layout that `row` reads, and begins `at` bytes after the beginning of the workspace.
+    """
     lies = row.params.get(f"{x.which}_lies", 3)
     turned = lies == 2 or (lies == 3 and abs(x.across) < abs(x.along))
     rows, cols = (x.k, x.extent) if turned else (x.extent, x.k)
@@ -169,7 +181,10 @@ def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
 
 
 def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int]:
-    """What a split of `x` makes of it, `at` bytes into `slot`, and the bytes that this needs there."""
+    """Return the operand that splitting `x` into planes produces, and the bytes that it needs.
+
+    The planes begin `at` bytes after the beginning of `slot`.
+    """
     count = row.params["planes"]
     turned = abs(x.across) < abs(x.along)
     lines, length = (x.k, x.extent) if turned else (x.extent, x.k)
@@ -183,7 +198,7 @@ def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int
 
 
 def split(x: Operand, y: Operand) -> Step:
-    """The step that makes the planes `y` of `x`."""
+    """Return the step that splits `x` into the planes `y`."""
     rows, cols, row, col = (x.k, x.extent, x.along, x.across) if y.turned else (x.extent, x.k, x.across, x.along)
     pitch = y.along if y.turned else y.across
     packed = _SPLIT.pack(0, 0, rows, cols, x.matrices, row, col, x.step, pitch, y.planes * y.plane, 0, y.plane)
@@ -194,7 +209,7 @@ def split(x: Operand, y: Operand) -> Step:
 
 
 def tensor_map(row: Kernel, x: Operand) -> Map:
-    """The map by which `row` reads `x`."""
+    """Return the tensor map through which `row` reads `x`."""
     p, name = row.params, "m" if x.which == "a" else "n"
     swizzle = p.get(f"{x.which}_swizzle", 0)
     box = [p[f"{x.which}_box_k"], p[f"{x.which}_box_{name}"]]
@@ -210,7 +225,7 @@ def tensor_map(row: Kernel, x: Operand) -> Map:
 
 
 def out_map(x: View, m: int, n: int, batch: int) -> Map | None:
-    """The map by which results are stored in boxes of 16 rows and 128 bytes; None where they do not lie so."""
+    """Return the tensor map that stores results in boxes of 16 rows x 128 bytes, or None if out's layout forbids it."""
     size = SIZES[x.type]
     row, step = x.row * size, (x.step if batch > 1 else x.row) * size
     fits = size in (2, 4) and x.col == 1 and x.aligned % _WIDE == row % _WIDE == step % _WIDE == n * size % _WIDE == 0

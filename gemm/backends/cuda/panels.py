@@ -1,12 +1,16 @@
-"""How a product of host operands is cut so that its copies and its arithmetic overlap: a model, no driver.
+"""Cuts a product of host operands into panels, so that copies overlap with arithmetic. A model; no driver calls.
 
-Panels of a (rows) and of b (columns) are sent in turn. When the i-th of each is there, so are the operands of a
-rectangle of out that is larger by an L: its rows and its columns are computed and fetched while the next panels
-travel. What can be computed grows with the square of what was sent, so that narrow first panels cost little; cuts
-that are too narrow leave multiprocessors idle. `panels` simulates the five lanes (copies between arrays and slots, the
-thread that calls the driver, link in, multiprocessors, link out) for some ways of cutting, and of those about as quick
-as the quickest takes the one of the fewest launches. Neighbouring rectangles run on streams of their own, so that the
-next one begins on the multiprocessors that the one before no longer needs.
+gemm sends panels of a (rows) and of b (columns) in turn. After i panels of each, the GPU has the operands of the
+top-left rectangle of out with these rows and columns. The last two panels extend this rectangle by an L-shaped region.
+gemm computes the region, and fetches the results, while it sends the next panels.
+
+The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
+Panels that are too narrow leave multiprocessors idle.
+
+`panels` simulates five resources: copies between arrays and staging slots, the thread that calls the driver, the link
+to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Of those whose
+time is within 2 % of the shortest, it takes the one with the fewest launches. Consecutive rectangles run on different
+streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
 """
 
 from __future__ import annotations
@@ -21,31 +25,35 @@ from typing import NamedTuple
 from gemm.core.operands import Cut, Range
 
 LINK = 55e9
-"""Bytes a second each way between page-locked memory and a device (PCIe 5 x16)."""
+"""Bytes per second in each direction between page-locked memory and a device (PCIe 5 x16)."""
 HOST = 50e9
-"""Bytes a second between arrays and page-locked memory, in and out together: 16 threads, one copy after the other."""
+"""Bytes per second between arrays and page-locked memory, both directions together. Measured with 16 threads for each
+copy, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
-"""Seconds of the thread that calls the driver, for a panel and for a launch; times that are about the same."""
-_TILE = 128  # rows and columns of out that a multiprocessor computes at a time, about
-_GRAIN = 256  # cuts are multiples of it: whole tiles, aligned rows
-_NARROWEST = 512  # a panel
+"""Seconds that the thread that calls the driver needs for a panel and for a launch; the ratio up to which two times
+count as equal."""
+_TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
+_GRAIN = 256  # cuts are at multiples of this: whole tiles, aligned rows
+_NARROWEST = 512  # the least width of a panel
 LINE = 4096
-"""Bytes of memory that are read at the full rate one by one; of half as many it is little more than half."""
+"""Bytes of a contiguous line that the copy engine transfers at its full rate. For lines of half this size, it reaches
+little more than half of the rate."""
 
-_GROUP, _GROUPS = 16 << 20, 32  # bytes of a stack that are sent before the next launch; launches at most
-_LARGE = 64 << 20  # bytes of a product of a stack that is itself cut
+_GROUP, _GROUPS = 16 << 20, 32  # a stack is sent in groups, each with one launch: least bytes of a group, most groups
+_LARGE = 64 << 20  # products of a stack with at least this many bytes are cut into panels
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A product as the model sees it.
+    """A product, as the model describes it.
 
     Attributes:
-        m, n, k: as everywhere. c: it is sent, too.
-        a, b, out: bytes of an element, 0 of what lies on the device already.
-        rate: multiply-adds a second, all multiprocessors together. units: multiprocessors.
-        fixed: b is not to be cut.
-        rows, columns: what their cuts are best multiples of, where a's or b's memory runs along them.
+        m, n, k: the sizes. c: whether c is sent, too.
+        a, b, out: bytes of an element; 0 if the operand is already on the device.
+        rate: multiply-adds per second of all multiprocessors together. units: the number of multiprocessors.
+        fixed: whether b must not be cut.
+        rows, columns: cuts of m and n should be multiples of these. They are more than 1 if a is contiguous along m,
+            or b along n: then a cut shortens the contiguous lines.
     """
 
     m: int
@@ -63,12 +71,12 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Of one product's operands."""
+        """The bytes of the operands of one product."""
         return (self.m * self.a + self.n * self.b) * self.k + self.m * self.n * self.out * (1 + self.c)
 
 
 class Step(NamedTuple):
-    """Parts of a and b that are sent, as cuts of out, and the parts of out that can be computed then."""
+    """The parts of a and b to send, as cuts of out, and the parts of out that can be computed after that (`jobs`)."""
 
     a: Cut
     b: Cut
@@ -76,7 +84,7 @@ class Step(NamedTuple):
 
 
 def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
-    """How to go through a stack of products: whole ones in groups, or, if they are few and large, each in panels."""
+    """Return the steps for a stack of products: groups of small products, or the panels of each large one."""
     axis = max(range(len(batch)), key=batch.__getitem__, default=0)
     count = batch[axis] if batch else 1
     if prod(batch) == count and (count == 1 or shape.nbytes >= _LARGE):
@@ -90,7 +98,7 @@ def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
 
 
 def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
-    """The panels of one product of a stack."""
+    """Return the steps for one product of a stack, cut into panels."""
     down, across = len(batch), len(batch) + 1
     rows, columns = panels(shape)
     found = []
@@ -102,12 +110,15 @@ def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
 
 
 Cuts = tuple[int, ...]
-"""0 and the ends of panels."""
+"""The limits of panels: 0, then the end of each panel."""
 
 
 @lru_cache(maxsize=1024)
 def panels(shape: Shape) -> tuple[Cuts, Cuts]:
-    """(cuts of the rows, cuts of the columns), of one length: with equal cuts the next panel of that axis is empty."""
+    """Return (cuts of the rows, cuts of the columns), two tuples of equal length.
+
+    Two equal consecutive cuts mean an empty panel: that step sends nothing along this axis.
+    """
     found = {cuts: seconds(shape, *cuts) for cuts in _candidates(shape)}
     most = _ABOUT * min(found.values())
     able = [cuts for cuts, time in found.items() if time <= most]
@@ -119,18 +130,18 @@ def _launches(rows: Cuts, columns: Cuts) -> int:
 
 
 def rectangles(rows: Cuts, columns: Cuts, step: int) -> list[tuple[Range, Range]]:
-    """What can be computed once panels 0 to `step` are there, but could not before: ranges of rows and columns."""
+    """Return the parts of out that panel `step` makes computable, as ranges of rows and columns."""
     (r0, r1), (c0, c1) = rows[step : step + 2], columns[step : step + 2]
-    all_new = step == 0 or r0 == r1  # no rows are
+    all_new = step == 0 or r0 == r1  # r0 == r1: there are no new rows
     found = [((0, r1), (c0, c1))] if all_new else [((r0, r1), (0, c1)), ((0, r0), (c0, c1))]
     return [(r, c) for r, c in found if r[0] < r[1] and c[0] < c[1]]
 
 
 def seconds(shape: Shape, rows: Cuts, columns: Cuts) -> float:
-    """The model's time of a product cut so."""
-    one = _TILE * _TILE * shape.k * shape.units / shape.rate  # seconds of a tile
+    """Return the time that the model predicts for a product with these cuts."""
+    one = _TILE * _TILE * shape.k * shape.units / shape.rate  # seconds for a tile
     copied = called = sent = computed = fetched = 0.0
-    coming: deque[tuple[float, int]] = deque()  # results: when they have come, bytes
+    coming: deque[tuple[float, int]] = deque()  # results: (time of arrival, bytes)
     for step in range(len(rows) - 1):
         height, width = rows[step + 1] - rows[step], columns[step + 1] - columns[step]
         jobs = rectangles(rows, columns, step)
@@ -168,7 +179,11 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
 
 
 def _shares(shape: Shape, first: float, most: float) -> list[float]:
-    """Cuts as shares of the axes: each panel as wide as what arrives while the step before is computed."""
+    """Return cuts as fractions of the axes.
+
+    Each panel is as wide as what can be sent while the previous step is computed, but at least `first` and at most
+    `most`.
+    """
     link = max(1, shape.m * shape.a + shape.n * shape.b) * shape.k / LINK
     compute = shape.m * shape.n * shape.k / shape.rate
     shares = [0.0, first]

@@ -1,10 +1,12 @@
-"""Host memory that the GPU's copy engines reach by themselves, and the lanes that products of host operands travel on.
+"""Page-locked host memory, which the GPU's copy engines access directly, and the resources to transfer host operands.
 
-A copy from ordinary memory runs at less than half of the link's rate and keeps the caller waiting, because the driver
-copies it through page-locked memory of its own, by one thread. So we do that ourselves: a `Ring` of a few page-locked
-slots is filled by the threads of the C engine while the copy engine empties the slot before; a `Porter` has that done
-while its lane's owner launches. Locking pages costs milliseconds: a `Lane` (streams, rings, porter) is kept for the
-next product.
+A copy from ordinary memory runs at less than half of the link's rate, and the caller must wait for it: the driver
+copies the data through its own page-locked memory, with one thread. gemm therefore stages the data itself:
+
+- `Ring`: a few page-locked slots. The C engine's threads fill a slot while the copy engine empties the previous one.
+- `Porter`: a copy thread, which runs these copies while the caller's thread launches kernels.
+- `Lane`: the streams, rings and copy thread of one product. Locking pages takes milliseconds, so gemm keeps a lane for
+  later products.
 """
 
 from __future__ import annotations
@@ -27,18 +29,21 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned
 
 SLOT = 16 << 20
-"""Bytes of a slot: at 55 GB/s the link takes 0.3 ms, many times what it costs the host to start a copy."""
+"""Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times what the host needs to start a copy."""
 DEPTH = 3
-"""Slots of a ring: AHEAD with the porter, one that travels."""
+"""Slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
-"""Copies that a porter is given at a time: one that runs, and the next, lest it waits for its lane's owner."""
-_LANES = 4  # a GPU's; more products at a time wait for one: the link is shared anyway
+"""Copies that the copy thread has at a time: the running one, and the next one, so that the thread never idles."""
+_LANES = 4  # of a GPU. Further products wait for a free lane; more lanes would not help, because all share the link
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
-_THREADED_FROM = 1 << 16  # bytes whose copying is worth a call of the engine
+_THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine's threads
 
 
 def locked(nbytes: int) -> np.ndarray:
-    """`nbytes` of page-locked memory, freed with the last array over it; ordinary memory where none can be had."""
+    """Return `nbytes` of page-locked memory, which is freed with the last array that uses it.
+
+    If the driver has no page-locked memory left, return ordinary memory.
+    """
     try:
         address = cuda().cuMemHostAlloc(nbytes, 1)  # CU_MEMHOSTALLOC_PORTABLE: locked for every context
     except KernelFailed as error:
@@ -52,24 +57,28 @@ def locked(nbytes: int) -> np.ndarray:
 
 
 class _Locked:
-    """Owns page-locked memory; arrays over it keep it alive by their `base`."""
+    """Owns page-locked memory. Arrays that use the memory keep this object alive through their `base`."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         where = (address, False)
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": where}
-        weakref.finalize(self, _unlock, cuda().cuMemFreeHost, address).atexit = False  # the system has it then
+        # At exit, the system frees the memory.
+        weakref.finalize(self, _unlock, cuda().cuMemFreeHost, address).atexit = False
 
 
 def _unlock(free: Callable[[int], None], address: int) -> None:
-    with suppress(KernelFailed):  # of a context that died
+    with suppress(KernelFailed):  # the context may be lost
         free(address)
 
 
 def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
-    """to[...] = source, of one shape and element size and disjoint, by as many threads as pay.
+    """Copy: to[...] = source, with as many threads as are useful.
 
-    With `stream` past the caches, for what is not read again soon: out of slots nearly twice as fast as through them,
-    by 16 threads of a Xeon. Into slots, which the copy engine reads at once, it is half as fast.
+    The arrays must have the same shape and element size, and must not overlap.
+
+    With `stream`, the stores bypass the caches. This suits data that is not read again soon: copies out of slots are
+    nearly twice as fast (16 threads of a Xeon). Copies into slots would be half as fast, because the copy engine reads
+    the slots immediately.
     """
     if source.nbytes >= _THREADED_FROM:
         with suppress(BackendUnavailable):
@@ -86,9 +95,9 @@ _Task = tuple[Future[None], np.ndarray, np.ndarray, bool]
 
 
 class Porter:
-    """Makes copies one after the other, in a thread of its own; it knows neither the driver nor contexts.
+    """A copy thread: runs copies one after the other. It does not call the driver.
 
-    One at a time: each copy by itself uses all the engine's threads for copies, which a second caller would not get.
+    It runs one copy at a time, because a copy already uses all of the C engine's copy threads.
     """
 
     def __init__(self) -> None:
@@ -98,7 +107,7 @@ class Porter:
         self._runs = False
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
-        """See `copy`; done once it is, and all before it are."""
+        """Queue a copy (see `copy`). The future is done after this copy and all earlier ones."""
         done: Future[None] = Future()
         if self._started():
             self._given.put((done, to, source, stream))
@@ -109,17 +118,20 @@ class Porter:
         return done
 
     def rest(self) -> None:
-        """Wait until nothing is left to do, whether it succeeded or not."""
+        """Wait until all copies have ended, successfully or not."""
         wait((self._last,))
 
     def dismiss(self) -> None:
-        """End the thread of a porter that rests."""
+        """End the thread. No copies may be pending."""
         if self._runs:
             self._given.put(None)
             self._runs = False
 
     def _started(self) -> bool:
-        """Whether the thread runs. It does not keep the process alive, and the system may refuse it."""
+        """Start the thread if necessary, and return whether it runs. The system may refuse to create a thread.
+
+        It is a daemon thread: it does not keep the process alive.
+        """
         if not self._runs:
             with suppress(RuntimeError):
                 threading.Thread(target=_carry, args=(self._given,), name="gemm-porter", daemon=True).start()
@@ -133,9 +145,9 @@ def _carry(given: SimpleQueue[_Task | None]) -> None:
         failure = None
         try:
             copy(to, source, stream=stream)
-        except BaseException as error:  # whoever waits for it has it
+        except BaseException as error:  # raised in the thread that waits for the copy
             failure = error.with_traceback(None)
-        del task, to, source  # before anybody goes on: the last array over locked memory is to end with the caller
+        del task, to, source  # now, before the waiting thread continues: that thread must hold the last reference
         if failure is None:
             done.set_result(None)
         else:
@@ -144,7 +156,7 @@ def _carry(given: SimpleQueue[_Task | None]) -> None:
 
 
 class Slot(NamedTuple):
-    """Staging memory, and the event after which it is free again."""
+    """A piece of staging memory, and the event after which the slot is free again."""
 
     memory: np.ndarray
     event: int
@@ -154,18 +166,18 @@ class Slot(NamedTuple):
         return int(self.memory.__array_interface__["data"][0])
 
     def holding(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Its first bytes as an array."""
+        """Return the first bytes of the slot as an array."""
         held: np.ndarray = np.ndarray(shape, dtype, self.memory, 0, strides)
         return held
 
 
 def happened(event: int) -> bool:
-    """Whether all that was enqueued before `event` was recorded is done."""
+    """Return whether all work that was enqueued before `event` was recorded is complete."""
     return bool(cuda().cuEventQuery(event))
 
 
 class Ring:
-    """Up to DEPTH slots of so many bytes in turn, made when they are first needed."""
+    """Up to DEPTH slots of `nbytes` bytes, used in turn. Each slot is created when it is first needed."""
 
     def __init__(self, nbytes: int = SLOT) -> None:
         self._nbytes = nbytes
@@ -173,9 +185,9 @@ class Ring:
         self._made = 0
 
     def take(self) -> Slot:
-        """A slot that nothing uses any more; waits for one, if need be. No more than DEPTH are to be out at a time.
+        """Return a free slot. Wait for one if necessary. The caller must not hold more than DEPTH slots at a time.
 
-        The caller records its event after the last use that it enqueues, and gives it back.
+        The caller records the slot's event after the last use that it enqueues, then returns the slot with `give`.
         """
         if self._slots and happened(self._slots[0].event):
             return self._slots.popleft()
@@ -187,19 +199,25 @@ class Ring:
         return self._slots.popleft()
 
     def give(self, slot: Slot) -> None:
-        """Back, behind the others."""
+        """Return a slot to the ring, behind the others."""
         self._slots.append(slot)
 
     def destroy(self) -> None:
-        """Of an idle ring."""
+        """Destroy the slots' events. The ring must be idle."""
         for slot in self._slots:
             cuda().cuEventDestroy(slot.event)
         self._slots.clear()
 
 
 class Lane:
-    """What one product at a time travels on: a stream each way, two between them for neighbouring parts, rings and a
-    porter."""
+    """The resources to transfer the operands of one product at a time.
+
+    Attributes:
+        up, down: the streams for copies to the device and back.
+        runs: two streams for kernels, used in turn, so that consecutive parts of out can overlap.
+        sent, fetched: the rings for copies to the device and back.
+        porter: the copy thread.
+    """
 
     def __init__(self) -> None:
         self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
@@ -210,39 +228,42 @@ class Lane:
         self._small: np.ndarray | None = None
 
     def small(self, nbytes: int) -> tuple[np.ndarray, int]:
-        """Staging memory for operands that travel together, and its address; between products nothing uses it."""
+        """Return the staging memory for operands that are sent in one copy, and its address.
+
+        The memory is unused between products.
+        """
         if self._small is None:
             self._small = locked(nbytes)
         return self._small, int(self._small.__array_interface__["data"][0])
 
     def mark(self, stream: int) -> int:
-        """An event that happens once `stream` is through with what it holds now; good until `rest`."""
+        """Record and return an event that completes after the work now on `stream`. The event is valid until `rest`."""
         event = self._spare.pop() if self._spare else cuda().cuEventCreate(_DISABLE_TIMING)
         self._marks.append(event)
         cuda().cuEventRecord(event, stream)
         return int(event)
 
     def follow(self, stream: int, other: int) -> None:
-        """Let what is enqueued on `stream` from now on wait for what `other` holds now."""
+        """Make future work on `stream` wait for the work that is now enqueued on the stream `other`."""
         cuda().cuStreamWaitEvent(stream, self.mark(other), 0)
 
     def settle(self) -> None:
-        """Wait for all that was enqueued, whether it succeeded or not: memory that it touches may then be reused."""
+        """Wait until all enqueued work has ended, successfully or not. Its memory may be reused after that."""
         self.porter.rest()
         for stream in (self.up, *self.runs, self.down):
-            with suppress(KernelFailed):  # what failed is raised by whoever waits for a result
+            with suppress(KernelFailed):  # the error is raised where a result is waited for
                 cuda().cuStreamSynchronize(stream)
         self.rest()
 
     def rest(self) -> None:
-        """Of a lane whose work is done: its events may be used again."""
+        """Make the events of `mark` available again. All work on the lane must be complete."""
         self._spare += self._marks
         self._marks.clear()
 
     def destroy(self) -> None:
-        """Of an idle lane."""
+        """End the copy thread and destroy the events and streams. The lane must be idle."""
         self.porter.dismiss()
-        with suppress(KernelFailed):  # of a context that died
+        with suppress(KernelFailed):  # the context may be lost
             for ring in (self.sent, self.fetched):
                 ring.destroy()
             for event in self._spare:
@@ -252,7 +273,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one GPU, whose context must be current where they are used."""
+    """The lanes of one GPU. The GPU's context must be current when they are used."""
 
     def __init__(self) -> None:
         self._idle: list[Lane] = []
@@ -260,7 +281,7 @@ class Lanes:
 
     @contextmanager
     def one(self) -> Iterator[Lane]:
-        """A lane of the caller's own; one on which something failed is not used again."""
+        """Acquire a lane for one product. A lane on which an error occurred is destroyed, not reused."""
         with self._left:
             try:
                 lane = self._idle.pop()
@@ -275,7 +296,7 @@ class Lanes:
             self._idle.append(lane)
 
     def trim(self) -> None:
-        """Give back what idle lanes hold."""
+        """Free the resources of idle lanes."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().destroy()
@@ -283,5 +304,5 @@ class Lanes:
 
 @cache
 def lanes(gpu: Any) -> Lanes:
-    """Those of `gpu`."""
+    """Return the lanes of `gpu`."""
     return Lanes()

@@ -1,7 +1,8 @@
-"""Products that each lie by themselves, as one launch: a table on the device has the addresses of their operands.
+"""Pointer batches: many separate products in one launch. A table on the device has the addresses of their operands.
 
-The table, a struct gemm_place of csrc/gemm.h a product, is written in page-locked memory and copied on the products'
-stream, ahead of the launch that reads it. Kernels whose rows say `pointers` take one (POINTERS in gemm.cuh).
+The table has a struct gemm_place (csrc/gemm.h) for each product. gemm writes the table to page-locked memory, and
+copies it to the device on the products' stream, before the launch that reads it. Kernels with `pointers` in their rows
+can read such a table (POINTERS in gemm.cuh).
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import DeviceView
 
 MOST = 16384
-"""Products of a table, as MOST_ALIKE in order.h."""
+"""The most products of a table: MOST_ALIKE in order.h."""
 LEAST = 16
-"""Products that a table is worth: it costs the host what some launches do."""
+"""The least products for which a table is worth its cost: the host needs as much time for it as for some launches."""
 _PLACE, _C, _OUT = 32, 16, 24
-"""Bytes a product, and where among them the addresses of c and out are."""
+"""Bytes of a gemm_place, and the offsets of the addresses of c and out in it."""
 
 
 class Tables:
-    """Page-locked memory of a GPU for tables, lent to one thread at a time."""
+    """The page-locked memory of a GPU for tables. One thread at a time can use it."""
 
     def __init__(self) -> None:
         self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threads.lock()
 
     @contextmanager
     def one(self) -> Iterator[Slot]:
-        """Memory for MOST products' places, and as much again behind it."""
+        """Acquire memory for the entries of MOST products, and as much workspace behind them."""
         with self._lock:
             slot = self._ring.take()
             try:
@@ -49,34 +50,40 @@ class Tables:
 
 @cache
 def tables(gpu: Any) -> Tables:
-    """Those of `gpu`."""
+    """Return the Tables of `gpu`."""
     return Tables()
 
 
 def room(slot: Slot) -> int:
-    """Where the memory behind the places begins."""
+    """Return the address of the workspace behind the table entries of a slot."""
     return slot.address + MOST * _PLACE
 
 
 def capturing(stream: int) -> bool:
-    """Whether what is enqueued on `stream` is recorded, to be done later: the table is others' by then."""
+    """Return whether `stream` is being captured into a graph.
+
+    Then gemm must not use a table: when the graph runs, the table's memory has another use.
+    """
     try:
         return bool(cuda().cuStreamIsCapturing(stream))
-    except KernelFailed:  # the legacy stream, which may not be asked while another one is
+    except KernelFailed:  # the legacy stream must not be queried while another stream is captured
         return True
 
 
 def rounded(count: int) -> int:
-    """So many products or up to an eighth more, so that few sizes of tables need a choice and a launch of their own."""
+    """Round `count` up, by at most an eighth. Each size of a table needs its own launch plan: this limits the sizes."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 
 
 class Table(NamedTuple):
-    """The first `many` products whose places are in a slot.
+    """The description of a table of addresses in a slot.
 
     Attributes:
-        layout: of each of the products, except for alignment. bits: that their addresses have. in_place: c is out.
+        many: the number of products.
+        layout: the layout of each product, except for alignment.
+        bits: the bitwise OR of the addresses, for each of a, b, c and out. It gives the common alignment.
+        in_place: whether c is out.
     """
 
     many: int
@@ -88,13 +95,13 @@ class Table(NamedTuple):
 def launch(
     gpu: Any, launches: Callable[[Layout], Launches], slot: Slot, table: Table, scale: bytes, stream: int
 ) -> None:
-    """Enqueue the products of a table by `launches(layout)`; what is behind their places in `slot` is overwritten.
+    """Enqueue the products of a table with the launch graph `launches(layout)`.
 
-    Raises KernelFailed; then nothing was computed.
+    This overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was computed.
     """
     count, layout, bits, in_place = table
     size = rounded(count)
-    slot.holding((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # no products
+    slot.holding((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # entries without a product
     aligned = [math.gcd(16, x) for x in bits]
     if in_place or not layout.reads_c:
         aligned[2] = aligned[3]
@@ -109,7 +116,7 @@ def launch(
         c = 0 if not layout.reads_c else at + (_OUT if in_place else _C)
         ready.run(stream, at, at + 8, c, at + _OUT, 0, scale)
     except KernelFailed:
-        with suppress(KernelFailed):  # the slot is to be free, whatever its event says
+        with suppress(KernelFailed):  # the slot must be free, even if its event was not recorded
             cuda().cuStreamSynchronize(stream)
         raise
     finally:
@@ -117,7 +124,10 @@ def launch(
 
 
 def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: int) -> list[int]:
-    """Write where items `first` to `first + count` of the stacks a, b, c and out lie; the bits that they have."""
+    """Write the addresses of the items `first` to `first + count` of the stacks a, b, c and out to the table in `slot`.
+
+    Returns the bitwise OR of the addresses for each operand.
+    """
     places = slot.holding((count, 4), (_PLACE, 8), np.dtype(np.uint64))
     found = []
     for operand, view in enumerate(views):

@@ -1,7 +1,8 @@
-"""Launches given again for other addresses: what a repeated product of device arrays costs.
+"""Repeated products of device arrays: launches the graph of an earlier product with other addresses.
 
-Checking arguments, choosing and laying out a product take longer than a small one runs. Like operands (library, types,
-shapes, strides, device) need the same launches, if their addresses are aligned as well and out overlaps no input.
+Checking the arguments, choosing a kernel and planning its launches takes longer than a small product runs. Operands
+with equal library, types, shapes, strides and device need the same launches, if their addresses have at least the same
+alignment and out overlaps no input.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from gemm.core.operands import item
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
-    """What decides the launches of a product of these arrays of one class but for their addresses.
+    """Return the signature of a product: everything that determines its launches, except the addresses.
 
-    b is None where it is a prepared one, always the same; c and out where there is none. None: they may not repeat.
+    All arrays must have the same class. b is None for a prepacked matrix, which is the same in each call. c or out is
+    None if it is not given. Returns None if such products cannot be repeated.
     """
     reader = array_metadata.known.get(a.__class__)
     if reader is None:
@@ -37,11 +39,13 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
 
 
 class Ready(NamedTuple):
-    """Products whose places are written.
+    """Products of a pointer batch whose addresses are in the table.
 
     Attributes:
-        many: how many. bits: that the addresses of a, b, c and out have. in_place: each c is its out.
-        made: the results, if out is new.
+        many: the number of products.
+        bits: the bitwise OR of the addresses, for each of a, b, c and out.
+        in_place: whether each c is also the out of its product.
+        made: the new results, or None if the caller gave out.
     """
 
     many: int
@@ -51,10 +55,10 @@ class Ready(NamedTuple):
 
 
 class Replay:
-    """A product of device arrays, repeatable for arrays like them in any thread.
+    """A product of device arrays that can be repeated, in any thread, for arrays with the same metadata.
 
     Attributes:
-        layout: what was launched.
+        layout: the layout of the product that was launched.
     """
 
     def __init__(
@@ -65,9 +69,9 @@ class Replay:
         self.layout = layout
         self._reader, self._address, self._stream = reader, reader.address, reader.stream
         self._empty, self._several = reader.empty(arrays[3]), reader.several(arrays[3])
-        self._kept = kept  # b's address where it is prepared
+        self._kept = kept  # b's address if b is prepacked
         self._reads_c = layout.reads_c
-        # Low bits that addresses must not have.
+        # The low bits that must be 0 in the addresses.
         self._masks = [least - 1 for least in layout.aligned]
         matrices = (*layout.shape[:-2],)
         m, n = layout.shape[-2:]
@@ -83,11 +87,16 @@ class Replay:
         cls, given: tuple[Launches, Layout, tuple[int, ...]], scale: Callable[[Any, Any], bytes], form: str,
         arrays: tuple[Any, ...],
     ) -> Replay | None:  # fmt: skip
-        """A replay, if the arrays' library can be read quickly and they are what was launched, not copied before.
+        """Return a Replay of a launch, or None if the launch cannot be repeated.
+
+        It can be repeated if there is a Reader for the arrays' library, and if the launch used the arrays themselves,
+        not copies of them.
 
         Args:
-            given: what was launched, and the addresses of a, b, c, out and bias. arrays: these.
-            scale: alpha and beta as they are launched, which struct has as `form` each.
+            given: the launches, their layout, and the addresses of a, b, c, out and bias.
+            scale: converts alpha and beta to the bytes that the kernel takes.
+            form: the format (module struct) of each of these scalars.
+            arrays: a, b, c, out and bias of the launch.
         """
         launches, layout, addresses = given
         reader = array_metadata.reader(arrays[0].__class__)
@@ -99,22 +108,29 @@ class Replay:
 
     @property
     def native(self) -> tuple[Any, ...] | None:
-        """What makes a new result, the gemm._memo.Sequence that a Memo launches by itself, and what that is to know
-        besides; None: it cannot."""
+        """What gemm._memo needs to repeat the product in C, or None if it cannot.
+
+        A tuple: the function that makes a new result, the gemm._memo.Sequence, and (format of the scalars, address of
+        a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
+        """
         if not self._reader.native or self._launches.native is None:
             return None
         return self._empty, self._launches.native, (self._form, self._kept, *self._spans[1], *self._masks)
 
     def stream(self, column: Any, number: int) -> int:
-        """The one that a product belongs on whose a the column has."""
+        """Return the stream of product `number`, from its operand a in `column`."""
         return self._stream(item(column, number))
 
     def places(self, columns: Columns, start: int, count: int, address: int, room: int) -> Ready | None:
-        """Write to `address` where those of `count` products lie that are like this one, and of which none reads or
-        writes what another writes; None: they are too few.
+        """Write the operand addresses of products to the table at `address`.
+
+        These are up to `count` products, from product `start` on, with the same metadata as this one. No product may
+        read or write the result of another.
 
         Args:
-            start: the number of the first of them. room: as for `_independent`.
+            room: the address of a workspace; see `_independent`.
+
+        Returns None if there are fewer than LEAST such products.
         """
         read, (*_, c, out), made = self._reader.read, columns, None
         if not array_metadata.module():
@@ -133,7 +149,10 @@ class Replay:
         return Ready(count, bits, in_place, made) if count >= LEAST else None
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
-        """`out`, or for None a new array, which the launches just enqueued will write; None: the long way it is."""
+        """Enqueue the product. Return `out`, or a new array if `out` is None.
+
+        Returns None if the product must take the full path: because of alignment, overlap or an error.
+        """
         address, masks = self._address, self._masks
         x, y = address(a), self._kept if b is None else address(b)
         new = out is None
@@ -156,13 +175,16 @@ class Replay:
         try:
             self._run(self._stream(out), x, y, z, goal, w, self._scale(alpha, beta))
         except KernelFailed:
-            return None  # the long way meets the same error, and knows what to do
+            return None  # the full path meets the same error and handles it
         return out
 
 
 @cache
 def _share() -> int:
-    """Where the engine's gemm_share is; 0: there is none, and nobody shares."""
+    """Return the address of the C engine's gemm_share, which distributes work to threads.
+
+    Returns 0 if the engine is missing. Then one thread does all the work.
+    """
     with suppress(BackendUnavailable):
         module = engine.engine()
         return int(module.ffi.cast("uintptr_t", module.ffi.addressof(module.lib, "gemm_share")))
@@ -170,25 +192,28 @@ def _share() -> int:
 
 
 def _independent(address: int, count: int, spans: Sequence[tuple[int, int]], reads_c: bool, room: int) -> bool:
-    """Whether so many products may be computed in any order, whose places are at `address`.
+    """Return whether the `count` products in the table at `address` can be computed in any order.
 
     Args:
-        spans: bytes before and after the first element that a, b, c and out lie at. reads_c: c, where it is not out.
-        room: the address of 32 bytes a product to write to.
+        spans: for each of a, b, c and out, the bytes from the first element to the lowest one and to the end of the
+            highest one.
+        reads_c: whether c is read and is not out.
+        room: the address of a workspace, 32 bytes for each product.
     """
     low, high = zip(*spans, strict=True)
     return bool(array_metadata.module().independent(address, count, low, high, reads_c, room, _share()))
 
 
 def _itemsize(x: Any) -> int:
-    """Bytes of an element of an array of any library."""
+    """Return the bytes of an element of an array of any library."""
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """Bytes from the first element to the lowest one and to the end of the highest one, exactly.
+    """Return the bytes from the first element to the lowest one, and to the end of the highest one.
 
-    Allocators lay arrays side by side: with a byte more, neighbours would seem to overlap, and would not be repeated.
+    These must be exact. Allocators place arrays directly next to each other. If a span were too large, neighbouring
+    arrays would seem to overlap, and the product would not be repeated.
     """
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size

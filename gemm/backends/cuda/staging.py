@@ -1,8 +1,9 @@
 """Products of host operands on a GPU: copies in and out through page-locked memory, overlapped with the arithmetic.
 
-Small operands travel together: one copy in, one launch, one copy out. Large ones are sent panel by panel
-(gemm.backends.cuda.panels); each rectangle of out is computed as soon as its panels are there, and fetched as soon as
-it is computed. What does not fit into the device's memory is halved, and the halves are products of their own.
+Small operands are sent together: one copy in, one launch, one copy out. Large operands are sent panel by panel
+(gemm.backends.cuda.panels). gemm computes each rectangle of out when its panels are on the device, and fetches the
+rectangle when it is computed. If a product does not fit into the device's memory, gemm halves it and computes the
+halves as products of their own.
 """
 
 from __future__ import annotations
@@ -24,28 +25,30 @@ from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
 TOGETHER = 4 << 20
-"""Bytes of operands, all in all, up to which they travel together: panels hide half of the copies at best, some 0.05 ms
-at 40 GB/s, and cost as much for threads and driver."""
-_LEAST = 32 << 20  # bytes of a product that is not worth halving: whatever has the memory is larger
-_GRAIN = 256  # halves begin at multiples of it
-_SENT = "a", "b", "c", "bias", "out"  # in the order of their places on the device
+"""Bytes of all operands up to which they are sent together. Panels would hide at most half of the copies (about 0.05 ms
+at 40 GB/s), and cost as much time for threads and driver calls."""
+_LEAST = 32 << 20  # bytes; a smaller product is not halved: other users fill the device
+_GRAIN = 256  # halves begin at multiples of this
+_SENT = "a", "b", "c", "bias", "out"  # in the order of their memory on the device
 
 
 Enqueue = Callable[[Work, int], None]
-"""enqueue(work, stream) launches `work` without waiting. c may be out itself; bias has out's shape, and repeats along
-all of its axes except one."""
+"""enqueue(work, stream) launches `work` on `stream` without waiting. c may be out itself. bias has out's shape, with
+stride 0 along all axes except one."""
 
 
 def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
-    """Compute `work`, whose operands are as Launch has them; a and b may lie on the device already.
+    """Compute `work`, whose operands follow the rules of gemm.core.backend.Launch. a and b may be on the device.
 
     Args:
-        gpu: its context is current. enqueue: gets whole operands or parts of them, of any strides.
-        cuts_k: where there is no room, sums may be cut along k, with their parts rounded to out's type: nothing else
-            than c is added to them.
+        gpu: the GPU. Its context must be current.
+        enqueue: the function that launches whole operands or parts of them, with any strides.
+        cuts_k: whether k may be cut if the device has too little memory. The partial sums are then rounded to out's
+            type, and nothing except c may be added to them.
 
     Raises:
-        KernelFailed: out is undefined, and `spoilt` if it is c too and was written already. Inputs are untouched.
+        KernelFailed: out is undefined. If out is also c and was already written, the error's `spoilt` is set. Other
+            inputs are unchanged.
     """
     out = work.out
     in_place = work.c is not None and np.may_share_memory(work.c, out)
@@ -70,7 +73,7 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
 
 
 def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> None:
-    """The products of both halves of k, the second added to the first."""
+    """Compute the products of both halves of k, and add the second to the first."""
     out, last = work.out, work.out.ndim - 1
     total = np.empty(out.shape, out.dtype) if in_place else out
     try:
@@ -79,7 +82,7 @@ def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> No
             stage(gpu, enqueue, work._replace(a=x, b=y, out=total), cuts_k=True)
             work = work._replace(c=total, beta=1)
     except KernelFailed as error:
-        error.spoilt = False  # what is, are sums of our own
+        error.spoilt = False  # only gemm's own temporary array was written
         raise
     if total is not out:
         np.copyto(out, total)
@@ -92,7 +95,10 @@ def _halves(length: int) -> tuple[Range, Range]:
 
 
 def _halved(work: Work, cuts_k: bool) -> int | None:
-    """The axis of out to halve, out.ndim for k; None for a product so small that others must have the memory."""
+    """Return the axis of out to halve, or out.ndim for k.
+
+    Returns None if the product is too small to be the cause of the missing memory, or if it cannot be cut.
+    """
     a, b, out = work.a, work.b, work.out
     axes = int(out.ndim)
     if sum(block(x).nbytes for x in (a, b, out) if isinstance(x, np.ndarray) and x.size) < _LEAST:
@@ -109,12 +115,12 @@ def _halved(work: Work, cuts_k: bool) -> int | None:
 
 
 def _bound(x: Any) -> bool:
-    """Whether it lies on the device in a form of its own, which is not to be cut."""
+    """Return whether `x` is prepacked on the device as planes. Such an operand cannot be cut."""
     return bool(getattr(getattr(x, "owner", None), "planes", 0))
 
 
 class _Product:
-    """One product on a lane of its own."""
+    """One product, with a Lane (streams, staging memory and copy thread) of its own."""
 
     def __init__(self, gpu: Any, lane: Lane, enqueue: Enqueue, work: Work, in_place: bool) -> None:
         self._gpu, self._lane, self._enqueue, self._work, self._in_place = gpu, lane, enqueue, work, in_place
@@ -123,36 +129,37 @@ class _Product:
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
         apart = {name: of.nbytes for name, of in self._blocks.items()}
         if "c" in apart and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
-            self._blocks["c"] = self._blocks["out"]  # where out will be; else c repeats, and is sent once
+            # c shares out's memory on the device. (If c repeats, it has its own memory and is sent once.)
+            self._blocks["c"] = self._blocks["out"]
             del apart["c"]
         *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in apart.values()), initial=0)
         self._at: dict[str, int] = dict(zip(apart, starts, strict=True))
 
     def run(self) -> None:
-        """See `stage`."""
+        """Compute the product; see `stage`."""
         if self._bytes <= TOGETHER:
             self._together()
         else:
             self._panel_by_panel()
 
     def _place(self, name: str) -> int:
-        """Where an operand's block begins."""
+        """Return the offset of an operand's block in the product's device memory."""
         return self._at.get(name, self._at["out"])
 
     def _views(self, base: int) -> Work:
-        """The operands as they lie in memory at `base`."""
+        """Return the operands as views of device memory that begins at `base`."""
         device = Device("cuda", f"cuda:{self._gpu.ordinal}", "", handle=self._gpu)
         views = {}
         for name in _SENT:
             x = getattr(self._work, name)
             if isinstance(x, np.ndarray):
-                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # of no elements: k = 0
+                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # no elements if k = 0
                 address = base + self._place(name) if x.size else 0
                 views[name] = DeviceView(None, address, 0, x.shape, strides, x.dtype, device)
         return self._work._replace(**views)
 
     def _await(self, stream: int) -> None:
-        """Let `stream` wait for operands that lie on the device."""
+        """Make `stream` wait for pending work on operands that are already on the device."""
         for x in self._work:
             if isinstance(x, DeviceView):
                 self._lane.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
@@ -165,7 +172,7 @@ class _Product:
             held[name] = np.ndarray(host.shape, host.dtype, memory, self._place(name), of.strides), host
         for name in held.keys() - {"out"}:
             copy(*held[name])
-        last = self._at["out"]  # what is sent lies before it, unless c is in its place
+        last = self._at["out"]  # the operands to send are before out; c may share out's memory
         sent = self._bytes if "c" in held and "c" not in self._at else last
         base = self._gpu.allocate(self._bytes, stream)
         try:
@@ -188,7 +195,7 @@ class _Product:
             self._await(lane.up)
             self._send_and_compute(travel, base)
             travel.catch_up()
-            if self._in_place:  # what is written is lost for another try: first all must have been computed
+            if self._in_place:  # writing out destroys c: first compute everything, so that a failure can be retried
                 for stream in lane.runs:
                     cuda().cuStreamSynchronize(stream)
             travel.advance(wait=True)
@@ -200,7 +207,7 @@ class _Product:
             self._gpu.free(base, lane.up)
 
     def _send_and_compute(self, travel: Travel, base: int) -> None:
-        """Have `travel` send each panel, and compute what can be then; results are fetched as they come."""
+        """Send each panel, then launch the parts of out that it makes computable. Queue their results to be fetched."""
         lane, views = self._lane, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 
@@ -209,7 +216,7 @@ class _Product:
                 return
             of = self._blocks[name]
             if name == "bias" or (name == "c" and name in self._at):
-                cut = {}  # it repeats: several parts of out share its elements
+                cut = {}  # send all of it: several parts of out share its elements
             if (key := (name, of.ranges(cut))) not in sent:
                 sent.add(key)
                 travel.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)
@@ -246,9 +253,9 @@ class _Product:
 
 @cache
 def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
-    """Multiply-adds a second, about, and multiprocessors: how much arithmetic there is to hide copies behind.
+    """Return (approximate multiply-adds per second, number of multiprocessors), for the model of panels.
 
-    Of floats it is what an H200 does in large products.
+    The rates of floats are those of an H200 in large products, scaled by multiprocessors and clock.
     """
     a_cycle = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
     lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)

@@ -1,4 +1,4 @@
-"""Blocks of host operands on their way to a GPU and back, piece by piece through the rings of a lane."""
+"""Transfers blocks of host operands to a GPU and back, piece by piece, through the page-locked slots of a Lane."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
 
 class Rows2D(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
+    """The C struct CUDA_MEMCPY2D."""
 
     _fields_ = (
         ("from_x", ctypes.c_size_t), ("from_y", ctypes.c_size_t), ("from_kind", ctypes.c_uint),
@@ -33,7 +33,7 @@ class Rows2D(ctypes.Structure):
 
 
 class _Awaited(NamedTuple):
-    """A piece of out to be fetched to `target`, after `event` (0: after those before it)."""
+    """A piece of out to fetch to `target` after `event`. 0 means that the previous piece's event suffices."""
 
     piece: Piece
     target: np.ndarray
@@ -42,10 +42,10 @@ class _Awaited(NamedTuple):
 
 
 class Travel:
-    """The copies of one product on its lane.
+    """The transfers of one product on its lane.
 
-    The lane's porter copies between arrays and slots. What is to be enqueued after that waits its turn here, so that
-    the porter has the next copy before it is through with one.
+    The lane's copy thread copies between arrays and slots. This object queues the driver calls that must follow each
+    copy. The caller can therefore give the thread its next copy before the current one ends.
 
     Attributes:
         wrote: whether an element of out may have changed.
@@ -53,15 +53,18 @@ class Travel:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._due: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()  # after a copy, or at once
-        self._filling = 0  # of them, slots
+        self._due: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()  # (copy to wait for or None, call)
+        self._filling = 0  # number of slots in `_due` that are being filled
         self._waiting: deque[_Awaited] = deque()
-        self._coming: deque[tuple[Slot, np.ndarray, np.ndarray]] = deque()  # slot, what it will hold, target
+        self._coming: deque[tuple[Slot, np.ndarray, np.ndarray]] = deque()  # slot, array in the slot, target
         self._landing: deque[tuple[Slot, Future[None]]] = deque()
         self.wrote = False
 
     def send(self, array: np.ndarray, of: Block, cut: Cut, address: int, *, advance: bool) -> None:
-        """The part `cut` of `array` to its block at `address`; with `advance` results are taken in meanwhile."""
+        """Send the part `cut` of `array` to its block at the device address `address`.
+
+        With `advance`, also handle results that have arrived in the meantime.
+        """
         host = of.on_host(array)
         for piece in pieces(of, of.ranges(cut), SLOT):
             if advance:
@@ -74,11 +77,14 @@ class Travel:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Call `enqueue` when all that was sent before is on its way, which the next `send` or `catch_up` sees to."""
+        """Queue a call of `enqueue` behind all copies that were sent before. The next `send` or `catch_up` makes it."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:
-        """Enqueue what is ready, and wait until no more than `filling` slots are being filled; 0: for everything."""
+        """Make the driver calls that are ready, and wait until at most `filling` slots are being filled.
+
+        With 0, wait until all queued driver calls are made.
+        """
         while self._due:
             filled, enqueue = self._due[0]
             if filled is not None:
@@ -95,7 +101,10 @@ class Travel:
         self._lane.sent.give(slot)
 
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
-        """The part `cut` of the block at `address` to `array`, once `stream` has computed it. `advance` does it."""
+        """Queue the copy of the part `cut` of the block at `address` to `array`, after the work now on `stream`.
+
+        `advance` runs the queued copies.
+        """
         event = self._lane.mark(stream)
         host = of.on_host(array)
         for piece in pieces(of, of.ranges(cut), SLOT):
@@ -103,7 +112,10 @@ class Travel:
             event = 0
 
     def advance(self, *, wait: bool = False) -> None:
-        """Have copied what has come to where it belongs and let more come; with `wait` until everything has."""
+        """Copy results that have arrived in slots to their arrays, and start more copies from the device.
+
+        With `wait`, continue until all results are in their arrays.
+        """
         ring, down = self._lane.fetched, self._lane.down
         while self._landing or self._coming or self._waiting:
             while self._landing and self._landing[0][1].done():
@@ -130,7 +142,7 @@ class Travel:
 
 
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy the bytes `array` (one axis) to the device, in order on the legacy stream; waits."""
+    """Copy the one-dimensional byte array to the device after pending work on the legacy stream, and wait."""
     with lanes(gpu).one() as lane:
         lane.follow(lane.up, LEGACY_STREAM)
         travel = Travel(lane)
@@ -141,7 +153,7 @@ def send(gpu: Any, array: np.ndarray, address: int) -> None:
 
 
 def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy bytes of the device to `array` (one axis), in order on the legacy stream; waits."""
+    """Copy device memory to the one-dimensional byte array after pending work on the legacy stream, and wait."""
     with lanes(gpu).one() as lane:
         travel = Travel(lane)
         travel.fetch(array, block(array), {}, address, LEGACY_STREAM)
@@ -150,7 +162,7 @@ def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
 
 
 def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool) -> None:
-    """Enqueue the copy of `piece` between staging memory and the device."""
+    """Enqueue the copy of `piece` between staging memory (at `host`) and the device (block at `base`)."""
     device = base + piece.offset
     if piece.rows == 1:
         if to_host:

@@ -1,4 +1,4 @@
-"""The OpenCL backend: kernels/opencl/ on every device that pyopencl finds."""
+"""The OpenCL backend: runs the kernels of kernels/opencl/ on every device that pyopencl finds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
 class OpenCLBackend(Backend):
-    """GPUs, accelerators and CPUs through pyopencl; device operands are pyopencl.array.Array."""
+    """GPUs, accelerators and CPUs through pyopencl. Device operands are of the class pyopencl.array.Array."""
 
     name = "opencl"
 
@@ -63,7 +63,11 @@ class OpenCLBackend(Backend):
         )  # fmt: skip
 
     def _device_of(self, context: Any, queue: Any) -> Device:
-        """Ours if `context` is one of ours, else one that keeps the caller's context alive."""
+        """Return the Device for a context and queue.
+
+        This is one of the backend's own devices if gemm created `context`. Otherwise it is a Device that keeps the
+        caller's context alive.
+        """
         self._drivers.use()
         for device in self._drivers.known:
             if device.handle.owns(context):

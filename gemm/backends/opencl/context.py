@@ -1,4 +1,4 @@
-"""A device in a context: its queue, its programs (built once, kept on disk) and its spare staging memory."""
+"""An OpenCL device in a context: its queue, its programs (built once and cached on disk) and its staging memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ import numpy as np
 from gemm.core import disk_cache, threads
 from gemm.core.errors import KernelFailed
 
-_KEPT = 256 << 20  # bytes of spare staging memory that a device keeps between calls
+_KEPT = 256 << 20  # bytes of unused staging memory that a device keeps between calls
 _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
 def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
-    """What the device answers to a query that pyopencl does not have, as numbers of the ctypes `kind`; [] to none."""
+    """Query a device property that pyopencl does not know. Return it as numbers of the ctypes type `kind`.
+
+    Returns [] if the query fails.
+    """
     import pyopencl as cl
 
     try:
@@ -37,9 +40,10 @@ def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
 
 
 def unmapped(mapping: Any, queue: Any) -> Any:
-    """The event of giving mapped memory back to the device. Raises cl.Error.
+    """Unmap `mapping`, and return the event of the unmap command. Raises cl.Error.
 
-    A mapping that is dropped is undone, and pyopencl ends the process if that fails: the one of a lost device stays.
+    When Python frees a mapping, pyopencl unmaps it, and aborts the process if this fails. If unmapping fails here
+    because the device is lost, the mapping is therefore never freed.
     """
     keep(mapping)
     event = mapping.release(queue)
@@ -48,18 +52,19 @@ def unmapped(mapping: Any, queue: Any) -> Any:
 
 
 def keep(thing: Any) -> None:
-    """Let `thing` outlive all that refers to it."""
+    """Make sure that Python never frees the object `thing`."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 @dataclass(eq=False)
 class Memory:
-    """A buffer or image of the pool.
+    """A buffer or image of the memory pool.
 
     Attributes:
-        kind: what makes it interchangeable: (channels a texel or 0, bytes a channel, integer texels, host-visible).
-        width, height: in texels; of a buffer: bytes and 1.
-        after: the last command that used it.
+        kind: (channels of a texel, or 0 for a buffer; bytes of a channel; whether texels are integers; whether the
+            host can map it). Memory of equal kind is interchangeable.
+        width, height: the size in texels. A buffer has its bytes as width, and height 1.
+        after: the events of the last command that used the memory.
     """
 
     data: Any
@@ -74,7 +79,7 @@ class Memory:
 
 
 class Handle:
-    """One device in one context: made on first use, unless the context is a caller's."""
+    """One device in one context. gemm creates the context on first use, unless the caller gives one."""
 
     def __init__(self, cl_device: Any, context: Any = None) -> None:
         self.cl_device = cl_device
@@ -90,7 +95,7 @@ class Handle:
 
     @contextmanager
     def reported(self, what: str) -> Iterator[None]:
-        """Turns pyopencl's errors inside the block into KernelFailed("what: ...")."""
+        """Convert pyopencl's errors inside the block to KernelFailed("what: ...")."""
         import pyopencl as cl
 
         self.use()
@@ -106,30 +111,34 @@ class Handle:
             raise KernelFailed(f"{what}: {error}", memory=error.code in full and not lost, lost=lost) from error
         except MemoryError as error:
             raise KernelFailed(f"{what}: out of host memory", memory=True) from error
-        except UnicodeError as error:  # what a driver said of its failure, in an encoding of its own
+        except UnicodeError as error:  # the driver's error message is not valid UTF-8
             raise KernelFailed(f"{what}: {error}") from error
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a fork's child, and the parent used the device: no call of its driver may be made."""
+        """Whether the parent of this forked process used the device. Then this process must not call the driver."""
         return self._process != os.getpid()
 
     def use(self) -> None:
-        """Before a call of the driver: in a fork's child it might never return. Raises KernelFailed there."""
+        """Check before a driver call that this process is not the child of a fork. In a child, the call might hang.
+
+        Raises KernelFailed in a child.
+        """
         if self.inherited:
             raise KernelFailed("OpenCL was in use when this process was forked, and does not survive that", lost=True)
 
     def _works(self) -> bool:
-        """Whether the device can still copy a byte.
+        """Return whether the device can still copy a byte.
 
-        Drivers report a device that hangs, was reset or is gone by all kinds of errors, OUT_OF_RESOURCES and
-        INVALID_COMMAND_QUEUE among them, which products that are only too large may meet as well.
+        This test is necessary because error codes do not tell whether a device is lost. Drivers report a device that
+        hangs, was reset or is gone with many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A product that
+        is only too large can cause the same codes.
         """
         import pyopencl as cl
 
         try:
             context = self._context or cl.Context([self.cl_device])
-            queue = cl.CommandQueue(context, self.cl_device)  # of its own: behind nobody's commands
+            queue = cl.CommandQueue(context, self.cl_device)  # a new queue: no other commands are ahead
             buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 1)
             cl.enqueue_copy(queue, buffer, np.zeros(1, np.uint8), is_blocking=True)
         except cl.Error as error:
@@ -149,7 +158,7 @@ class Handle:
 
     @property
     def queue(self) -> Any:
-        """gemm's own queue; in order."""
+        """gemm's own in-order queue."""
         import pyopencl as cl
 
         self.use()
@@ -161,14 +170,20 @@ class Handle:
 
     @threads.once
     def runs_on_cpu(self) -> bool:
-        """Whether work-items are calls on the host's cores, and dear. (Some tools call themselves a CPU and a GPU.)"""
+        """Whether work-items run on the host's cores, where each is a function call and therefore expensive.
+
+        Some tools report a device that is both a CPU and a GPU. Such a device counts as a GPU.
+        """
         import pyopencl as cl
 
         return not self.cl_device.type & (cl.device_type.GPU | cl.device_type.ACCELERATOR)
 
     @threads.once
     def image_alignment(self) -> tuple[int, int]:
-        """What an image over a buffer needs: texels of a row's pitch, bytes where it begins. (0, 0): there are none."""
+        """The alignment that an image over a buffer needs: (row pitch in texels, address in bytes).
+
+        (0, 0) if the device does not support images over buffers.
+        """
         if "cl_khr_image2d_from_buffer" not in self.cl_device.extensions.split():
             return 0, 0
         queries = _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT
@@ -176,7 +191,7 @@ class Handle:
         return pitch, max(16 * base, self.cl_device.mem_base_addr_align // 8)  # 16: bytes of the widest texel
 
     def count(self, how: str, nbytes: int) -> None:
-        """Note that a product has copied operands: "filled" by the host, "packed" on the device, "fetched" back."""
+        """Count copied bytes of operands: "filled" by the host, "packed" on the device, or "fetched" to the host."""
         with self._lock:
             self.copied[how] += nbytes
 
@@ -184,7 +199,7 @@ class Handle:
         return self._context is not None and bool(self._context == context)
 
     def program(self, source: str, options: str) -> Any:
-        """`source` built with `options`: once a process, and from the disk cache where that has it."""
+        """Return `source` built with `options`. It is built once in a process, or loaded from the disk cache."""
         with self._lock:
             built = self._programs.get((source, options))
             if built is None:
@@ -192,7 +207,10 @@ class Handle:
             return built
 
     def kernel(self, source: str, options: str, entry: str) -> Any:
-        """`entry` of the built source. Each thread has its own: setting a kernel's arguments is not thread-safe."""
+        """Return the kernel `entry` of the built source.
+
+        Each thread has its own kernel object, because setting a kernel's arguments is not thread-safe.
+        """
 
         kernels: dict[tuple[str, str], Any] = self._own.__dict__.setdefault("kernels", {})
         if (source, options) not in kernels:
@@ -200,7 +218,7 @@ class Handle:
         return kernels[source, options]
 
     def fresh(self, source: str, options: str, entry: str) -> Any:
-        """A kernel object of its own, whose arguments nobody else sets."""
+        """Return a new kernel object. Only the caller sets its arguments."""
         import pyopencl as cl
 
         return cl.Kernel(self.program(source, options), entry)
@@ -213,16 +231,16 @@ class Handle:
                  device.driver_version)  # fmt: skip
         entry = f"opencl-{hashlib.sha256(repr(facts).encode()).hexdigest()[:40]}.bin"
         with warnings.catch_warnings():
-            # Drivers chat in their build logs, and pyopencl warns of every log that is not empty.
+            # pyopencl warns about every build log that is not empty, and many drivers write needless logs.
             warnings.simplefilter("ignore", cl.CompilerWarning)
             binary = disk_cache.load(entry)
             if binary is not None:
                 try:
                     return cl.Program(self.context, [device], [binary]).build(options)
-                except cl.Error:  # the driver refuses its own binary: build anew, below
+                except cl.Error:  # the driver rejects the cached binary: build again below
                     pass
             with self.reported("the kernel did not build"):
-                # cache_dir=False: pyopencl's own cache unpickles what lies in the user's cache folder.
+                # cache_dir=False, because pyopencl's own cache unpickles files from the user's cache folder.
                 program = cl.Program(self.context, source).build(options, cache_dir=False)
                 binaries = program.get_info(cl.program_info.BINARIES)
         if binaries and binaries[0]:
@@ -230,7 +248,7 @@ class Handle:
         return program
 
     def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
-        """A buffer or image of at least this size: a spare one that fits, or a new one. Raises cl.Error."""
+        """Return a buffer or image of at least this size, from the pool or a new one. Raises cl.Error."""
         need = Memory(None, kind, width, height)
         with self._lock:
             fits = [
@@ -247,16 +265,19 @@ class Handle:
 
     @property
     def room(self) -> int:
-        """Bytes that repeated products may hold together."""
+        """The most bytes that all repeated products of the device (class Replay) may hold together."""
         return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
 
     @property
     def held(self) -> int:
-        """Bytes that they do hold."""
+        """The bytes that repeated products of the device hold now."""
         return sum(nbytes for holder, nbytes in self._holders if holder() is not None)
 
     def hold(self, holder: Any, nbytes: int) -> None:
-        """Count `nbytes`, at most `room`, as held by `holder`; those who hold the longest `drop` theirs for it."""
+        """Record that `holder` (a Replay) holds `nbytes` of memory, which must be at most `room`.
+
+        If the total exceeds `room`, the oldest holders drop their memory.
+        """
         with self._lock:
             self._holders = [each for each in self._holders if each[0]() is not None]
             while self._holders and self.held + nbytes > self.room:
@@ -266,7 +287,7 @@ class Handle:
             self._holders.append((weakref.ref(holder), nbytes))
 
     def allocate(self, need: Memory) -> Any:
-        """A new buffer or image of the kind and size. Raises cl.Error."""
+        """Return a new buffer or image of the kind and size of `need`. Raises cl.Error."""
         import pyopencl as cl
 
         channels, itemsize, bits, host = need.kind
@@ -279,9 +300,13 @@ class Handle:
         self, texel: tuple[int, int, bool], width: int, height: int, memory: Any = None, pitch: int = 0, *,
         flags: int = 0,
     ) -> Any:  # fmt: skip
-        """A 2D image, `texel` as in Memory.kind; over the buffer `memory`, if given, with rows `pitch` bytes apart.
+        """Return a new 2D image. Raises cl.Error.
 
-        Raises cl.Error.
+        Args:
+            texel: the first three items of Memory.kind.
+            width, height: the size in texels.
+            memory: a buffer that the image uses as its memory, or None.
+            pitch: bytes from one row to the next in `memory`.
         """
         import pyopencl as cl
 
@@ -298,7 +323,10 @@ class Handle:
         return cl.Image(self.context, flags, cl.ImageFormat(order, kind), desc=shape)
 
     def give(self, memory: Memory, after: list[Any]) -> None:
-        """Return `memory`, whose last use is `after`, to the pool; the oldest spares beyond the bound are freed."""
+        """Return `memory` to the pool. Its last use ends with the events `after`.
+
+        If the pool exceeds its bound, the oldest memory in it is freed.
+        """
         memory.after = after
         with self._lock:
             self._spare.append(memory)

@@ -1,7 +1,7 @@
-"""OpenCL devices: which there are and what they can do.
+"""OpenCL devices: finds them and describes what they can do.
 
-Features come from extensions and queries, never from the vendor id: two of the CPU runtimes carry a GPU maker's.
-pyopencl is imported inside functions only, here and in the modules beside, so that importing gemm loads no driver.
+Features come from extensions and queries, never from the vendor id, because two CPU runtimes have a GPU maker's id.
+All modules of this package import pyopencl inside functions only, so that importing gemm loads no driver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXTENSIONS = {
     "cl_khr_fp64", "cl_khr_fp16", "cl_khr_subgroups", "cl_khr_integer_dot_product", "cl_intel_subgroups",
     "cl_intel_required_subgroup_size",
 }  # fmt: skip
-"""Those that are features, without the prefix."""
+"""The extensions that become features of a device. The feature's name has no prefix cl_ or cl_khr_."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
     'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
@@ -32,10 +32,10 @@ _REMEDY = (
 
 
 def discover() -> list[Any]:
-    """Every OpenCL device, GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
+    """Return every OpenCL device: GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
     try:
         import pyopencl as cl
-    except (ImportError, OSError) as error:  # OSError: a library that pyopencl links to
+    except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
     found: list[tuple[int, Any]] = []
     left_out: list[str] = []
@@ -47,7 +47,7 @@ def discover() -> list[Any]:
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
                         found.append((_rank(device), device))
-            except cl.Error:  # a platform without devices, or a broken one; the others may have some
+            except cl.Error:  # the platform has no devices or is broken; other platforms may have some
                 continue
     except cl.Error as error:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
@@ -59,9 +59,10 @@ def discover() -> list[Any]:
 
 
 def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
-    """Those of `found` that a context can be made of, described; the others keep their numbers, and go to `left_out`.
+    """Return a Device for each device in `found` for which a context can be created.
 
-    Raises BackendUnavailable where there is none: the driver is out of memory, say, or somebody uses the device alone.
+    Each unusable device keeps its number, and its key goes into `left_out` with the cause. Raises BackendUnavailable if
+    no device is usable: for example, the driver is out of memory, or another process uses the device exclusively.
     """
     import pyopencl as cl
 
@@ -79,10 +80,10 @@ def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
 
 
 def _builds_nothing(version: str) -> str:
-    """Why the device of that CL_DEVICE_VERSION compiles no kernel at all, or "".
+    """Return why a device with this CL_DEVICE_VERSION cannot compile any kernel, or "".
 
-    PoCL names the CPU that it compiles for there. To one that is newer than its LLVM it says "generic", which Clang
-    knows of other architectures only: each build ends in "unknown target CPU 'generic'".
+    PoCL's version contains the CPU for which PoCL compiles. If the CPU is newer than PoCL's LLVM, this is "generic".
+    Clang does not know that name for x86-64, so that each build fails with "unknown target CPU 'generic'".
     """
     if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
         return "this CPU is newer than PoCL's compiler, which builds nothing for it"
@@ -90,10 +91,15 @@ def _builds_nothing(version: str) -> str:
 
 
 def _vector_width(told: int, version: str) -> int:
-    """Elements of float32 in the registers that the device of that CL_DEVICE_VERSION really compiles for.
+    """Return the number of float32 elements in the vector registers for which the device's compiler generates code.
 
-    PoCL tells 16 of any CPU that has AVX-512. Where its LLVM takes that CPU for an older one (a Zen 4 for a Zen 3, with
-    LLVM 14), float16 arithmetic kills the compiler ("Cannot select ... fma"), and this process with it.
+    PoCL reports 16 for every CPU with AVX-512. But its LLVM may treat the CPU as an older one (LLVM 14 treats a Zen 4
+    as a Zen 3). Compiling float16 arithmetic for 16 elements then aborts the compiler ("Cannot select ... fma"), and
+    with it this process.
+
+    Args:
+        told: the width that the device reports.
+        version: its CL_DEVICE_VERSION.
     """
     target = version.rpartition("-gnu-")[2]
     old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
@@ -101,7 +107,7 @@ def _vector_width(told: int, version: str) -> int:
 
 
 def broken() -> list[str]:
-    """The drivers that the loader was told of and could not load, each with why: it passes them over in silence."""
+    """Return the registered drivers that do not load, each with the cause. The OpenCL loader ignores them silently."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
     found = []
     for file in [place] if place.suffix == ".icd" else sorted(place.glob("*.icd")):
@@ -116,7 +122,7 @@ def broken() -> list[str]:
 _AVX512 = re.compile(
     r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4"
 )
-"""LLVM's names of CPUs with AVX-512."""
+"""Matches LLVM's names of CPUs with AVX-512."""
 
 
 def _rank(device: Any) -> int:
@@ -127,12 +133,15 @@ def _rank(device: Any) -> int:
 
 
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
-    """`cl_device` as dispatch, legality rules and `info` see it. `handle.context` is not touched without images."""
+    """Return `cl_device` as a Device, which select, the rows' rules and `gemm info` use.
+
+    This creates a context (`handle.context`) only if the device supports images.
+    """
     extensions = set(cl_device.extensions.split())
     features = {"unified"} if cl_device.host_unified_memory else set()
     features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
-        features.add(f"native_float{width}")  # the vectors that tuned rows for CPUs go by
+        features.add(f"native_float{width}")  # tuned rows for CPUs require a vector width
     features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
@@ -162,13 +171,17 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
 
 
 def _name(cl_device: Any) -> str:
-    """The device's name, with the model that Adreno drivers often tell in the OpenCL C version alone."""
+    """Return the device's name with its model. Adreno drivers often give the model only in the OpenCL C version."""
     name, model = cl_device.name.strip(), cl_device.opencl_c_version.partition("Adreno(TM)")[2].strip()
     return f"{name} {model}" if model and model not in name else name
 
 
 def _arithmetic(cl_device: Any) -> set[str]:
-    """ "fma": in hardware (fma() itself is right everywhere); "denorms": float32 is not flushed to zero."""
+    """Return the arithmetic features of a device.
+
+    "fma" means fused multiply-add in hardware; the function fma() is correct on every device. "denorms" means that
+    float32 denormals are not flushed to zero.
+    """
     import pyopencl as cl
 
     config = cl_device.single_fp_config
@@ -177,14 +190,14 @@ def _arithmetic(cl_device: Any) -> set[str]:
 
 
 def _sub_group_sizes(cl_device: Any, extensions: set[str]) -> list[int]:
-    """The sizes that a kernel may require."""
+    """Return the sub-group sizes that a kernel may require."""
     if "cl_intel_required_subgroup_size" not in extensions:
         return []
     return numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
 
 
 def _image_formats(handle: Handle) -> bool:
-    """Whether kernels can read and write R and RGBA images of float32 and of its bits."""
+    """Return whether kernels can read and write R and RGBA images of float32 and of uint32 (the bits of float32)."""
     import pyopencl as cl
 
     kinds = (cl.channel_type.FLOAT, cl.channel_type.UNSIGNED_INT32)

@@ -1,4 +1,4 @@
-"""A kernel built for a device, and the launches that compute a product of any size and strides with it."""
+"""A kernel that is built for a device, and the launches with which it computes products of any size and strides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
 
 
 class Launcher:
-    """A kernel built for a device: see gemm.core.backend.Launch."""
+    """A launch of a kernel on a device (see gemm.core.backend.Launch)."""
 
     signature = staticmethod(signature)
 
@@ -35,24 +35,27 @@ class Launcher:
         self.ordered = problem.reproducible
         self.swaps = kernel.swaps(problem.m, problem.n, problem.layout)
         self.a, self.b = layouts(kernel.params, problem.reproducible)
-        # fma() is right on every device and slow on some; OpenCL requires a fast one only for double.
+        # fma() is correct on every device, but slow on some. OpenCL requires a fast fma() only for double.
         fused = "fma" in device.features or self.dtype == np.float64
         defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
         bits = 8 * np.dtype(problem.inputs[0] if problem.inputs else problem.dtype).itemsize
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
-        # No -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero, which the makers' examples
-        # build with: NaN and Inf must propagate, -0 and denormals must survive.
+        # The vendors' examples use -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero. gemm does
+        # not: NaN and Inf must propagate, and -0 and denormals must be preserved.
         self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *self._standard()])
         self.source = disk_cache.read(kernel)
         with self.handle.reported(f"{kernel.name} on {device.name}"):
             self.limit, self.fixed = self._groups()
 
     def _standard(self) -> list[str]:
-        """The version of OpenCL C where the default will not do: compilers know some features only from 3.0 on."""
+        """Return the option for the version of OpenCL C. Some features of kernels need version 3.0, not the default."""
         return ["-cl-std=CL3.0"] if "integer_dot_product" in self.kernel.needs else []
 
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
-        """Work-items that a group may have (the kernel's limit, not the device's), and the group it insists on."""
+        """Return the most work-items of a work-group, and the work-group size that the kernel requires, or None.
+
+        The limit is that of the built kernel, which may be less than the device's.
+        """
         import pyopencl as cl
 
         built, info = self.handle.kernel(*self._program()), cl.kernel_work_group_info
@@ -67,13 +70,14 @@ class Launcher:
         return limit, (wanted[0], wanted[1])
 
     def _program(self, variant: str = "") -> tuple[str, str, str]:
-        """Source, options and entry."""
+        """Return (source, options, name of the entry function) of the kernel in a variant."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | None:
-        """This thread's last launch, of these pyopencl Arrays (c: None if unused), to repeat; None if it cannot be.
+        """Return a Replay that repeats this thread's last launch, or None if the launch cannot be repeated.
 
-        No kernel adds a bias.
+        The arguments are the pyopencl Arrays of that launch. c is None if the launch does not read c. bias is always
+        None: no OpenCL kernel adds a bias.
         """
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None:
@@ -82,7 +86,7 @@ class Launcher:
             return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        # What is kept lies as a kernel reads its right operand.
+        # A prepacked matrix has the layout of the right operand, so it cannot become the left one.
         if self.swaps and not (isinstance(b, DeviceView) and isinstance(b.owner, Kept)):
             a, b, out = transposed(b), transposed(a), transposed(out)
             c = None if c is None else transposed(c)
@@ -100,7 +104,7 @@ class Launcher:
                             kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
                 finally:
-                    self._last.traffic = None  # what was lent is not kept
+                    self._last.traffic = None  # the launch cannot be repeated: its views of host memory end here
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -110,13 +114,13 @@ class Launcher:
             raise
 
     def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
-        """What a launch would do with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         layouts = self.a, self.b, STRIDED, STRIDED
 
         def told(x: Any, layout: Layout) -> str:
             if not isinstance(x, DeviceView):
                 return "copied"
-            one = stacked(x, (1,), (0,))  # as good as any of the stack
+            one = stacked(x, (1,), (0,))  # all matrices of the stack have the same layout
             one = transposed(one) if layout.turned else one
             assert isinstance(one, DeviceView)
             found = Traffic(self.handle, None, []).found(one, layout)
@@ -130,7 +134,7 @@ class Launcher:
             return {name: told(x, layout) for name, x, layout in names if x is not None}
 
     def _may_be_torn(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> bool:
-        """Whether a launch that fails may leave some of `out` written, and some not."""
+        """Return whether a launch that fails may leave `out` partly written."""
         step, (m, n) = self._tile(a, b, c, out), out.shape[-2:]
         cut = step.m < m or step.n < n or out.ndim > 3 or (out.ndim == 3 and step.batch < out.shape[0])
         return cut or isinstance(out, DeviceView)
@@ -140,7 +144,7 @@ class Launcher:
         queue, events = self.handle.queue, []
         if isinstance(out, DeviceView):
             queue = out.queue or queue
-            # Each pyopencl array knows the commands that still write it, whatever queue they are in.
+            # Each pyopencl Array has the events of the commands that still write it, on any queue.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
         self._last.traffic = None
@@ -163,13 +167,13 @@ class Launcher:
             queue.flush()
 
     def scale(self, alpha: Any, beta: Any) -> np.ndarray:
-        """alpha and beta as kernels take them."""
+        """Return alpha and beta in the format that kernels take."""
         return np.array((alpha, beta), self.dtype).astype(self.sums)
 
     def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
         (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
         kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
-        right = Layout(k, n) if kept else self.b  # what is kept is not cut
+        right = Layout(k, n) if kept else self.b  # a prepacked matrix cannot be cut
         staged = [
             (layout, *axes)
             for operand, layout, *axes in (
@@ -178,9 +182,10 @@ class Launcher:
                 (c, STRIDED, "m", "n"),
                 (out, STRIDED, "m", "n"),
             )
-            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)  # read in place
+            # strided device operands are used in place
+            if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)
         ]
-        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a, b, c, out and something to spare
+        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
         room = min(room, MOST * self.dtype.itemsize)
         image = limits["image_width"], limits["image_height"]
         return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
@@ -189,7 +194,10 @@ class Launcher:
         self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
         most: int, scalars: tuple[float, float],
     ) -> None:  # fmt: skip
-        """One tile of out, in pieces of at most `most` along K, each resuming from the raw sums of the one before."""
+        """Compute one tile of out, in pieces of at most `most` along k.
+
+        Each piece continues from the raw sums (without alpha and beta) of the previous piece.
+        """
         batch, rows, cols = corner
         a, b, out = stacks[:3]
         k = a.shape[-1]
@@ -206,7 +214,7 @@ class Launcher:
         if not variant and share < k:
             variant, parts = "SPLIT", -(-k // share)
         raw: tuple[Any, ...] = ()
-        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot hold raw sums
+        if parts > 1 or (variant and self.sums != self.dtype):  # out cannot store the raw sums
             shape = (goal.shape[0] * parts, height, width)
             raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
         for start in pieces:
@@ -215,7 +223,8 @@ class Launcher:
             left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)  # resume, finish
+            # Without parts of k, these are two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
+            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             first = (*left.args, *right.args, *ends, size)
             where = (*extent, goal.shape[0] * parts), (*group, 1)
@@ -231,22 +240,30 @@ class Launcher:
             traffic.fetch("out", goal)
 
     def _ends(self, traffic: Traffic, goal: Operand, c: Operand | None, *, copy: bool) -> tuple[Any, ...]:
-        """What a kernel gets as c and out. Raw sums go to out, which c may be: pieces need a `copy` of it."""
+        """Return the kernel's arguments for c and out.
+
+        With several pieces along k, the raw sums go to out, which may also be c. Then `copy` must be set: the kernel
+        reads a copy of c.
+        """
         if isinstance(goal, DeviceView):
             target = traffic.load("out", goal, STRIDED)
         else:
             target, _ = traffic.reserve("out", goal.shape, self.dtype, PACKED, host=True)
-        addend = target if c is None else traffic.load("c", c, STRIDED, copy=copy)  # without c, it is not read
+        # If c is None, the kernel does not read this argument.
+        addend = target if c is None else traffic.load("c", c, STRIDED, copy=copy)
         return *addend.args, *target.args
 
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Work-items for a tile of out, and the group: as the kernel insists, else the preferred one made to fit."""
+        """Return the numbers of work-items for a tile of out, and the work-group size.
+
+        The work-group size is the one that the kernel requires. Otherwise it is the preferred one, reduced to fit.
+        """
         params = self.kernel.params
         if self.fixed:
             tall, wide = self.kernel.group
             return (-(-width // wide) * self.fixed[0], -(-height // tall) * self.fixed[1]), self.fixed
         items = -(-width // params.get("TN", 1)), -(-height // params.get("TM", 1))
-        # powers of two, for some compilers build a kernel anew for each size
+        # Powers of two, because some drivers compile the kernel again for each work-group size.
         x, y = (
             min(params.get(name, 8), 1 << (count - 1).bit_length())
             for name, count in zip(("WGN", "WGM"), items, strict=True)

@@ -1,5 +1,6 @@
-"""What OpenCL kernels ask of their operands, which device operands they can read where they lie, and how a product is
-cut to fit a device."""
+"""Operand layouts: which layouts OpenCL kernels require, which device operands they can read in place, and how to cut
+a product so that it fits a device.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ from gemm.core.problem import DeviceView, Operand
 
 @dataclass(frozen=True)
 class Layout:
-    """What a kernel asks of an operand.
+    """The layout that a kernel requires of an operand.
 
     Attributes:
         rows, cols: each matrix is padded to multiples of these.
-        channels: floats a texel of an image, 1 or 4; 0 for a buffer.
-        bits: the image's texels are the floats' bits as integers, which nothing may flush or change.
-        turned: what lies in memory, and all of the above speaks of, is the transpose of each matrix.
-        panel: columns of a panel; a matrix is then its panels, each row-major, one after the other. 0: row-major.
-        strided: the kernel reads any strides of a buffer, so that device operands stay where they are.
-        pad: what lies outside of the matrix. Along K, A's -0.0 times B's +0.0 is -0.0, which leaves every sum as it
-            is; +0.0 would turn a sum of -0.0 (a product that underflowed) into +0.0.
+        channels: the channels of an image's texel, 1 or 4; 0 for a buffer.
+        bits: whether the image's texels are integers with the bits of the floats. The device cannot flush or change
+            integers.
+        panel: the columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0 means
+            that the whole matrix is row-major.
+        turned: whether memory contains the transpose of each matrix. All other attributes describe the transpose.
+        strided: whether the kernel reads buffers with any strides. Then device operands are used in place.
+        pad: the value of the padding, -0.0 for A and +0.0 for B. Along k, their product is -0.0, which leaves every
+            sum unchanged. Adding +0.0 would change a sum of -0.0 (from a product that underflowed) to +0.0.
     """
 
     rows: int = 1
@@ -43,32 +46,36 @@ class Layout:
         return -(-rows // self.rows) * self.rows, -(-cols // self.cols) * self.cols
 
     def suits(self, shape: tuple[int, ...], offset: int, strides: tuple[int, int, int]) -> bool:
-        """Whether a kernel can read a buffer's (batch, rows, cols) where they are; offset and strides in elements."""
+        """Return whether a kernel with this layout can read an operand in a buffer in place.
+
+        `shape` is (batch, rows, cols). `offset` and `strides` are in elements.
+        """
         if self.strided:
             return True
         batch, row, col = strides
         if self.channels or self.panel or col != 1 or row < 1 or self.padded(*shape[1:]) != shape[1:]:
             return False
-        vector = min(self.cols, 4)  # kernels load so many at once, and count elements by 32 bits
+        vector = min(self.cols, 4)  # elements that a kernel loads at a time
         last = offset + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=True))
         return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
 
 
 _PITCH = 1 << 22
-"""Elements from a row to the next: kernels count the bytes of a tile's rows by 32 bits."""
+"""The most elements from one row to the next. Kernels use 32-bit byte offsets within the rows of a tile."""
 MOST = 1 << 31
-"""Elements that an operand of a kernel which does not take any strides may span."""
+"""The limit on the elements that an operand spans, for kernels that require a layout (not `strided`)."""
 
 PACKED = Layout()
 STRIDED = Layout(strided=True)
 
-_GROUPS = 65535  # as many work-groups as every driver takes along the second and third axis
+_GROUPS = 65535  # work-groups along the second and third axis that every driver supports
 
 
 def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
-    """What a row's lowercase parameters say of A and B; without any, the kernel reads strided buffers.
+    """Return the layouts of A and B that a row's lowercase parameters describe.
 
-    The images of an ORDERED kernel hold integers (see Layout.bits), as do those of a row with bits=1.
+    Without such parameters, the kernel reads strided buffers. The images of a kernel with ordered accumulation, or of a
+    row with bits=1, contain integers (see Layout.bits).
     """
 
     def layout(name: str, pad: float) -> Layout:
@@ -81,7 +88,7 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
 
 
 def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) -> Operand:
-    """`operand`'s matrices as a stack of these lengths and byte strides (its own axes, merged)."""
+    """Return `operand` as a stack with these lengths and byte strides. They are its own batch axes, possibly merged."""
     if len(lengths) == operand.ndim - 2 and steps == operand.strides[:-2]:
         return operand
     shape, strides = (*lengths, *operand.shape[-2:]), (*steps, *operand.strides[-2:])
@@ -92,7 +99,11 @@ def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) 
 
 
 def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, cols: slice) -> Operand:
-    """Matrices `batch` of the stack at `index`, cut to `rows` and `cols`: (batch, rows, cols); a repeated one once."""
+    """Return a part of a stack as an operand with the axes (batch, rows, cols).
+
+    The part contains the matrices `batch` of the stack at `index`, each cut to `rows` and `cols`. If all matrices are
+    the same one (stride 0), the part contains it once.
+    """
     if operand.strides[len(index)] == 0:
         batch = slice(0, 1)
     if not isinstance(operand, DeviceView):
@@ -106,7 +117,7 @@ def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, co
 
 @dataclass(frozen=True)
 class Tile:
-    """How much of a product one launch computes."""
+    """The part of a product that one launch computes."""
 
     m: int
     n: int
@@ -114,7 +125,7 @@ class Tile:
     batch: int
 
     def corners(self, batch: int, m: int, n: int) -> Iterator[tuple[slice, slice, slice]]:
-        """The tiles of `batch` m by n results: matrices, rows and columns of each."""
+        """Yield the tiles of `batch` results of m x n: (matrices, rows, columns) of each tile."""
         for z, i, j in product(range(0, batch, self.batch), range(0, m, self.m), range(0, n, self.n)):
             yield slice(z, min(z + self.batch, batch)), slice(i, min(i + self.m, m)), slice(j, min(j + self.n, n))
 
@@ -124,14 +135,14 @@ def tile(
     m: int, n: int, k: int, slabs: tuple[tuple[Layout, str, str], ...], itemsize: int,
     image: tuple[int, int], nbytes: int,
 ) -> Tile:  # fmt: skip
-    """The largest tile whose staged operands respect the device's limits.
+    """Return the largest tile whose staged operands stay within the device's limits.
 
     Args:
         m, n, k: the whole product.
-        slabs: (layout, rows, cols) of each operand that is staged, rows and cols named by "m", "n" or "k".
-        itemsize: bytes an element.
-        image: the most texels along a row, and rows, of an image.
-        nbytes: the most that one staged operand may take.
+        slabs: (layout, rows, cols) of each operand that is staged. rows and cols are "m", "n" or "k".
+        itemsize: bytes of an element.
+        image: the greatest width and height of an image, in texels.
+        nbytes: the most bytes of one staged operand.
     """
     size = {"m": m, "n": min(n, _PITCH), "k": min(k, _PITCH)}
     grain = {"m": 1, "n": 1, "k": 1}
@@ -162,12 +173,13 @@ def tile(
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """Owns a view of host memory that is lent to a device for one call; see opencl_mapped.
+    """Owns a view of host memory that a device may access during one call; see the module `mapped`.
 
     Attributes:
-        rows, cols: of each matrix in that memory. tall, wide: the same with its padding, which is -0.0 beside a matrix
-            and +0.0 below it: what Layout.pad asks for along K, whether it is read as A or as B. 0: not known.
-        events: none; the call's queue runs in order, and its end waits for it.
+        rows, cols: rows and columns of each matrix in that memory, or 0 if they are not known.
+        tall, wide: rows and columns with padding. The padding is -0.0 to the right of a matrix and +0.0 below it.
+            Layout.pad requires these values along k, whether the matrix is read as A or as B.
+        events: always empty. The call's queue runs in order, and the call waits for its end.
     """
 
     rows: int = 0
@@ -180,7 +192,7 @@ class Loan:
         return
 
     def covers(self, view: DeviceView, tall: int, wide: int) -> bool:
-        """Whether the padding around `view`'s matrices makes them of `tall` x `wide`."""
+        """Return whether there is enough padding around the matrices of `view` to read them as `tall` x `wide`."""
         itemsize = view.dtype.itemsize
         pitch = self.wide * itemsize
         if not pitch or view.strides[-2] != pitch:
@@ -192,10 +204,10 @@ class Loan:
 
 
 def fits(view: DeviceView, layout: Layout) -> bool:
-    """Whether `view`'s matrices lie as `layout` asks, be it with the padding around them."""
+    """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    # Of a turned matrix K lies the other way: what a Loan has below it is not what A asks for.
+    # If the transpose is stored, k runs along the other axis. The padding of a Loan then has the wrong sign of zero.
     lent = isinstance(view.owner, Loan) and not layout.turned and view.owner.covers(view, *padded)
     if padded != shape and not lent:
         return False
@@ -206,9 +218,10 @@ def fits(view: DeviceView, layout: Layout) -> bool:
 
 
 def in_place(handle: Any, view: DeviceView, layout: Layout) -> tuple[Any, int] | None:
-    """The buffer, or an image over it, in which a kernel reads (batch, rows, cols) `view` in `layout` without a copy.
+    """Return the buffer, or an image over it, from which a kernel with `layout` can read `view` without a copy.
 
-    With an image come the rows that a matrix has in it (0: there is one). None where a copy is needed.
+    `view` has the axes (batch, rows, cols). Returns (buffer, 0), or (image, rows of a matrix in the image; 0 if there
+    is only one matrix). Returns None if a copy is necessary.
     """
     import pyopencl as cl
 
@@ -232,5 +245,5 @@ def in_place(handle: Any, view: DeviceView, layout: Layout) -> tuple[Any, int] |
         memory = view.data.get_sub_region(view.offset, height * row) if view.offset else view.data
         kind = layout.channels, view.dtype.itemsize, layout.bits
         return handle.image(kind, wide // layout.channels, height, memory, row), rows
-    except cl.Error:  # the caller's buffer is a part of another one, say
+    except cl.Error:  # for example, the caller's buffer is itself a sub-buffer
         return None

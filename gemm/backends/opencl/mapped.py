@@ -1,9 +1,12 @@
-"""Host arrays that a device reads and writes where they lie, for devices that share the host's memory.
+"""Zero copy: host arrays that a device reads and writes in place, for devices that share the host's memory.
 
-An array of `gemm.empty` lies in a buffer of the driver (`Mapped`), which is mapped, so that the array can be used,
-except while a product runs: `lent` unmaps it, and maps it again before the call returns or raises, so that whoever
-holds the array only ever touches mapped memory. A lock per buffer keeps a second thread's product waiting. Other large
-arrays are wrapped in a buffer for the call where this driver was seen not to copy them (USE_HOST_PTR).
+The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). It is mapped, so that the host can use
+the array, except while a product runs. `lent` unmaps the buffer for a product, and maps it again before the call
+returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: a product in another thread
+waits for it.
+
+Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
+has shown that the driver does not copy such memory.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ from gemm.core.problem import Device, DeviceView, Operand
 
 
 class Mapped:
-    """A buffer of the driver's, mapped; the arrays over it keep it alive by their `base`.
+    """A buffer that the driver allocates, mapped for the host. Arrays in the buffer keep it alive through their `base`.
 
-    Raises cl.Error, or RuntimeError where the driver maps a buffer to another address each time.
+    Raises cl.Error, or RuntimeError if the driver does not always map the buffer to the same address.
     """
 
     def __init__(self, device: Device, loan: Loan, nbytes: int) -> None:
         import pyopencl as cl
 
-        self.device_key, handle = device.key, device.handle  # the first one for gemm.core.operands.place
+        self.device_key, handle = device.key, device.handle  # gemm.core.operands.place reads device_key
         self.handle: Handle = handle
         self.loan, self.nbytes = loan, nbytes
         self.lock = threads.lock(threading.RLock)
@@ -45,7 +48,7 @@ class Mapped:
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
         self._take()
         self._give()
-        self._take()  # at the same address
+        self._take()  # checks that the driver maps it to the same address again
         _claims.add(self, self.address, nbytes)
 
     @property
@@ -53,14 +56,14 @@ class Mapped:
         return {"version": 3, "typestr": "|u1", "shape": (self.nbytes,), "data": (self.address, False)}
 
     def lend(self, stack: ExitStack) -> None:
-        """Give the memory to the device until `stack` unwinds. The caller holds the lock until then."""
-        if self._map is None:  # a signal handler's product within a product of its thread
+        """Unmap the memory, so that the device can use it, until `stack` unwinds. The caller must hold the lock."""
+        if self._map is None:  # this call is in a signal handler that interrupted a product
             raise RuntimeError("an operand is in use by another product of this thread")
         stack.callback(self._take)
         self._give()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # of a lost device
+        with suppress(Exception):  # the device may be lost
             if self._map is not None and self.handle.inherited:
                 keep(self._map)
             elif self._map is not None:
@@ -71,7 +74,7 @@ class Mapped:
         self._map = None
 
     def _take(self) -> None:
-        """Wait for the device and map the memory again. Raises what made a command before fail."""
+        """Wait for the device and map the memory again. Raises the error of an earlier command, if one failed."""
         import pyopencl as cl
 
         if self._map is None:
@@ -80,7 +83,7 @@ class Mapped:
             except cl.Error:
                 try:
                     with self.handle.reported("the driver does not give an array's memory back"):
-                        self._enqueue()  # it may have been the product that failed, not this
+                        self._enqueue()  # the error may be the product's: try once more
                 except KernelFailed as error:
                     raise KernelFailed(str(error), lost=error.lost, spoilt=True) from error
                 raise
@@ -101,14 +104,14 @@ class Mapped:
 
 
 class _Claims:
-    """Ranges of host memory that buffers stand for: the same bytes in two buffers would be undefined."""
+    """The ranges of host memory that belong to a buffer. In OpenCL, overlapping buffers have undefined contents."""
 
     def __init__(self) -> None:
         self._ranges: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._lock = threads.lock()
 
     def add(self, owner: Any, start: int, nbytes: int) -> bool:
-        """Claim the range while `owner` lives; False if some of it is claimed."""
+        """Claim the range for the lifetime of `owner`. Return False if a part of it is already claimed."""
         with self._lock:
             ranges = list(self._ranges.values())
             if any(start < high and low < start + nbytes for low, high in ranges):
@@ -126,16 +129,17 @@ _claims = _Claims()
 
 @atexit.register
 def _leave() -> None:
-    """Leave mapped what is mapped: a process that ends gives its memory back by itself, a lost device does not."""
+    """Leave buffers mapped at exit. The system frees the memory, but unmapping fails if the device is lost."""
     for owner in _claims.owners():
         if isinstance(owner, Mapped) and owner._map is not None:
             keep(owner._map)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
-    """An array in memory that `device` shares with the host, its rows padded so that kernels read it where it lies.
+    """Return an array in memory that `device` shares with the host.
 
-    None where the device shares none, or has none left.
+    Its rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with
+    the host, or has too little left.
     """
     import pyopencl as cl
 
@@ -157,13 +161,13 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
 
 
 def _padded(length: int, most: int) -> int:
-    """`length` as a multiple of a power of two up to `most`, by which it grows by an eighth at the most."""
+    """Round `length` up to a multiple of a power of two, at most `most`. It grows by at most an eighth."""
     grain = min(most, 1 << max(length // 8, 1).bit_length() - 1)
     return -(-length // grain) * grain
 
 
 def owner(array: Any) -> Mapped | None:
-    """The memory of `empty` that `array` is a view of, if any."""
+    """Return the Mapped memory of which `array` is a view, or None."""
     while array is not None and not isinstance(array, Mapped):
         array = getattr(array, "base", None)
     return array
@@ -171,13 +175,15 @@ def owner(array: Any) -> Mapped | None:
 
 @contextmanager
 def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> Iterator[list[Any]]:
-    """`operands` (the last one is written) with views of device memory for those that `device` can use in place.
+    """Yield `operands`, with views of device memory instead of those that `device` can use in place.
 
-    Whatever happens inside, the commands have finished and host memory is the host's again when it is left.
+    The kernel writes the last operand. When the block ends, normally or with an error, all commands have ended and the
+    host can use its memory again.
     """
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
-    memories = sorted({memory for memory in found if memory is not None}, key=id)  # one order: no deadlock
+    # All threads lock the buffers in the same order: no deadlock.
+    memories = sorted({memory for memory in found if memory is not None}, key=id)
     views = list(operands)
     with ExitStack() as stack:
         for memory in memories:
@@ -186,7 +192,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             if memory.handle is handle:
                 memory.lend(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
-        for at in reversed(range(len(views))):  # what is written first: c may be the same memory
+        for at in reversed(range(len(views))):  # out first: a c in the same memory shares its buffer
             operand, mine = views[at], found[at]
             if not isinstance(operand, np.ndarray):
                 continue
@@ -201,12 +207,15 @@ def _wrap(
     device: Device, operand: np.ndarray, layout: Layout, wrapped: dict[tuple[int, int], DeviceView],
     stack: ExitStack, *, written: bool,
 ) -> Operand:  # fmt: skip
-    """A view of a buffer over `operand`'s own memory until `stack` unwinds; `operand` itself if that would not do."""
+    """Wrap the memory of `operand` in a buffer until `stack` unwinds, and return a view of the buffer.
+
+    Returns `operand` itself if this is not possible.
+    """
     import pyopencl as cl
 
     handle: Handle = device.handle
     start, whole = operand.__array_interface__["data"][0], operand
-    while whole.ndim > 2 and whole.strides[0] == 0:  # one matrix for a whole batch
+    while whole.ndim > 2 and whole.strides[0] == 0:  # all products of the batch use one matrix
         whole = whole[0]
     flat = next((x for x in (whole, whole.swapaxes(-1, -2)) if x.flags.c_contiguous), None)
     view = DeviceView(Loan(), None, 0, operand.shape, operand.strides, operand.dtype, device)
@@ -229,15 +238,15 @@ def _wrap(
 
 
 def _collect(handle: Handle, buffer: Any) -> None:
-    """Wait for the device, and let the host see what it has written to memory that `buffer` wraps."""
+    """Wait for the device, and make its writes to the wrapped memory of `buffer` visible to the host."""
     import pyopencl as cl
 
     try:
         mapped, _ = cl.enqueue_map_buffer(handle.queue, buffer, cl.map_flags.READ, 0, (buffer.size,), np.uint8)
         unmapped(mapped.base, handle.queue)
     except cl.Error:
-        with suppress(cl.Error):  # from a device that is gone
-            handle.queue.finish()  # it must not go on writing there
+        with suppress(cl.Error):  # the device may be lost
+            handle.queue.finish()  # the device must not write to the memory after the call
         raise
 
 
@@ -245,9 +254,9 @@ _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary(
 
 
 def shared_from(handle: Handle) -> int:
-    """The alignment from which the driver works in memory that it is given instead of copying it; 0 if it never does.
+    """Return the alignment from which the driver uses given host memory in place, or 0 if it always copies.
 
-    Seen, not asked for: no query tells. What a command writes must show in the memory before anything is mapped.
+    OpenCL has no query for this, so gemm tests it. A command's writes must be visible in the memory without mapping it.
     """
     import pyopencl as cl
 

@@ -1,8 +1,8 @@
-"""Launches given again with other buffers: what a repeated product of device arrays costs.
+"""Repeated products of device arrays: enqueues the commands of an earlier product with other buffers.
 
-Checking arguments, choosing, cutting and setting a kernel's arguments take longer than a small product. Most products
-are a kernel or two, and up to three that pack operands; like operands (shapes, strides, offsets, types, queue) need the
-same ones, with other buffers.
+Checking the arguments, choosing a kernel, cutting the product and setting the kernel's arguments takes longer than a
+small product. Most products are one or two kernels, and up to three kernels that pack operands. Operands with equal
+shapes, strides, offsets, types and queue need the same kernels with other buffers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from gemm.backends.opencl.staging import Traffic
 Scale = Callable[[Any, Any], np.ndarray]
 
 MOST = 5
-"""Commands of a product that may be repeated: three that pack, a kernel, a sum of parts."""
+"""The most commands of a product that can be repeated: three that pack, the kernel, and the sum of the parts of k."""
 
 
 class Replay:
-    """The commands of a product of pyopencl Arrays, repeatable for Arrays like them in the thread that made it.
+    """The commands of a product of pyopencl Arrays. It can be repeated, in the thread that made it, for similar Arrays.
 
-    They get kernel objects, and memory for packed operands and for parts of sums, of their own: arguments stay set, and
-    only this replay's commands use that memory.
+    A Replay has its own kernel objects, so that their arguments stay set. It also has its own memory for packed
+    operands and partial sums, which only its commands use.
 
-    Why reuse is safe: the first command waits for all that the operands and `out` wait for, and for the last command of
-    the call before, which read the memory that this call writes. Each later command waits for the one before it. A
-    driver copies a kernel's arguments when it is enqueued, and no other thread sets them.
+    Why reuse is safe:
+
+    - The first command waits for all events of the operands and of `out`. It also waits for the last command of the
+      previous call, because this call overwrites memory that the previous call reads.
+    - Each later command waits for the command before it.
+    - The driver copies a kernel's arguments when the kernel is enqueued, and no other thread sets them.
 
     Args:
-        traffic: the product's commands. arrays: its a, b, c and out; c is None where it is not read, b where it is a
-            prepared one, which stays. scale: alpha and beta as kernels take them.
+        traffic: the commands of the product.
+        scale: converts alpha and beta to the kernel's argument.
+        arrays: a, b, c and out of the product. c is None if it is not read. b is None if it is prepacked: it is then
+            the same in each call.
     """
 
     def __init__(self, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> None:
@@ -42,15 +47,17 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         self._buffers = [None if array is None else array.base_data for array in arrays]
-        self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]  # (kernel, argument) of each array's buffer
+        # For each array: the (kernel, argument index) that take its buffer.
+        self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]
         self._commands = []
-        self._scale, self._scales = scale, []  # (kernel, argument) of alpha and beta
-        self._scaled = b""  # these arguments' bytes, as they were set last
-        self._last: Any = None  # the last command given
+        self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
+        self._scaled = b""  # the bytes of alpha and beta that were set last
+        self._last: Any = None  # the event of the last command
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._handle = handle
         self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
-        # Arguments keep no memory alive. (Prepared matrices keep theirs, and the replays of their products.)
+        # `_own` keeps the memory alive: a kernel's arguments do not. (The memory of a prepacked b lives as long as its
+        # owner, which also owns the Replays of its products.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._own: dict[int, Any] | None = own
         for command in traffic.commands:
@@ -68,7 +75,7 @@ class Replay:
 
     @classmethod
     def of(cls, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
-        """A replay, unless it would need too much memory, or commands cannot be repeated."""
+        """Return a Replay, or None if it would need too much memory or if the commands cannot be repeated."""
         nbytes = sum(memory.nbytes for memory in traffic.reserved)
         if not traffic.repeatable or len(traffic.commands) > MOST or nbytes > handle.room:
             return None
@@ -78,20 +85,23 @@ class Replay:
         return made
 
     def drop(self) -> None:
-        """Give its memory up, and with that the rest of its life."""
+        """Free the memory. The Replay cannot be used after that."""
         self._own = None
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any, bias: None = None) -> Any:
-        """`out`, or for None a new Array, which the commands just enqueued will write; None: the long way it is."""
+        """Enqueue the product. Return `out`, or a new Array if `out` is None.
+
+        Returns None if the product must take the full path.
+        """
         import pyopencl as cl
 
-        own = self._own  # alive until the commands are enqueued, whoever drops it meanwhile
+        own = self._own  # keeps the memory alive until the commands are enqueued, even if `drop` is called
         if own is None or self._handle.inherited:
             return None
         try:
             return self._enqueue(a, b, c, out, self._scale(alpha, beta))
         except (cl.Error, MemoryError):
-            return None  # the long way meets the same error, and knows what to do
+            return None  # the full path meets the same error and handles it
 
     def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scale: np.ndarray) -> Any:
         import pyopencl as cl
@@ -120,23 +130,25 @@ class Replay:
             after = [event]
         if self._packs:
             self._count("packed", self._packs)
-        # What out waited for, the new command waited for, too: its event stands for all.
+        # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
         self._last = event
         return out
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
-    """What decides the commands of a product of these pyopencl Arrays but for their buffers; None: they may not repeat.
+    """Return the signature of a product: everything that determines its commands, except the buffers.
 
-    That is so where `out` shares its buffer with an operand other than c, and for Arrays of several queues or of none.
-    b is None where it is a prepared one, always the same. What operands that share a buffer did, only such repeat: a
-    replay knows its arguments by their buffers.
+    Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
+    Arrays have no queue or different queues.
+
+    b is None if it is prepacked, and then the same in each call. The signature also says which operands share a buffer,
+    because a Replay identifies its arguments by their buffers.
     """
     queue, own = a.queue, a.base_data
     if queue is None or (b is not None and b.queue is not queue):
         return None
-    if bias is not None:  # no OpenCL kernel adds one
+    if bias is not None:  # no OpenCL kernel adds a bias
         return None
     key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype)
     if b is not None:
@@ -150,7 +162,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
         data = out.base_data
         others = [x for x in (a, b, None if c is out else c) if x is not None]
         shared = any(data == x.base_data for x in others)
-        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # those overlap without being one
+        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # SVM pointers may overlap without being equal
             return None
         key += (out.shape, out.strides, out.offset, out.dtype)
     return key

@@ -1,8 +1,8 @@
-"""One mechanism that brings operands into the layouts that kernels ask for.
+"""Staging: brings operands into the layouts that OpenCL kernels require.
 
-A host operand is copied by NumPy, once, into mapped memory (pitched, padded, allocated by the driver so that mapping
-need not copy), which takes care of transposes, strides and broadcasts; a device operand is packed by a small
-kernel, or used in place where its kernel can.
+NumPy copies a host operand once into mapped memory. This copy handles transposes, strides and broadcasts, and adds
+padding. The driver allocates the memory, so that mapping does not copy. A device operand is used in place if the kernel
+can read it; otherwise a small kernel packs it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from gemm.core import backend, disk_cache
 from gemm.core.problem import DeviceView, Operand
 
 _SQUARE = (32, 8, 1)
-"""The group that packs with TURN (see pack_operand.cl): 32 x 32 elements, a work-item 4 of a column."""
+"""The work-group that packs with TURN (see pack_operand.cl): it packs 32 x 32 elements, and each work-item packs 4
+elements of a column."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """An operand where its kernel reads it; strides in elements, of an image only rows a matrix (0: all share one)."""
+    """An operand in memory from which its kernel reads it.
+
+    `strides` are (batch, row, column) in elements. For an image, only the first one counts: the rows from one matrix to
+    the next, or 0 if all products use the same matrix.
+    """
 
     data: Any
     image: bool
@@ -41,7 +46,7 @@ class Staged:
 
 @dataclass(frozen=True, eq=False)
 class Kept(backend.Kept):
-    """Owns a matrix that lies in a kernel's layout from call to call, in a Memory; `events` as of a Loan."""
+    """Owns a prepacked matrix in a Memory, in the layout that a kernel reads. `events` is always empty."""
 
     staged: Staged
     events: tuple[()] = ()
@@ -49,12 +54,13 @@ class Kept(backend.Kept):
 
 @dataclass(frozen=True, eq=False)
 class Command:
-    """A kernel enqueued.
+    """A kernel with its arguments, as it was enqueued.
 
     Attributes:
-        program: source, options and entry.
-        extent, group: work-items in all, and of a group (None: the driver's choice).
-        packs: bytes of an operand that it copies. scale: which of `args` is alpha and beta, or None.
+        program: (source, options, name of the entry function).
+        extent, group: the work-items in total, and of a work-group (None: the driver chooses).
+        packs: the bytes of an operand that the kernel packs, or 0.
+        scale: the index in `args` of alpha and beta, or None.
     """
 
     program: tuple[str, str, str]
@@ -66,23 +72,27 @@ class Command:
 
 
 class Traffic:
-    """The commands of one call: what it has staged, and the events that the next command waits for."""
+    """The commands of one call, the operands that it has staged, and the events for which the next command waits."""
 
     def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
         self.handle, self.queue, self.after = handle, queue, after
         self._held: dict[str, tuple[Any, Staged, Memory]] = {}
         self.commands: list[Command] = []
         self.reserved: list[Memory] = []
-        self.repeatable = True  # whether the commands again, with other operands, are the same product of those
+        self.repeatable = True  # whether a Replay can repeat the commands with other buffers
         self.wrote = False  # whether out may have changed
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
-        """`operand` (batch, rows, cols) in `layout`; what `name` holds already is not sent twice."""
+        """Return `operand`, with the axes (batch, rows, cols), in `layout`.
+
+        If the memory `name` already contains this operand, it is not copied again. With `copy`, a device operand is
+        copied even if the kernel could read it in place.
+        """
         if isinstance(operand, DeviceView):
             at = None if copy else self.found(operand, layout)
             if at is not None:
                 if at.image and not isinstance(operand.owner, Kept):
-                    self.repeatable = False  # for an image over a buffer, no other buffer could stand
+                    self.repeatable = False  # another buffer cannot replace an image over a buffer
                 return at
             place: Any = operand.offset
         else:
@@ -101,7 +111,7 @@ class Traffic:
         return staged
 
     def found(self, operand: DeviceView, layout: Layout) -> Staged | None:
-        """`operand` (batch, rows, cols) where it lies, if it can be read there in `layout`."""
+        """Return `operand` (batch, rows, cols) in place, or None if a kernel cannot read it there in `layout`."""
         if isinstance(operand.owner, Kept):
             return operand.owner.staged
         itemsize = operand.dtype.itemsize
@@ -119,7 +129,7 @@ class Traffic:
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
     ) -> tuple[Staged, Memory]:
-        """Memory for (batch, rows, cols) elements in `layout`, held as `name` until the call is done."""
+        """Return memory for (batch, rows, cols) elements in `layout`. It belongs to `name` until the call ends."""
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
         if layout.channels:
@@ -140,14 +150,17 @@ class Traffic:
         return staged, memory
 
     def release(self, *names: str) -> None:
-        """Give the memory of `names` (all without any) back; commands in flight go on using it."""
+        """Return the memory of `names`, or all memory if no names are given, to the device's pool.
+
+        Commands that still run may use the memory: the pool records the events after which it is free.
+        """
         for name in names or list(self._held):
             held = self._held.pop(name, None)
             if held is not None:
                 self.handle.give(held[2], self.after)
 
     def keep(self, operand: Operand, layout: Layout) -> Kept:
-        """`operand` (batch, rows, cols) in `layout`, in memory of its own; waits."""
+        """Prepack `operand` (batch, rows, cols) in `layout` into memory of its own. Wait for the result."""
         staged, memory = self.reserve("kept", operand.shape, operand.dtype, layout, host=False)
         if isinstance(operand, DeviceView):
             self._pack(operand, memory, layout)
@@ -158,7 +171,7 @@ class Traffic:
         return Kept(memory, staged)
 
     def fetch(self, name: str, out: np.ndarray) -> None:
-        """Copy what `name` holds, a PACKED buffer, to `out`; waits."""
+        """Copy the contents of `name`, which must be a PACKED buffer, to `out`. Wait for the copy."""
         import pyopencl as cl
 
         memory = self._held[name][2]
@@ -173,10 +186,10 @@ class Traffic:
             self.after = [unmapped(mapped.base, self.queue)]
 
     def run(self, command: Command) -> None:
-        """Enqueue `command` behind everything before."""
+        """Enqueue `command` after all earlier commands of this call."""
         import pyopencl as cl
 
-        # Not kernel(queue, ...): that unpickles call stubs from the user's cache folder.
+        # Do not call kernel(queue, ...): pyopencl then unpickles code from the user's cache folder.
         kernel = self.handle.kernel(*command.program)
         for position, arg in enumerate(command.args):
             kernel.set_arg(position, arg)
@@ -202,7 +215,7 @@ class Traffic:
             )
             pitch = wide * dtype.itemsize
         try:
-            # The driver tells the pitch only now.
+            # The pitch is known only after mapping.
             width = layout.panel or wide
             row = width * dtype.itemsize if layout.panel else pitch
             apart = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
@@ -242,7 +255,9 @@ class Traffic:
         self.run(Command(program, extent, group, args, packs=view.size * itemsize))
 
     def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
-        """The work-group that packs `view` (None: the driver's choice); rows and columns that a work-item writes."""
+        """Return the work-group that packs `view` (None: the driver chooses), and the rows and columns that each
+        work-item writes.
+        """
         if self.handle.runs_on_cpu:
             return (1, 1, 1), (32, layout.panel or 256)
         columns_lie_whole = view.strides[1] == view.dtype.itemsize != view.strides[2]
