@@ -1,4 +1,4 @@
-"""gemm.dask.ordered_sum: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
+"""gemm.extras.ordered_sum: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from oracle import check_same_bits, ordered
 
 import gemm
 from gemm.catalog import KERNELS
-from gemm.dask.ordered_sum import go_on, scale
+from gemm.extras.ordered_sum import go_on, scale
 from gemm.select import probe
 from gemm.select.candidates import unavailable
 

@@ -10,8 +10,7 @@ from gemm.backends import registry
 from gemm.backends.cuda import arrays
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, DeviceView, Problem
-from gemm.dask import ordered_sum
-from gemm.extras import zero_copy
+from gemm.extras import ordered_sum, zero_copy
 from gemm.frontend import interop, plan_cache
 
 A = np.ones((4, 4), np.float32)

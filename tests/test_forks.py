@@ -19,8 +19,8 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
 MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "cached_property", "Queue"}
 """What holds a lock that a fork's child would find held; cached_property does before Python 3.12."""
 ELSEWHERE = {
-    ("threads.py", "Lock"), ("threads.py", "RLock"), ("threads.py", "cached_property"),  # the one place for them
-    ("backends/cuda_pinned.py", "BoundedSemaphore"),  # of a GPU in use, which a fork's child does without
+    ("core/threads.py", "Lock"), ("core/threads.py", "RLock"), ("core/threads.py", "cached_property"),  # the one place
+    ("backends/cuda/pinned.py", "BoundedSemaphore"),  # of a GPU in use, which a fork's child does without
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dask.system import CPU_COUNT
 from gemm.catalog import KERNELS
 from gemm.core import engine, epilogue, threads
 from gemm.core.errors import BackendUnavailable
-from gemm.dask import ordered_sum
+from gemm.extras import ordered_sum
 from gemm.frontend.api import at_once as gemm
 from gemm.numpy_api.contractions import tensordot
 
@@ -39,7 +39,7 @@ def product(a: Any, b: Any, *more: Any, named: Sequence[str], summed: int, tasks
 
 
 def going_on(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `gemm.dask.ordered_sum`."""
+    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `gemm.extras.ordered_sum`."""
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
