@@ -60,13 +60,13 @@ def same(found: Any, right: Any) -> bool:
 @pytest.mark.parametrize("count", [1, 63, 65, COUNT, 20000])
 def test_same_bits_as_one_by_one(waited, threads, count):
     a, b, out = columns(count)
-    right = one_by_one(a, b, out)
-    for x in out:
-        x[...] = FILL
     before = gemm.get_num_threads()
     gemm.set_num_threads(threads)  # a first limit ends all choices: NumPy has threads of its own
-    gemm.gemm(a[0], b[0])
     try:
+        right = one_by_one(a, b, out)
+        gemm.gemm(a[0], b[0])
+        for x in out:
+            x[...] = FILL
         found = gemm.gemm_many(a, tuple(b), out=iter(out))
         made = gemm.gemm_many(a, b)
     finally:
