@@ -170,7 +170,7 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
  * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
  *
  * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
- * those of the gemm_get_num_threads threads that the product does not use.
+ * threads that the product leaves free; gemm_get_num_threads() is the limit of both together.
  *
  * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
  * soon. */

@@ -294,7 +294,8 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         turned.bias_row = g.bias_col, turned.bias_col = g.bias_row;
     }
     int here = WIDE; // number of columns that this block stores, from `left` on
-    union Run {      // a thread's sums of 8 columns: rows l/4 and l/4 + 8
+    // The 4 sums that a lane holds for 8 adjacent columns: 2 columns in each of 2 rows. See the top of this file.
+    union Run {
         float4 words;
         T at[4];
     };

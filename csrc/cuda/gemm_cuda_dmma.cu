@@ -257,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // If both operands are copied by single elements, the copies are too many to be distributed: registers would not
-    // suffice.
+    // In whole tiles, the copies are distributed over the multiplications of a step, if at least one operand is copied
+    // in vectors. With single elements for both, there are too many copies, and the registers would not suffice.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

@@ -26,7 +26,7 @@
 
 enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each thread has a workspace */
 
-/* Exported, because threadpoolctl looks these functions up by name in the loaded library. */
+/* EXPORT marks functions that threadpoolctl looks up by name in the loaded library. */
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
@@ -50,7 +50,8 @@ enum {
     AFFINITY_AGE_NS = 1000000,
     /* If the system refuses to start a thread, the pool tries again after this time. */
     RETRY_NS = 1000000000,
-    /* Wake-ups by each thread of the tree. One costs the waker about 5 us, so 15 by one thread would cost 75 us. */
+    /* How many sleeping workers each thread wakes; the woken workers wake others (a tree). A wake-up costs the waking
+     * thread about 5 us, so if one thread woke all of 15 workers, that would cost it 75 us. */
     WAKES = 2,
     /* A flag in `outstanding`: the caller sleeps until the remaining bits are 0. */
     CALLER_SLEEPS = 1 << 20,

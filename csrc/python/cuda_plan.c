@@ -8,7 +8,8 @@
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-/* A class object is larger than this many bytes, so that the sum of class address and device number is unique. */
+/* Devices with higher numbers are not read. A signature contains the class's address + the device number. This sum is
+ * unique, because a class object is larger than MOST_DEVICES bytes. */
 enum { MOST_DEVICES = 16 };
 
 PyObject *gemm_sequences;

@@ -21,7 +21,10 @@ def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images
             half: int = 0) -> Kernel:  # fmt: skip
     """An Adreno row.
 
-    images: operands that are images ("a", "b", "ab"). turned: memory holds the transpose of a. half: sums are in half.
+    Args:
+        images: operands that are images ("a", "b", "ab").
+        turned: memory holds the transpose of a.
+        half: sums are in half.
     """
     a_image, b_image = ("a" in images), ("b" in images)
     rows, cols = (bk, tm) if turned else (tm, bk)

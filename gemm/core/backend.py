@@ -74,8 +74,9 @@ class Drivers:
     fork.
 
     Args:
-        name: name of the backend. what: the drivers, for messages. find: finds the devices or raises
-            BackendUnavailable.
+        name: name of the backend.
+        what: the drivers, for messages.
+        find: finds the devices or raises BackendUnavailable.
     """
 
     def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:

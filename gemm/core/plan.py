@@ -77,8 +77,10 @@ class Split(Plan):
     part. `seconds` is the time until the last part is complete.
 
     Attributes:
-        backend: the requested name, one of SPLIT. named: the requested kernel, or None.
-        sides: the plans of the parts. cuts: the parts.
+        backend: the requested name, one of SPLIT.
+        named: the requested kernel, or None.
+        sides: the plans of the parts.
+        cuts: the parts.
     """
 
     backend: str

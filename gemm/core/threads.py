@@ -74,7 +74,8 @@ def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> A
     """The value of the environment variable `name`, or `default` if it is not set or empty.
 
     Args:
-        kind: the expected kind of value, for messages. read: converts the text to a value or raises ValueError.
+        kind: the expected kind of value, for messages.
+        read: converts the text to a value or raises ValueError.
 
     Raises:
         ValueError: the text is not valid; the message contains it.

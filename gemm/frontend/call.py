@@ -318,7 +318,7 @@ def _constant(kind: np.dtype[Any], one: bool) -> Any:
 
 
 def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
-    """Check `activation` and return it as a Problem has it."""
+    """Check the activation `name` and return it in the form of Problem.activation."""
     if name not in ACTIVATIONS[1:]:
         raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {name!r}")
     if kind.kind != "f" and kind.name not in NARROW:

@@ -157,8 +157,8 @@ def learn(plan: Plan, seconds: float) -> None:
         late = min(late, error(seconds, model))  # other load only makes products slower: the least is closest
         observe(whose, at, max(late, math.log(_factor(whose, at, True))))
     _timed[kind] = count + 1, late
-    # Decide only after all TIMES measurements: other load may have slowed a single one. The plan cache does not repeat
-    # products of a class in doubt, so it need not be cleared.
+    # Decide only when all measurements (TIMES of them) are made: other load may have slowed a single one. The plan
+    # cache need not be cleared, because it never repeats a product whose choice is still in doubt.
     if count == TIMES and model * _factor(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

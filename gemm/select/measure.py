@@ -47,7 +47,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     except TypeError:  # the backend computes in host memory
         resident = False
     timed = partial(_seconds, backend, kernel, device, resident=resident)
-    # Whole tiles need no padding. Little more than one group of them keeps the product small.
+    # The sizes are LEAST, rounded up to multiples of a work-group's tile: whole tiles need no padding, and the product
+    # stays small.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
     deep = 4 * LEAST if resident else LEAST
     first = timed(rows, columns, deep, row=20)

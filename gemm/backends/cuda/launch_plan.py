@@ -41,7 +41,8 @@ class Chip(NamedTuple):
     """The properties of a GPU that determine a launch plan.
 
     Attributes:
-        capability: the compute capability, such as 90. units: the number of multiprocessors.
+        capability: the compute capability, such as 90.
+        units: the number of multiprocessors.
     """
 
     capability: int
@@ -52,11 +53,14 @@ class Layout(NamedTuple):
     """All properties of a product that determine its launches: everything except addresses and scalars.
 
     Attributes:
-        shape: (*batch, m, n). k: the length of the sums.
+        shape: (*batch, m, n).
+        k: the length of the sums.
         strides: byte strides of a, b, c and out, one for each axis of `shape`. If c is not read, c has out's strides.
         aligned: for each of a, b, c and out, the largest power of two, at most 16, that divides the address.
-        reads_c: whether beta is not 0. ordered: whether ordered accumulation is required.
-        bias: the bias's strides in elements along m and n, or None. activation: its number in gemm.cuh.
+        reads_c: whether beta is not 0.
+        ordered: whether ordered accumulation is required.
+        bias: the bias's strides in elements along m and n, or None.
+        activation: the number of the activation in gemm.cuh.
         kept: whether b is prepacked: stored in the planes that the kernel reads, as `launch.keep` makes them.
         apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
             entries in a table of operand addresses. The strides along the only batch axis are the distances between
@@ -246,7 +250,8 @@ class _Maker:
 
         Args:
             room: the offset of the first unused byte of the workspace.
-            arrivals: the number of counters. nbytes: the bytes of the partial sums.
+            arrivals: the number of counters.
+            nbytes: the bytes of the partial sums.
 
         Returns the offset of the first unused byte after the reservation.
         """

@@ -48,9 +48,11 @@ class Shape:
     """A product, as the model describes it.
 
     Attributes:
-        m, n, k: the sizes. c: whether c is sent, too.
+        m, n, k: the sizes.
+        c: whether c is sent, too.
         a, b, out: bytes of an element; 0 if the operand is already on the device.
-        rate: multiply-adds per second of all multiprocessors together. units: the number of multiprocessors.
+        rate: multiply-adds per second of all multiprocessors together.
+        units: the number of multiprocessors.
         fixed: whether b must not be cut.
         rows, columns: cuts of m and n should be multiples of these. They are more than 1 if a is contiguous along m,
             or b along n: then a cut shortens the contiguous lines.

@@ -256,7 +256,7 @@ class Launcher:
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the numbers of work-items for a tile of out, and the work-group size.
 
-        The work-group size is the one that the kernel requires. Otherwise it is the preferred one, reduced to fit.
+        If the kernel requires a work-group size, that size is used. Otherwise it is the preferred size, reduced to fit.
         """
         params = self.kernel.params
         if self.fixed:

@@ -142,8 +142,8 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
     Arrays have no queue or different queues.
 
-    b is None if it is prepacked, and then the same in each call. The signature also says which operands share a buffer,
-    because a Replay identifies its arguments by their buffers.
+    If b is prepacked, the argument b is None, and every call uses the same prepacked b. The signature also says which
+    operands share a buffer, because a Replay identifies its arguments by their buffers.
     """
     queue, own = a.queue, a.base_data
     if queue is None or (b is not None and b.queue is not queue):

@@ -36,8 +36,8 @@ class _Sent:
         a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
         b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
         c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
-        # The check compares sums of each row with random weights. A wrong element changes the sums of its row. These
-        # sums are exact, because all numbers have few bits.
+        # The check compares weighted sums of each row of the result; the weights are random. A wrong element changes
+        # the weighted sums of its row. The weighted sums are exact, because all numbers have few bits.
         self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
         self.right = times(a, times(b, self.weights))
         self.right_c = self.right - 2 * times(c, self.weights)
