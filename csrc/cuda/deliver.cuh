@@ -13,7 +13,8 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// Number of boxes of 16 rows by 128 bytes that a warp may have in flight to out by TMA. 0: out is not stored by TMA.
+// Number of boxes of 16 rows by 128 bytes of out that a warp may store by TMA at the same time. 0: out is not stored by
+// TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
 #endif

@@ -8,10 +8,10 @@
 // Fragments of b are double-buffered.
 //
 // A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
-// of a warp are free only if they fit between two mma. The kernel therefore needs few of them, evenly distributed:
+// of a warp are free only if they fit between two mma. The kernel therefore has few others, evenly distributed:
 //   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
-//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements: moving these between registers
-//     takes longer than loading 8 bytes at a time.
+//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements. Moving elements between
+//     registers takes longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //

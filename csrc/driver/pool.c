@@ -88,7 +88,7 @@ static atomic_int requested; /* limit set by gemm_set_num_threads; 0: none */
 static atomic_int granted = MOST_THREADS;
 static _Thread_local int reserved; /* threads that products of this thread leave free */
 static _Atomic(pool *) pools[GEMM_POOLS];
-static _Atomic float slowness = 1; /* of this machine: the median of measured ÷ expected time of serial products */
+static _Atomic float slowness = 1; /* the median of measured ÷ expected time of this machine's serial products */
 
 #ifndef _WIN32 /* Windows has no fork */
 
@@ -286,7 +286,7 @@ void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64
     atomic_store(&x->cpu, current_cpu());
     atomic_store(&x->jobs, count);
     atomic_store(&x->free_slots, slots);
-    const int awake = x->started - atomic_load(&x->asleep); /* these join without being woken */
+    const int awake = x->started - atomic_load(&x->asleep); /* workers that join without being woken */
     if (awake < slots) {
         atomic_store(&x->to_wake, slots - awake);
         wake_workers(x);

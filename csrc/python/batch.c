@@ -183,7 +183,7 @@ typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of one kind among those from `start` to `stop`. */
+/* The products of one kind among the pending products from `start` to `stop`. */
 typedef struct {
     const pending *all;
     int number;

@@ -83,7 +83,7 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches a product for operands at these addresses. Returns 0 if an address is not aligned as the launches
+/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the launches
  * require, or if a launch failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};

@@ -143,7 +143,7 @@ static double work_of(const gemm_plan *plan) {
     return work;
 }
 
-/* Computes the product of the operands at these addresses. Returns the engine's status. */
+/* Computes the product of the operands at the addresses `at`. Returns the engine's status. */
 static int compute(const memo *self, const slot *known, const gemm_scalar *scale, const extent *at) {
     const void *c = known->key.zero[1] ? NULL : at[C].data;
     PyThreadState *state = known->work < WORTH_RELEASING ? NULL : PyEval_SaveThread();
@@ -278,7 +278,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* The entries leave the Memo before their objects are released, because releasing them may run any Python code,
+    /* The entries leave the Memo before their objects are released, because releasing objects may run any Python code,
      * which may use this Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);

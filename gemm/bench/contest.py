@@ -105,7 +105,11 @@ class Contestant:
 
 
 class Entry(NamedTuple):
-    """A contestant to be. kernel: its kernel by name; with None, dispatch chooses the kernel."""
+    """What becomes a contestant.
+
+    Attributes:
+        kernel: the name of its kernel; with None, dispatch chooses the kernel.
+    """
 
     backend: Backend
     device: Device

@@ -22,8 +22,8 @@ class Kernel:
         dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. Rows of a
             signed integer also serve the unsigned integer of the same width: modulo a power of two both have the same
             bits.
-        source: its file. The file's stem is the entry point: `name`, or `name` with the type letter replaced by "gemm"
-            if one parametrised file serves several types.
+        source: the kernel's file. The file's stem is the entry point: `name`, or `name` with the type letter replaced
+            by "gemm" if one parametrised file serves several types.
         inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels

@@ -96,7 +96,7 @@ class Side:
         self._claims, self._told = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
-        """Whether the part belongs to `by`, which claims it if it is free. One atomic step that nothing interrupts."""
+        """Whether the part belongs to `by`, which claims it if it is free. The claim is one atomic step."""
         return self._claims.setdefault("by", by) == by
 
     def work(self, by: str) -> None:

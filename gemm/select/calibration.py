@@ -13,8 +13,8 @@ The running process times only products whose choice is in doubt: products of ho
 predicted to take less than `DOUBT` times as long. In each class the first product warms up, and the next `TIMES`
 products are timed. If the chosen device proves slower than the prediction for the other device, the chosen device is
 not chosen again. A class of products changes its device at most as often as there are devices. A choice that is not in
-doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are neither timed nor corrected
-by them.
+doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
+measurements do not correct their predictions.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from gemm.select.candidates import Entrant, Lineup, admitted, types, unfit
 log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
-"""Limit in seconds: while the fastest kernel is being verified, a verified kernel replaces it if the replacement is
-predicted to take at most this much longer."""
+"""While the fastest kernel is being verified, a verified kernel replaces it if the replacement is predicted to take at
+most STAND_IN seconds longer."""
 
 
 def choose(

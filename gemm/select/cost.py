@@ -43,9 +43,10 @@ Measured with random products on two cores with Intel's runtime, 2026-11-24.
 """
 
 ENDS = 12
-"""A GPU's work-item initializes its outputs and stores them one by one. That takes as long as this many steps along k.
+"""A GPU's work-item initializes its outputs and stores them one by one. Both together take as long as ENDS steps along
+k.
 
-If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
+If k is small, they are most of the product's time. Measured on an H200, 2026-11-24.
 """
 
 GATHERED = 8
@@ -56,8 +57,8 @@ an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in other
 """
 
 MOST_PASSES = 1.5
-"""Any number of passes over an operand takes at most as long as this many. Neighbouring work-groups read the same
-operand, and all except the first find it in a cache.
+"""Any number of passes over an operand takes at most as long as MOST_PASSES passes. Neighbouring work-groups read the
+same operand, and all except the first find it in a cache.
 
 Measured on an H200, 2026-11-24: a product of 33 × 5 × 1232 × 2465 takes 1.4 times as long if work-groups compute its 5
 rows four at a time instead of all at once.
@@ -131,7 +132,7 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
 
     Args:
         bytes_in, bytes_out: bytes of host operands sent to the device, and of the result fetched from it.
-        busy: seconds in which the product keeps the device busy. Large transfers overlap with them.
+        busy: seconds in which the product keeps the device busy. Large transfers overlap with this time.
     """
     if not (link.upload and link.download and (bytes_in or bytes_out)):
         return 0.0

@@ -32,7 +32,7 @@ Kernels copy single elements where rows are not aligned. Measured on an H200, 20
 runs of benchmarks/auto_regret.py.
 """
 WIDE = 16
-"""Bytes of the widest memory access. A row is aligned if it begins at a multiple of this."""
+"""Bytes of the widest memory access. A row is aligned if it begins at a multiple of WIDE bytes."""
 CLOCK = 1980
 """Clock in MHz at which an H200 reaches the rates in the catalog."""
 MEMORY = 4800

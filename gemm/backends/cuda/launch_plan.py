@@ -132,8 +132,8 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
-    If `kernel` cannot compute them, the plan uses `plain(kernel)`. This is no error of the caller: for example, k may
-    be 0, or a matrix may have more rows than a tensor map supports.
+    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. The caller has made no error: for example,
+    k may be 0, or a matrix may have more rows than a tensor map supports.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:

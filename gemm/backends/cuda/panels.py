@@ -45,7 +45,7 @@ _LARGE = 64 << 20  # products of a stack with at least this many bytes are cut i
 
 @dataclass(frozen=True)
 class Shape:
-    """A product, as the model describes it.
+    """The properties of a product that the model uses.
 
     Attributes:
         m, n, k: the sizes.
@@ -54,8 +54,9 @@ class Shape:
         rate: multiply-adds per second of all multiprocessors together.
         units: the number of multiprocessors.
         fixed: whether b must not be cut.
-        rows, columns: cuts of m and n should be multiples of these. They are more than 1 if a is contiguous along m,
-            or b along n: then a cut shortens the contiguous lines.
+        rows: cuts of m should be multiples of `rows`. It is more than 1 if a is contiguous along m, because a cut then
+            shortens the contiguous lines.
+        columns: the same for cuts of n, and for b that is contiguous along n.
     """
 
     m: int

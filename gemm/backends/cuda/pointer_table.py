@@ -26,7 +26,8 @@ from gemm.core.problem import DeviceView
 MOST = 16384
 """The most products of a table: MOST_ALIKE in order.h."""
 LEAST = 16
-"""The least products for which a table is worth its cost: the host needs as much time for it as for some launches."""
+"""The minimum number of products for which a table is worth its cost. For a table, the host needs as much time as for
+some launches."""
 _PLACE, _C, _OUT = 32, 16, 24
 """Bytes of a gemm_place, and the offsets of the addresses of c and out in it."""
 

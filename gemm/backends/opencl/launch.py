@@ -223,7 +223,7 @@ class Launcher:
             left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            # Without parts of k, these are two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
+            # Without parts of k, `stage` has two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
             stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             first = (*left.args, *right.args, *ends, size)

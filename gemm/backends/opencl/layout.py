@@ -21,7 +21,7 @@ class Layout:
     """The layout that a kernel requires of an operand.
 
     Attributes:
-        rows, cols: each matrix is padded to multiples of these.
+        rows, cols: each matrix is padded to multiples of `rows` and `cols`.
         channels: the channels of an image's texel, 1 or 4; 0 for a buffer.
         bits: whether the image's texels are integers with the bits of the floats. The device cannot flush or change
             integers.

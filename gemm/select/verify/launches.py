@@ -24,7 +24,7 @@ class _Sent:
     """The operands of one product, in device memory.
 
     Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
-    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of these is exact.
+    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of such products is exact.
     """
 
     def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
