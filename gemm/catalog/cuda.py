@@ -108,7 +108,11 @@ _FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper one
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
           startup: float, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_ffma with tm x tn sums per thread. `groups`: number of thread groups that share a stage."""
+    """A row of gemm_cuda_ffma with tm x tn sums per thread.
+
+    Args:
+        groups: number of thread groups that share a stage.
+    """
     size = 8 if op == "d" else 4
     tile, workers = bm * bn * size, bm * bn // (tm * tn)
     shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))

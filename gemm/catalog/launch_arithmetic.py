@@ -110,8 +110,8 @@ def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
     """Number of blocks that share, by k, the tiles of an incomplete last round of `count` tiles; 0: no sharing.
 
-    They share if that takes less time: the end of each tile waits for the sums that other blocks have written to
-    memory.
+    Blocks share the tiles if that takes less time. Sharing costs time, because the end of each tile waits for the sums
+    that other blocks have written to memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once

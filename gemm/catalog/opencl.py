@@ -50,7 +50,11 @@ def _intel_block_read(tm: int, tn: int) -> Kernel:
 
 
 def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
-    """An Intel row that shares A by shuffles. half: sums are in half."""
+    """An Intel row for a kernel whose lanes share A by shuffles.
+
+    Args:
+        half: sums are in half.
+    """
     kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
     return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",

@@ -73,8 +73,8 @@ class Plan:
 class Split(Plan):
     """A product split into parts that several devices compute at the same time; see gemm.execute.split.
 
-    It is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the first
-    part. `seconds` is the time until the last part is complete.
+    A Split is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the
+    first part. `seconds` is the time until the last part is complete.
 
     Attributes:
         backend: the requested name, one of SPLIT.

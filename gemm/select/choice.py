@@ -216,7 +216,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
             return queue
         if facts is None:
             facts = probe.soon()
-            if facts is None and best is not None:  # `best` is verified: it computes until the search ends
+            if facts is None and best is not None:  # `best` is verified and computes products until the search ends
                 queue.searching = True
                 return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):

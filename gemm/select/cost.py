@@ -131,7 +131,8 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     """Return the seconds that transfers add to a product.
 
     Args:
-        bytes_in, bytes_out: bytes of host operands sent to the device, and of the result fetched from it.
+        bytes_in: bytes of host operands sent to the device.
+        bytes_out: bytes of the result fetched from the device.
         busy: seconds in which the product keeps the device busy. Large transfers overlap with this time.
     """
     if not (link.upload and link.download and (bytes_in or bytes_out)):
@@ -148,7 +149,8 @@ def _tuned(
     """Return `rates` with the arithmetic rate that follows from the tuner's measurement.
 
     Args:
-        shape, seconds: (batch, m, n, k) of the measured product, and its time.
+        shape: (batch, m, n, k) of the measured product.
+        seconds: the time of the measured product.
     """
     batch, m, n, k = shape
     work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
@@ -232,7 +234,7 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
     """Whether the kernel can read operands of `problem` in device memory in place, without packing.
 
-    It can if they have whole tiles, in the kernel's layout, and the kernel reads no image.
+    The kernel can if the operands have whole tiles, in the kernel's layout, and the kernel reads no image.
 
     Args:
         padded: the operands are in memory whose padding makes all tiles whole.

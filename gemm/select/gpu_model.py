@@ -92,7 +92,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     ):
         launch += APART
     count = groups * cluster
-    # Of one multiprocessor: its share of the elements, and the number of thread blocks that run on it at the same time.
+    # A multiprocessor's share of the elements, and the number of thread blocks that it runs at the same time.
     share, together = 1 / min(count, units), min(-(-count // units), most)
     compute += ALONE * alone * share / together**0.5  # partly hidden by other blocks' arithmetic
     # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element

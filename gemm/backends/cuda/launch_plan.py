@@ -101,7 +101,7 @@ class Recipe(NamedTuple):
 def plain(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
-    It is the last row for the same types in the catalog, which takes any strides and sizes.
+    The fallback is the last row for the same types in the catalog, which takes any strides and sizes.
     """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None

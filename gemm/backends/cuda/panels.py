@@ -33,7 +33,7 @@ _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
 """Seconds that the thread that calls the driver needs for a panel and for a launch; the ratio up to which two times
 count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
-_GRAIN = 256  # cuts are at multiples of this: whole tiles, aligned rows
+_GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
 LINE = 4096
 """Bytes of a contiguous line that the copy engine transfers at its full rate. For lines of half this size, it reaches

@@ -98,7 +98,8 @@ def launch(
 ) -> None:
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
-    This overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was computed.
+    The call overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was
+    computed.
     """
     count, layout, bits, in_place = table
     size = rounded(count)

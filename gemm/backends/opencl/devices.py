@@ -136,7 +136,7 @@ def _rank(device: Any) -> int:
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     """Return `cl_device` as a Device, which select, the rows' rules and `gemm info` use.
 
-    This creates a context (`handle.context`) only if the device supports images.
+    The function creates a context (`handle.context`) only if the device supports images.
     """
     extensions = set(cl_device.extensions.split())
     features = {"unified"} if cl_device.host_unified_memory else set()

@@ -48,7 +48,7 @@ class Mapped:
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
         self._take()
         self._give()
-        self._take()  # checks that the driver maps it to the same address again
+        self._take()  # checks that the driver maps the buffer to the same address again
         _claims.add(self, self.address, nbytes)
 
     @property
@@ -192,7 +192,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             if memory.handle is handle:
                 memory.lend(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
-        for at in reversed(range(len(views))):  # out first: a c in the same memory shares its buffer
+        for at in reversed(range(len(views))):  # out comes first: if c is in the same memory, it shares out's buffer
             operand, mine = views[at], found[at]
             if not isinstance(operand, np.ndarray):
                 continue

@@ -47,7 +47,7 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         self._buffers = [None if array is None else array.base_data for array in arrays]
-        # For each array: the (kernel, argument index) that take its buffer.
+        # For each array: the kernels that take its buffer, as (kernel, index of the argument).
         self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta

@@ -146,7 +146,7 @@ class _Chain:
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
-        # At most SPARSE columns of v have an element other than 0. Only these columns of x = u·v are not 0. No sum of
+        # At most SPARSE columns of v have an element other than 0. The other columns of x = u·v are 0. No sum of
         # c = x·b therefore has more than SPARSE terms.
         self.v = np.zeros((8, k), self.types[0])
         self.places = dice.permutation(k)[:SPARSE]
