@@ -67,7 +67,8 @@ class Entrant:
         """Return a lower bound of the seconds that `weigh` predicts; much faster than `weigh`.
 
         Args:
-            flops, moved: the problem's FLOPs, and the bytes that it moves to and from the device.
+            flops: the problem's FLOPs.
+            moved: the bytes that the problem moves to and from the device.
             factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
         """
         if self.row.space and tuning_db.timed(self.row, self.device):

@@ -210,8 +210,9 @@ class Bound:
         """Return the lower bound of each prediction for `problem`, in seconds.
 
         Args:
-            flops, moved: of the problem. The caller computes them once for all kernels. With 0 FLOPs the bound holds at
-                any arithmetic rate.
+            flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
+            moved: the bytes that the problem moves to and from the device. The caller computes `flops` and `moved` once
+                for all kernels.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._modelled:

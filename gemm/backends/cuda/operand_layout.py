@@ -91,8 +91,9 @@ class Operand(NamedTuple):
         extent: m for a, n for b.
         slot, at: the address: `at` bytes after the beginning of `slot`.
         aligned: the alignment in bytes of every matrix of the stack.
-        along, across, step: strides in elements along k, along m or n, and along the batch (0: all products use the
-            same matrix).
+        along: the stride along k, in elements.
+        across: the stride along m or n, in elements.
+        step: the stride along the batch, in elements. 0: all products use the same matrix.
         turned: whether the operand is contiguous along m (for b: n) instead of along k.
         vectors: whether the kernel may read the operand with the vector width of its row.
         planes: the number of planes, or 0 if the operand is not split.

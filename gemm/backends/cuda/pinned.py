@@ -213,9 +213,11 @@ class Lane:
     """The resources to transfer the operands of one product at a time.
 
     Attributes:
-        up, down: the streams for copies to the device and back.
+        up: the stream for copies to the device.
+        down: the stream for copies back to the host.
         runs: two streams for kernels, used in turn, so that consecutive parts of out can overlap.
-        sent, fetched: the rings for copies to the device and back.
+        sent: the ring for copies to the device.
+        fetched: the ring for copies back to the host.
         porter: the copy thread.
     """
 

@@ -86,7 +86,7 @@ class Launcher:
             return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        # A prepacked matrix has the layout of the right operand, so it cannot become the left one.
+        # A prepacked matrix has the layout of the right operand, so it cannot become the left operand.
         if self.swaps and not (isinstance(b, DeviceView) and isinstance(b.owner, Kept)):
             a, b, out = transposed(b), transposed(a), transposed(out)
             c = None if c is None else transposed(c)
