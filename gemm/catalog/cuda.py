@@ -312,7 +312,7 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Few columns or few rows: one pass over the matrix."""
+"""Products with few columns or few rows, which need one pass over the matrix."""
 
 
 def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
@@ -333,7 +333,7 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, 64, 64, 32, 8, 4, stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", 16, 16, 16, 2, 4, stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products: one warp or one block per product."""
+"""Batches of small products; one warp or one block computes a product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, gflops: float, scattered: float) -> Kernel:
@@ -352,7 +352,7 @@ OUTER: tuple[Kernel, ...] = (
     *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
     _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
 )
-"""Small k and a large result: the time is that of storing the result."""
+"""Products with a small k and a large result, which take as long as storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
 """GFLOP/s of the `tile` rows of these types; the others have 6000."""

@@ -27,7 +27,7 @@ limiting: list[Callable[[], None]] = []
 _count_set = False
 
 _left = threading.local()
-"""count: number of CPUs that the products of this thread leave to other work."""
+"""`_left.count` is the number of CPUs that the products of this thread leave to other work."""
 
 
 def engine() -> Any:

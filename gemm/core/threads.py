@@ -16,7 +16,7 @@ from typing import Any
 from gemm.core.errors import link
 
 MOST = 2**31 - 1
-"""For a gemm_plan: means the engine's own limit."""
+"""The value in a gemm_plan that means the engine's own limit."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 

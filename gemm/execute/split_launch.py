@@ -184,6 +184,6 @@ def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
 
 
 def _refuse_spoilt(error: BaseException, spoilt: bool) -> None:
-    """Raise RuntimeError if an out that is c is partly written: no other device can compute the product then."""
+    """Raise RuntimeError if out is c and is partly written, because no other device can compute the product then."""
     if spoilt:
         raise RuntimeError(f"{error}; out, which is c, is partly written") from error

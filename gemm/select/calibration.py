@@ -1,8 +1,8 @@
 """Calibration: correct predicted times by measured times, which `gemm tune` and the running program collect.
 
-The cost model knows rates. It does not know how a driver copies, pages and caches. Its errors are therefore similar
-for similar products. For host operands the error depends on the device and the type, because transfers take most of
-the time. For operands in device memory the error depends on the kernel.
+The cost model knows rates. It does not know how a driver copies, pages and caches. The model's errors are therefore
+similar for similar products. For host operands the error depends on the device and the type, because transfers take
+most of the time. For operands in device memory the error depends on the kernel.
 
 One table stores, for each class of products, measured time ÷ predicted time. `gemm tune` writes the table
 (gemm.tune.calibrate). The running process replaces entries that its own measurements contradict. A class without a

@@ -83,7 +83,8 @@ class Recipe(NamedTuple):
     """A launch plan: the steps of a product, in order.
 
     Attributes:
-        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute it.
+        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute the
+            product.
         swap: whether the plan computes out^T = b^T·a^T.
         room: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.

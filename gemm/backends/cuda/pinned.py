@@ -76,7 +76,7 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
 
     The arrays must have the same shape and element size, and must not overlap.
 
-    With `stream`, the stores bypass the caches. This suits data that is not read again soon: copies out of slots are
+    With `stream`, the stores bypass the caches. Set it for data that is not read again soon: copies out of slots are
     nearly twice as fast (16 threads of a Xeon). Copies into slots would be half as fast, because the copy engine reads
     the slots immediately.
     """

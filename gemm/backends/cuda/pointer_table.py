@@ -83,7 +83,7 @@ class Table(NamedTuple):
     Attributes:
         many: the number of products.
         layout: the layout of each product, except for alignment.
-        bits: the bitwise OR of the addresses, for each of a, b, c and out. It gives the common alignment.
+        bits: the bitwise OR of the addresses, for each of a, b, c and out. The OR gives the common alignment.
         in_place: whether c is out.
     """
 

@@ -88,7 +88,10 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
 
 
 def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) -> Operand:
-    """Return `operand` as a stack with these lengths and byte strides. They are its own batch axes, possibly merged."""
+    """Return `operand` as a stack with batch axes of the given lengths and byte strides (`steps`).
+
+    The batch axes are the operand's own, possibly merged.
+    """
     if len(lengths) == operand.ndim - 2 and steps == operand.strides[:-2]:
         return operand
     shape, strides = (*lengths, *operand.shape[-2:]), (*steps, *operand.strides[-2:])

@@ -22,7 +22,7 @@ MOST = 5
 
 
 class Replay:
-    """The commands of a product of pyopencl Arrays. It can be repeated, in the thread that made it, for similar Arrays.
+    """The commands of a product of pyopencl Arrays. The thread that made a Replay can repeat it for similar Arrays.
 
     A Replay has its own kernel objects, so that their arguments stay set. It also has its own memory for packed
     operands and partial sums, which only its commands use.
@@ -37,8 +37,8 @@ class Replay:
     Args:
         traffic: the commands of the product.
         scale: converts alpha and beta to the kernel's argument.
-        arrays: a, b, c and out of the product. c is None if it is not read. b is None if it is prepacked: it is then
-            the same in each call.
+        arrays: a, b, c and out of the product. c is None if it is not read. b is None if it is prepacked; every
+            call then uses the same prepacked b.
     """
 
     def __init__(self, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> None:
