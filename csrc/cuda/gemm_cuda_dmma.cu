@@ -217,8 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts the copies of another tile. `whole`: that tile is completely inside the matrix. Its
-    // copies are then distributed over the first slice, a few after each mma.
+    // Multiplies a tile and starts the copies of another tile. `whole`: the other tile is completely inside the matrix.
+    // Its copies are then distributed over the first slice, a few after each mma.
     auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {

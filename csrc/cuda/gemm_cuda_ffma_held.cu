@@ -91,7 +91,7 @@ enum {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
-    // On sm_90 and newer, clusters exchange partial sums through this memory. It may need more bytes than the tiles.
+    // On sm_90 and newer, clusters exchange partial sums through `tiles`. The sums may need more bytes than the tiles.
     constexpr int JOINED = __CUDA_ARCH__ >= 900 ? JOIN_BYTES(TM * TN, WORKERS) / sizeof(T) : 0;
     alignas(16) __shared__ T tiles[2 * STAGE > JOINED ? 2 * STAGE : JOINED];
 

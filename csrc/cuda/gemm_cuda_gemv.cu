@@ -181,8 +181,8 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
     }
 }
 
-// Adds the products of the piece. Its b starts at step `from` of the chunk. FETCH: replaces each load, as soon as its
-// data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
+// Adds the products of the piece. The piece's b starts at step `from` of the chunk. FETCH: replaces each load, as soon
+// as its data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll

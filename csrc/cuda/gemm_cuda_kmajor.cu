@@ -142,8 +142,8 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
 
 // Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, and registers 2 and 3 need the same
 // rows at the next 16 of k.
-// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each of its input rows is 16 elements of
-// m at one k. It gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
+// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each input row is 16 elements of m
+// at one k. The instruction gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
 //   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
 //   - The bytes of two such results, reordered, are the registers of the fragment.
 //   - A matrix of ldmatrix has the input rows k + 0 and k + 1 of quads 0 and 1, and k + 2 and k + 3 of quads 2 and 3.

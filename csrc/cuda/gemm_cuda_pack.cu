@@ -88,7 +88,7 @@ INLINE bool aligned(const Source *from) {
 }
 
 // Loads CHUNK elements that are `step` apart, starting at `from`. `left` of them exist; the others become 0. WHOLE:
-// they are adjacent and aligned, and all of them exist.
+// the elements are adjacent and aligned, and all of them exist.
 template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, long long left) {
     Chunk chunk = {};
     if (WHOLE || (step == 1 && left >= CHUNK && aligned(from))) {

@@ -1,8 +1,8 @@
 /* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile starts a pool.
  * All later calls share it.
  *
- * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. This is
- * appropriate, because the cores are busy, too.
+ * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. One
+ * thread is appropriate then, because the cores are busy, too.
  *
  * The jobs of a call are an atomic counter. The caller executes jobs, too, and can execute all of them. Therefore it
  * never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker joins a call
@@ -80,7 +80,7 @@ typedef struct pool {
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
     atomic_int asleep;                /* workers that wait for `wake`; whoever decrements this must post `wake` */
     _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative after threads found none */
-    /* Workers that joined minus workers that left. Those that joined are added only when the call is closed. */
+    /* Workers that joined minus workers that left. Workers that joined are added only when the call is closed. */
     _Alignas(LINE) atomic_int outstanding;
 } pool;
 

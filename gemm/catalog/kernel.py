@@ -147,7 +147,7 @@ class Kernel:
     def share(self, k: int, groups: int, units: int) -> int:
         """How much of k each work-group sums on a device with `units` compute units.
 
-        The share is less than k if units would be idle, because there are so few groups, or so few in the last wave.
+        The share is less than k if units would otherwise be idle because of few groups, or few groups in the last wave.
         Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
         second launch takes as long as `split` steps along k of every unit. Rows without `split` never split k.
         """
