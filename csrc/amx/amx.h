@@ -115,7 +115,7 @@ TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
 #undef AT
 }
 
-/* Transposes 16 lines of 16 x 4 bytes. The distance of the lines is `step` bytes. */
+/* Transposes 16 lines of 16 x 4 bytes. The distance between lines is `step` bytes. */
 TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
     for (int i = 0; i < LINES; i += 4)
         for (int j = 0; j < LINES; j += 4) {

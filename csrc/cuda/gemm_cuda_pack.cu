@@ -107,7 +107,7 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
 }
 
 // The position of chunk `along` in row j of the tile, in chunks. Threads that read 8 units along i access 8 * UNIT / 16
-// chunks. For each next chunk of j, the exclusive or moves the position by that number of chunks, to other banks.
+// chunks. For each next chunk of j, the XOR moves the position by that number of chunks, to other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }

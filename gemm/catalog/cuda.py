@@ -22,8 +22,8 @@ Lowercase parameters are for the host only; their default is 0:
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
     alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
                 overlap. k is nevertheless split as if a multiprocessor held two blocks, which measured best
-    gathers     1: an operand that is contiguous along k is copied by single elements; `gflops` was measured with such
-                an a
+    gathers     1: an operand that is contiguous along k is copied in single elements; `gflops` was measured with a
+                contiguous along k
     streams     1: reads an operand, or writes out, once from end to end at the speed of memory (gpu_model.py)
     parts       most parts of k per tile (split-K). On sm_90 and newer the parts are a cluster (parts * MULTICAST <= 8);
                 before sm_90 they are joined through memory, see join.cuh. 0 or 1: k is never split

@@ -1,9 +1,13 @@
 """The OpenCL kernels, which the driver compiles at run time.
 
-a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl.staging.Layout). Rows without them read
-any strides. The work-group is WGM x WGN, or the one that the source requires. streams: operands that a kernel reads
-from end to end at the speed of memory, once for each group's rows or columns: 1 a, 2 b. busy: number of groups below
-which a GPU's compute unit is not busy; default 1. step: k is computed in multiples of it; default BK.
+The work-group is WGM x WGN, or the work-group that the source requires. Some parameters of a row:
+
+    a_*, b_*    the padded buffer or image that a kernel reads (gemm.backends.opencl.layout.Layout). Rows without a_*
+                and b_* read any strides
+    streams     operands that a kernel reads from end to end at the speed of memory, once for each group's rows or
+                columns: 1 a, 2 b
+    busy        number of groups below which a GPU's compute unit is not busy; default 1
+    step        k is computed in multiples of `step`; default BK
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from gemm.core.rates import CALL, Rates
 from gemm.select.verify.samples import random_matrix, types_of
 
 LEAST = 16
-"""n of a product of negligible size, whose time is that of the launch."""
+"""n of a product of negligible size, which takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""

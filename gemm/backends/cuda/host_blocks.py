@@ -19,7 +19,7 @@ import numpy as np
 from gemm.core.operands import Cut, Range
 
 ALIGN = 256
-"""The alignment of operands on the device, in bytes: that of cuMemAlloc."""
+"""The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
 _ROW = 16  # rows are padded to a multiple of this many bytes
 _PADDED_FROM = 16 * _ROW  # bytes; shorter rows get no padding, which could be most of their memory
 

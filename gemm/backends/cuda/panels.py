@@ -8,9 +8,9 @@ The computable part of out grows with the square of the data sent, so the first 
 Panels that are too narrow leave multiprocessors idle.
 
 `panels` simulates five resources: copies between arrays and staging slots, the thread that calls the driver, the link
-to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Of those whose
-time is within 2 % of the shortest, it takes the one with the fewest launches. Consecutive rectangles run on different
-streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
+to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Among the
+ways whose time is within 2 % of the shortest time, it takes the way with the fewest launches. Consecutive rectangles
+run on different streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
     exactly one element of c.
 
     Args:
-        far: the distance of the rows of c is so large that the last row begins beyond 2**31 elements.
+        far: the distance between rows of c is so large that the last row begins beyond 2**31 elements.
 
     Returns:
         False if the batch is not 1 or a kernel is missing (see `unlinked`), else True.
