@@ -194,8 +194,8 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. The CPUs are
- * then free for other work. The default is 0. */
+/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. The CPUs of
+ * those threads are then free for other work. The default is 0. */
 void gemm_leave_threads(int count);
 
 /* Instruction sets that this CPU and its operating system support: bit i of gemm_features() belongs to
