@@ -1,6 +1,6 @@
 /* bfloat16 for instructions that sum two or more products in float. This header defines panel.h's parameters except
  * those of the tile. Such an instruction loses up to one unit in the last place of a float per step, while an FMA loses
- * half a unit. Both are far below the last place of a bfloat16. Whatever the floating-point environment, the
+ * half a unit. Both losses are far below the last place of a bfloat16. Whatever the floating-point environment, the
  * instructions replace subnormal operands, products and sums by zero. */
 #include <math.h>
 

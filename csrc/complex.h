@@ -78,9 +78,9 @@ TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
 /* Applies the epilogue to `count` sums of a row and stores them to C, from column j on. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* One row times a b whose columns are contiguous along k. Each sum is split over k. Lane by lane, the products of a and
- * b are the terms of the real part, and the products of i * a and b are the terms of the imaginary part. The final sum
- * over the lanes applies the signs. */
+/* Multiplies one row of a by a matrix b whose columns are contiguous along k. Each sum is split over k: a lane sums the
+ * products of a and b, which are the terms of the real part, and the products of i * a and b, which are those of the
+ * imaginary part. The final sum over the lanes applies the signs. */
 TARGET static void split_dots(const gemm_block *x) {
     /* COLUMNS sums at a time, with two accumulators each: enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };

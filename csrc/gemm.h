@@ -170,7 +170,7 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
  * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
  *
  * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
- * those of the gemm_get_num_threads threads that the product does not use.
+ * threads that the product leaves free; gemm_get_num_threads() is the limit of both together.
  *
  * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
  * soon. */
@@ -194,8 +194,8 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. This leaves CPUs
- * to other work. The default is 0. */
+/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. The CPUs of
+ * those threads are then free for other work. The default is 0. */
 void gemm_leave_threads(int count);
 
 /* Instruction sets that this CPU and its operating system support: bit i of gemm_features() belongs to

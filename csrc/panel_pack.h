@@ -46,8 +46,8 @@ TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     }
 }
 
-/* The same for lines of `count` < WIDTH elements. It first copies some lines and completes them with zeros. A line is
- * copied by pieces of `run` <= count elements, and the last piece may overlap the one before. `run` is a constant,
+/* The same for lines of `count` < WIDTH elements. First copies some lines and completes them with zeros. A line is
+ * copied in pieces of `run` <= count elements, and the last piece may overlap the piece before. `run` is a constant,
  * because a copy of variable length is a function call. */
 TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t count, int64_t k, const int run) {
     enum { SOME = 32 };

@@ -260,7 +260,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv. It contains two copies of the loop: one for a complete last vector, one for a
+/* One function for each rows x nv, with two copies of the loop: one for a complete last vector, one for a
  * partial last vector. A packed last vector is always loaded completely. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
@@ -448,8 +448,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* The same product, but each sum is split over k, into one part for each lane of each chain of FMAs. It runs at the
- * speed of memory. The result is rounded differently. */
+/* The same product, but each sum is split over k, into one part for each lane of each chain of FMAs. The function
+ * runs at the speed of memory. The result is rounded differently. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;

@@ -50,7 +50,8 @@ TARGET static void configure(void) {
     _tile_loadconfig(&shape);
 }
 
-/* Registers 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 hold b. For up to 16 rows, only half of them are used. */
+/* Registers 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 hold b. For up to 16 rows, only half of the
+ * registers are used. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     const int two = rows > LINES;
@@ -90,8 +91,8 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 
 /* Packing. Panels of a and of b both hold two registers for each K_GROUP, one after the other. In memory, the elements
- * of a matrix are contiguous either along k or across k. A panel of a needs them along k. A panel of b needs them
- * across k, in groups of 4 bytes. */
+ * of a matrix are contiguous either along k or across k. In a panel of a they must be contiguous along k. In a
+ * panel of b they must be contiguous across k, in groups of 4 bytes. */
 
 /* Interleaves 4 bytes along k for each of 16 columns that are contiguous in memory. */
 TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
@@ -114,7 +115,7 @@ TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
 #undef AT
 }
 
-/* Transposes 16 lines of 16 x 4 bytes. The distance of the lines is `step` bytes. */
+/* Transposes 16 lines of 16 x 4 bytes. The distance between lines is `step` bytes. */
 TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
     for (int i = 0; i < LINES; i += 4)
         for (int j = 0; j < LINES; j += 4) {

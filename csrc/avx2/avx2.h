@@ -63,7 +63,7 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance of the rows is
+/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance between rows is
  * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two lanes of one register, so no later
  * instruction crosses lanes. */
 AVX2_INLINE void avx2_transpose(__m256 *transposed, const void *x, int64_t step, int count) {

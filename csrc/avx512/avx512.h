@@ -10,7 +10,7 @@
 #define AVX512
 #endif
 
-/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance of the rows is
+/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance between rows is
  * `step` bytes. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
                                                                           int64_t step, int count) {

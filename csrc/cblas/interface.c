@@ -83,7 +83,9 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
                     const int64_t strides[3], int count) {
     int wrong = blas_wrong_number(x);
     if (!wrong) wrong = blas_wrong_matrix(x, a, b, c);
-    wrong += (wrong > 9) + (wrong > 11); /* a's and b's strides are between these arguments */
+    /* Here a's stride follows lda (argument 9) and b's stride follows ldb (11), so the numbers of later arguments are 1
+     * or 2 higher. */
+    wrong += (wrong > 9) + (wrong > 11);
     if (!wrong && count < 0) wrong = 18;
     if (wrong)
         cblas_xerbla(wrong, routine, "");

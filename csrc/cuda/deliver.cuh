@@ -13,7 +13,8 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// Number of boxes of 16 rows by 128 bytes that a warp may have in flight to out by TMA. 0: out is not stored by TMA.
+// Number of boxes of 16 rows by 128 bytes of out that a warp may store by TMA at the same time. 0: out is not stored by
+// TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
 #endif
@@ -294,7 +295,8 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
         turned.bias_row = g.bias_col, turned.bias_col = g.bias_row;
     }
     int here = WIDE; // number of columns that this block stores, from `left` on
-    union Run {      // a thread's sums of 8 columns: rows l/4 and l/4 + 8
+    // The 4 sums that a lane holds for 8 adjacent columns: 2 columns in each of 2 rows. See the top of this file.
+    union Run {
         float4 words;
         T at[4];
     };

@@ -8,10 +8,10 @@
 // Fragments of b are double-buffered.
 //
 // A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
-// of a warp are free only if they fit between two mma. The kernel therefore needs few of them, evenly distributed:
+// of a warp are free only if they fit between two mma. The kernel therefore has few others, evenly distributed:
 //   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
-//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements: moving these between registers
-//     takes longer than loading 8 bytes at a time.
+//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements. Moving elements between
+//     registers takes longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
@@ -217,8 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts the copies of another tile. `whole`: that tile is completely inside the matrix. Its
-    // copies are then distributed over the first slice, a few after each mma.
+    // Multiplies a tile and starts the copies of another tile. `whole`: the other tile is completely inside the matrix.
+    // Its copies are then distributed over the first slice, a few after each mma.
     auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {
@@ -257,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // If both operands are copied by single elements, the copies are too many to be distributed: registers would not
-    // suffice.
+    // In whole tiles, the copies are distributed over the multiplications of a step, if at least one operand is copied
+    // in vectors. With single elements for both, there are too many copies, and the registers would not suffice.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

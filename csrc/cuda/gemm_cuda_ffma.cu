@@ -6,12 +6,12 @@
 // While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per step is enough: it says that the next
 // tile has arrived and that all threads have read the previous tile. An operand that is contiguous along m (n) is
 // copied in pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element
-// and transposed by the copy: 8 lanes copy 32 bytes of a row. This costs one or two percent of the speed. Beyond the
-// edges the copies write zeros. See ffma.cuh.
+// and transposed by the copy: 8 lanes copy 32 bytes of a row. The transposition costs one or two percent of the
+// speed. Beyond the edges the copies write zeros. See ffma.cuh.
 //
 // GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile is too small for
-// enough threads with 64 or more sums each. ORDERED if GROUPS is 1 and k is not split into parts: each output is then
-// one chain of fma in ascending k.
+// enough threads with 64 or more sums each. The kernel is ORDERED if GROUPS is 1 and k is not split into parts: each
+// output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 

@@ -47,7 +47,7 @@ template <int WIDE, bool ALONG_K> struct Held {
     static constexpr int LINES = THREADS / LINE;                              // threads along the other axis
     static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads per thread along k
     static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // loads per thread along m (n)
-    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distance between these loads
+    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distance between a thread's loads
     static constexpr int PITCH = WIDE + CHUNK; // the padding avoids bank conflicts when 8 threads store one column
     static_assert(THREADS % LINE == 0 && STEPS * COUNT * THREADS == WIDE * BK, "tiles are whole");
     const T *from;
@@ -91,7 +91,7 @@ enum {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_held(ARGUMENT Gemm g) {
-    // On sm_90 and newer, clusters exchange partial sums through this memory. It may need more bytes than the tiles.
+    // On sm_90 and newer, clusters exchange partial sums through `tiles`. The sums may need more bytes than the tiles.
     constexpr int JOINED = __CUDA_ARCH__ >= 900 ? JOIN_BYTES(TM * TN, WORKERS) / sizeof(T) : 0;
     alignas(16) __shared__ T tiles[2 * STAGE > JOINED ? 2 * STAGE : JOINED];
 

@@ -178,10 +178,10 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // The address of the sums that block x writes for this thread. They are WORKERS elements apart. Memory ordering:
-    // each thread executes a fence after its stores, then all threads synchronize, then one thread sets the block's
-    // arrival flag. In the block that reads the sums, one thread reads the flag and executes a fence, and a barrier
-    // releases the other threads.
+    // The address of the sums that block x writes for this thread. The sums are WORKERS elements apart. Memory
+    // ordering: each thread executes a fence after its stores, then all threads synchronize, then one thread sets the
+    // block's arrival flag. In the block that reads the sums, one thread reads the flag and executes a fence, and a
+    // barrier releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }
@@ -257,7 +257,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     }
 }
 
-// The number of this block in the order in which blocks start. A block only waits for blocks of lower numbers. These
+// The number of this block in the order in which blocks start. A block only waits for blocks of lower numbers, which
 // have already started, so the wait ends whatever else runs on the GPU. `count` is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;

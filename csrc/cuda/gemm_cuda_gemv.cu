@@ -38,7 +38,7 @@
 #define A_TURNED 0 // 1: a is contiguous along m, not k
 #endif
 #ifndef A_VECTOR
-#define A_VECTOR 1 // elements of a per load: those of 16 bytes, or 1
+#define A_VECTOR 1 // elements of a per load: as many as 16 bytes hold, or 1
 #endif
 #ifndef ORDERED
 #define ORDERED 0 // 1: each element is one chain of fma along k
@@ -159,7 +159,7 @@ INLINE void fetch(Piece &piece, const Block &block, long long p) {
 // addresses.
 INLINE int place(int q, int j) {
     if (A_TURNED) return q * BN + j;
-    const int lanes = 32 * 8; // lanes with 8 steps each read them in two halves
+    const int lanes = 32 * 8; // lanes with 8 steps each read the steps in two halves
     return j * CHUNK + (VEC < 8 ? q : q / lanes * lanes + q / 4 % 2 * (lanes / 2) + q % lanes / 8 * 4 + q % 4);
 }
 
@@ -181,8 +181,8 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
     }
 }
 
-// Adds the products of the piece. Its b starts at step `from` of the chunk. FETCH: replaces each load, as soon as its
-// data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
+// Adds the products of the piece. The piece's b starts at step `from` of the chunk. FETCH: replaces each load, as soon
+// as its data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll
@@ -203,7 +203,7 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
 
 // Adds the sums of lanes that have the same rows. Each step exchanges half of the sums between two lanes, so COUNT sums
 // become one in few steps. `base` is then the number of the lane's first sum. If several lanes have the same sum,
-// `mine` is true in only one of them.
+// `mine` is true in only one of the lanes.
 template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool &mine) {
     const bool upper = threadIdx.x & BIT;
     constexpr int HALF = COUNT / 2;

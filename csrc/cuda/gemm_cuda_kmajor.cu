@@ -53,7 +53,7 @@
 #define PIECE 256 // columns that a warpgroup multiplies at a time; BN without PROMOTE
 #endif
 #ifndef OUT_BOXES
-#define OUT_BOXES 2 // boxes of out that a warp may have in flight by TMA; 0: the lanes store
+#define OUT_BOXES 2 // boxes of out that a warp may store by TMA at the same time; 0: the lanes store out without TMA
 #endif
 #ifndef RESIDENT
 #define RESIDENT 1 // blocks per multiprocessor; limits the registers per thread
@@ -142,8 +142,8 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
 
 // Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, and registers 2 and 3 need the same
 // rows at the next 16 of k.
-// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each of its input rows is 16 elements of
-// m at one k. It gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
+// ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each input row is 16 elements of m
+// at one k. The instruction gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
 //   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
 //   - The bytes of two such results, reordered, are the registers of the fragment.
 //   - A matrix of ldmatrix has the input rows k + 0 and k + 1 of quads 0 and 1, and k + 2 and k + 3 of quads 2 and 3.

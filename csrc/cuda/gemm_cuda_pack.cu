@@ -1,8 +1,8 @@
 // gemm_cuda_pack: copies an operand into a layout that is contiguous along its columns, for kernels that cannot read
 // its original layout.
 //
-//     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that a kernel may read rows
-//                                                              to their end by 16 bytes
+//     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that a kernel may read each
+//                                                              row to its end in loads of 16 bytes
 //
 // A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m has k rows and m
 // columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, it also converts fp8 to float16,
@@ -16,7 +16,7 @@
 //         |=======|              |=======|    `tile` and transposes them in registers into chunks along j.
 //         +-------+              +-------+
 //           tile                    to        The words of a warp, 8 along i by 4 chunks along j, are in 32 different
-//                                             banks, because an exclusive or permutes the chunks of the tile's rows:
+//                                             banks, because the chunks of each row of `tile` are permuted by an XOR:
 //                                             see `place`.
 //
 // Grid: x counts ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, row by row. y counts the batch; if y is smaller than
@@ -88,7 +88,7 @@ INLINE bool aligned(const Source *from) {
 }
 
 // Loads CHUNK elements that are `step` apart, starting at `from`. `left` of them exist; the others become 0. WHOLE:
-// they are adjacent and aligned, and all of them exist.
+// the elements are adjacent and aligned, and all of them exist.
 template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, long long left) {
     Chunk chunk = {};
     if (WHOLE || (step == 1 && left >= CHUNK && aligned(from))) {
@@ -107,7 +107,7 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
 }
 
 // The position of chunk `along` in row j of the tile, in chunks. Threads that read 8 units along i access 8 * UNIT / 16
-// chunks. For each next chunk of j, the exclusive or moves the position by that number of chunks, to other banks.
+// chunks. For each next chunk of j, the XOR moves the position by that number of chunks, to other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }

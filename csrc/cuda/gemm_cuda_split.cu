@@ -3,7 +3,7 @@
 //
 //     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
 //
-// Each row of a (column of b) has its own exponent e. It is chosen so that the largest element of the row is in [1, 2)
+// Each row of a (column of b) has its own exponent e, chosen so that the largest element of the row is in [1, 2)
 // for bfloat16 planes, or in [2^14, 2^15) for float16 planes. Then nothing overflows, and what subnormal plane elements
 // lose is tiny compared with the largest element. Each plane is the remainder after the previous planes, rounded to
 // nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most 2^-23 of the element or

@@ -48,7 +48,7 @@
 #define B_WIDTH 128 // width of b's swizzle in bytes
 #endif
 #ifndef OUT_BOXES
-#define OUT_BOXES 2 // boxes of out that a warp may have in flight by TMA; 0: the lanes store
+#define OUT_BOXES 2 // boxes of out that a warp may store by TMA at the same time; 0: the lanes store out without TMA
 #endif
 #ifndef RESIDENT
 #define RESIDENT 1 // blocks per multiprocessor; limits the registers per thread

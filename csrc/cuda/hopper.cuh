@@ -245,7 +245,7 @@ INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const
             }
         }
         __syncwarp();
-        // The other warpgroups exchange their partial sums in `deliver`. They use the ring's memory until return_ring.
+        // The other warpgroups exchange their partial sums in `deliver`, and use the ring's memory until return_ring.
         if (g.parts > 1) {
             cluster_meet();
             await_ring<SHARING>();

@@ -155,8 +155,8 @@ INLINE float widen(e5m2 x) {
 }
 INLINE float widen(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7Fu, sign = (x.bits & 0x80u) << 24;
-    // Multiplying by 2^(127 - 7) corrects the exponent bias, 7 for e4m3 and 127 for float. It is exact, also for
-    // subnormals.
+    // Multiplying by 2^(127 - 7) corrects the exponent bias, 7 for e4m3 and 127 for float. The product is exact,
+    // also for subnormals.
     const float value = __fmul_rn(__uint_as_float(magnitude << 20), 0x1p120f);
     return __uint_as_float((magnitude == 0x7F ? 0x7FC00000u : __float_as_uint(value)) | sign);
 }

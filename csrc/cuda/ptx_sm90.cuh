@@ -26,8 +26,8 @@ PTX void barrier_expect(unsigned bar, unsigned bytes) { // also counts as an arr
 }
 
 // Arrives at the same barrier in another block of the cluster. The arrival has no release semantics: it orders no
-// stores. This is enough for readers whose reads have completed. A release at cluster scope would be a fence for all
-// memory and cost some thousand cycles per stage.
+// stores. Such an arrival is enough for readers whose reads have completed. A release at cluster scope would be a fence
+// for all memory and cost some thousand cycles per stage.
 PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
     asm volatile("{\n\t.reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"

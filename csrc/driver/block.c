@@ -118,7 +118,7 @@ static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64
 }
 
 /* Computes a block for an out or c whose columns are not contiguous. The kernel works on small contiguous copies of
- * both, one panel of columns at a time. */
+ * out and c, one panel of columns at a time. */
 static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block, const gemm_subproblem *sub, int64_t i,
                               int64_t j, char *tile, int64_t tile_bytes) {
     const int64_t size = kernel->c_size;

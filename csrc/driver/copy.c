@@ -96,7 +96,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
             all.axes++;
         }
     }
-    if (all.axes) { /* the innermost axis is the line */
+    if (all.axes) { /* the elements along the innermost axis form a line */
         const int inner = --all.axes;
         all.length = all.shape[inner], all.to_step = all.to_strides[inner], all.from_step = all.from_strides[inner];
     }

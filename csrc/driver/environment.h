@@ -33,7 +33,7 @@ typedef struct gemm_environment {
 static inline gemm_environment gemm_set_environment(void) {
     gemm_environment saved;
     __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.fpcr), "=r"(saved.fpsr) : : "memory");
-    /* only if needed: the write stalls some cores */
+    /* written only if necessary, because the write stalls some cores */
     if (saved.fpcr) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
     return saved;
 }

@@ -1,8 +1,8 @@
 /* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile starts a pool.
  * All later calls share it.
  *
- * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. This is
- * appropriate, because the cores are busy, too.
+ * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. One
+ * thread is appropriate then, because the cores are busy, too.
  *
  * The jobs of a call are an atomic counter. The caller executes jobs, too, and can execute all of them. Therefore it
  * never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker joins a call
@@ -26,7 +26,7 @@
 
 enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each thread has a workspace */
 
-/* Exported, because threadpoolctl looks these functions up by name in the loaded library. */
+/* EXPORT marks functions that threadpoolctl looks up by name in the loaded library. */
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
@@ -50,7 +50,8 @@ enum {
     AFFINITY_AGE_NS = 1000000,
     /* If the system refuses to start a thread, the pool tries again after this time. */
     RETRY_NS = 1000000000,
-    /* Wake-ups by each thread of the tree. One costs the waker about 5 us, so 15 by one thread would cost 75 us. */
+    /* How many sleeping workers each thread wakes; the woken workers wake others (a tree). A wake-up costs the waking
+     * thread about 5 us, so if one thread woke all of 15 workers, that would cost it 75 us. */
     WAKES = 2,
     /* A flag in `outstanding`: the caller sleeps until the remaining bits are 0. */
     CALLER_SLEEPS = 1 << 20,
@@ -79,7 +80,7 @@ typedef struct pool {
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
     atomic_int asleep;                /* workers that wait for `wake`; whoever decrements this must post `wake` */
     _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative after threads found none */
-    /* Workers that joined minus workers that left. Those that joined are added only when the call is closed. */
+    /* Workers that joined minus workers that left. Workers that joined are added only when the call is closed. */
     _Alignas(LINE) atomic_int outstanding;
 } pool;
 
@@ -87,7 +88,7 @@ static atomic_int requested; /* limit set by gemm_set_num_threads; 0: none */
 static atomic_int granted = MOST_THREADS;
 static _Thread_local int reserved; /* threads that products of this thread leave free */
 static _Atomic(pool *) pools[GEMM_POOLS];
-static _Atomic float slowness = 1; /* of this machine: the median of measured ÷ expected time of serial products */
+static _Atomic float slowness = 1; /* the median of measured ÷ expected time of this machine's serial products */
 
 #ifndef _WIN32 /* Windows has no fork */
 
@@ -285,7 +286,7 @@ void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64
     atomic_store(&x->cpu, current_cpu());
     atomic_store(&x->jobs, count);
     atomic_store(&x->free_slots, slots);
-    const int awake = x->started - atomic_load(&x->asleep); /* these join without being woken */
+    const int awake = x->started - atomic_load(&x->asleep); /* workers that join without being woken */
     if (awake < slots) {
         atomic_store(&x->to_wake, slots - awake);
         wake_workers(x);

@@ -190,7 +190,7 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     all.whole.b = (const void *)(uintptr_t)1;            /* assume the worst alignment of b */
     choose_blocking(&all, 1);
     if (!all.blocking.direct) return 0;
-    all.whole.b = all.whole.c = NULL; /* reset these placeholders: the caller's block must not point to `all` */
+    all.whole.b = all.whole.c = NULL; /* reset both placeholders: the caller's block must not point to `all` */
     *block = gemm_block_of(&all.whole, &all.blocking);
     return 1;
 }

@@ -177,8 +177,8 @@ static int current_cpu(void) {
 #endif
 }
 
-/* Moves the calling worker off `cpu`, on which the thread runs that called gemm_parallel. Operating systems often wake
- * a thread on the CPU of the thread that wakes it, although other CPUs are idle. The two threads then alternate on that
+/* Moves the calling worker off `cpu`, the CPU of the thread that called gemm_parallel. Operating systems often wake a
+ * thread on the CPU of the thread that wakes it, although other CPUs are idle. The two threads then alternate on that
  * CPU for milliseconds. This is frequent under a hypervisor, because a guest system may consider a halted CPU busy. */
 static void yield_to_caller(int cpu) {
 #ifdef __linux__

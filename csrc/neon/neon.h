@@ -66,7 +66,7 @@ NEON_INLINE void neon_store_floats(float *p, int count, float32x4_t v) {
     }
 }
 
-/* transposed[p] = x[0 ... 3][p] for p < 4. The distance of the rows is rs elements. Rows i >= count are zero. */
+/* transposed[p] = x[0 ... 3][p] for p < 4. The distance between rows is rs elements. Rows i >= count are zero. */
 NEON_INLINE void neon_transpose_floats(float32x4_t *transposed, const float *x, int64_t rs, int count) {
     const float32x4_t none = vdupq_n_f32(0);
     const float32x4_t a = count > 0 ? vld1q_f32(x) : none, b = count > 1 ? vld1q_f32(x + rs) : none;

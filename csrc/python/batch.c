@@ -183,7 +183,7 @@ typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of one kind among those from `start` to `stop`. */
+/* The products of one kind among the pending products from `start` to `stop`. */
 typedef struct {
     const pending *all;
     int number;
@@ -212,7 +212,8 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* Calls a callback of `others` with these products. Returns 0 with an error set if the callback raises. */
+/* Calls `function`, one of the callbacks in an `others`, with the products of `some`. Returns 0 with an error set if
+ * the callback raises. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
@@ -236,7 +237,7 @@ static int call_others(PyObject *function, const group *some) {
     return done != NULL;
 }
 
-/* Whether the callback `send` computes these products. Returns -1 if an error is set. */
+/* Whether the callback `send` computes the products of `some`. Returns -1 if an error is set. */
 static int goes(const others *by, const group *some) {
     const kind *k = &some->all->kinds[some->number];
     if (!by->goes) return 0;

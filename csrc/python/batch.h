@@ -7,7 +7,8 @@
 
 enum {
     /* The maximum numbers of pending products: MOST in general; MOST_NATIVE for CPU products, whose array headers
-     * then stay in the CPU's cache; and MOST_ALIKE (order.h) for columns. */
+     * then stay in the CPU's cache; and MOST_ALIKE (order.h) for products of gemm_many that are stored as whole
+     * columns: for each operand, one list, one tuple, or one object for all products. */
     MOST = 4096,
     MOST_NATIVE = 1024,
     FEW = 64,       /* with fewer products of one kind in sequence, products are added one by one */

@@ -8,7 +8,8 @@
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-/* A class object is larger than this many bytes, so that the sum of class address and device number is unique. */
+/* Devices with higher numbers are not read. A signature contains the class's address + the device number. This sum is
+ * unique, because a class object is larger than MOST_DEVICES bytes. */
 enum { MOST_DEVICES = 16 };
 
 PyObject *gemm_sequences;
@@ -82,7 +83,7 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches a product for operands at these addresses. Returns 0 if an address is not aligned as the launches
+/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the launches
  * require, or if a launch failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};

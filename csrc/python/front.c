@@ -34,7 +34,8 @@ static void let_go(const set *known) {
 }
 
 void gemm_front_forget(void) {
-    table left = front.sets; /* releasing these objects may run any Python code */
+    /* The sets leave `front` before their objects are released, because releasing objects may run any Python code. */
+    table left = front.sets;
     front.sets = (table){.key_bytes = left.key_bytes, .entry_bytes = left.entry_bytes, .most = left.most};
     for (uint32_t i = 0; i < left.count; i++) let_go((const set *)left.entries + i);
     gemm_table_free(&left);
@@ -72,8 +73,8 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
     return 1;
 }
 
-/* Returns the Memo for options with these values, a new reference, and stores it under these option objects. Returns
- * NULL without an error if there is none. */
+/* Returns the Memo for options with the values in `option`, a new reference, and stores it under the objects in
+ * `option`. Returns NULL without an error if there is no such Memo. */
 static PyObject *look_up(PyObject *const *option) {
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;

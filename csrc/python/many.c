@@ -58,7 +58,7 @@ PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t cou
 /* Stores the addresses of up to `count` products from `start` on, while they are of one kind. Returns their number. */
 static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                                gemm_place *places, share_function *share) {
-    Py_ssize_t done = 0, step = FEW; /* the first few products separately: if their kinds differ, no thread is woken */
+    Py_ssize_t done = 0, step = FEW; /* the first few are read separately: if their kinds differ, no thread is woken */
     for (int alike = 1; alike && done < count; step = count) {
         reading all = {what, columns, places + done, start + done, count - done < step ? count - done : step, 0};
         int listed = 0;

@@ -143,7 +143,7 @@ static double work_of(const gemm_plan *plan) {
     return work;
 }
 
-/* Computes the product of the operands at these addresses. Returns the engine's status. */
+/* Computes the product of the operands at the addresses `at`. Returns the engine's status. */
 static int compute(const memo *self, const slot *known, const gemm_scalar *scale, const extent *at) {
     const void *c = known->key.zero[1] ? NULL : at[C].data;
     PyThreadState *state = known->work < WORTH_RELEASING ? NULL : PyEval_SaveThread();
@@ -213,8 +213,8 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes a product into `result` if its operands need a conversion, or if it has a bias or an activation. Returns
- * 0 on failure, with or without an error set. */
+/* Computes into `result` a product that needs more than the engine: a conversion of operands, a bias or an activation.
+ * Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
     PyObject *own[OPERANDS] = {NULL}, *done = NULL;
@@ -278,7 +278,9 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    table left = self->slots; /* releasing these objects may run any Python code */
+    /* The entries leave the Memo before their objects are released, because releasing objects may run any Python code,
+     * which may use this Memo. */
+    table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
     for (uint32_t i = 0; i < left.count; i++) let_go((const slot *)left.entries + i);

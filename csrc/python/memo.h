@@ -109,8 +109,8 @@ static inline int gemm_apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
 
-/* The functions for device arrays; see cuda_plan.c. This one adds an array to the signature. Returns 0 if the array
- * is of an unknown kind. */
+/* The functions for device arrays; see cuda_plan.c. gemm_device_read adds an array to the signature. Returns 0 if the
+ * array is of an unknown kind. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
 /* Reads the additional data of a device product. Returns 0 with an error set on failure. */

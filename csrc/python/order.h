@@ -57,8 +57,8 @@ static inline int gemm_column_lists(PyObject *column) {
     return PyList_Check(column) || PyTuple_Check(column);
 }
 
-/* Reads a number that threads lower together. Only compilers with these atomic functions build with threads; see
- * csrc/driver/pool.c. */
+/* Reads a number that threads lower together. Only compilers that have the atomic functions below build with threads;
+ * see csrc/driver/pool.c. */
 static inline int64_t gemm_least(const int64_t *shared) {
 #ifdef __GNUC__
     return __atomic_load_n(shared, __ATOMIC_RELAXED);

@@ -1,5 +1,5 @@
 /* float and double in plain C, for any CPU: a vector has one element. fma() is exact everywhere. But if the compiler
- * may not assume the FMA instruction, fma() is a call into the math library. This is so on x86-64. There the tile is
+ * may not assume the FMA instruction, fma() is a call into the math library, as on x86-64. There the tile is
  * compiled twice, with and without the instruction, and the CPU's features decide at run time. */
 #include <math.h>
 

@@ -207,6 +207,6 @@ class CpuLaunch:
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
     """Launch with copies of operands that are not aligned to their element size, such as fields of packed records."""
     copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
-    result = np.array(out, order="C")  # its values are needed if `goes_on` is set
+    result = np.array(out, order="C")  # the values of out are needed if `goes_on` is set
     launch(*copies, result, *scalars)
     out[...] = result

@@ -1,7 +1,8 @@
 """The NumPy backend: numpy.matmul followed by the epilogue.
 
-It is the last fallback, for every dtype that NumPy can multiply. The dtypes that NumPy's BLAS multiplies have rows of
-their own in the catalog. `auto` chooses these rows where measurements show that they are faster than gemm's kernels.
+This backend is the last fallback, for every dtype that NumPy can multiply. The dtypes that NumPy's BLAS multiplies have
+rows of their own in the catalog. `auto` chooses such a row where measurements show that it is faster than gemm's
+kernels.
 """
 
 from __future__ import annotations

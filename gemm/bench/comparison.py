@@ -156,7 +156,10 @@ def all_devices() -> tuple[Devices, dict[str, str]]:
 
 
 def _spreads(rows: Sequence[Row]) -> list[float]:
-    """For each contestant, the interquartile range ÷ median of its ratios to the cpu backend, host to host."""
+    """The spread of the ratios of cpu:0's samples to a contestant's samples, with operands in host memory.
+
+    One number for each product and each contestant but cpu:0: the interquartile range of the ratios ÷ their median.
+    """
     hosted = find(rows, mode="host")
     ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
     found = []

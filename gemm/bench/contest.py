@@ -78,7 +78,8 @@ class Contestant:
         offload: offload(n) sends the operands, multiplies n times and fetches the result; None like `launch`.
         out: the array that receives the results of `call`.
         view: the device array that receives the results of `launch` and `offload`.
-        cold: seconds of the first call for the shape. It compiles or loads the kernel if the kernel was not yet in use.
+        cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
+            in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
         worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
         sha256: the hash of the result's bits.
@@ -105,7 +106,11 @@ class Contestant:
 
 
 class Entry(NamedTuple):
-    """A contestant to be. kernel: its kernel by name; with None, dispatch chooses the kernel."""
+    """What becomes a contestant.
+
+    Attributes:
+        kernel: the name of its kernel; with None, dispatch chooses the kernel.
+    """
 
     backend: Backend
     device: Device

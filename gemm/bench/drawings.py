@@ -31,7 +31,7 @@ _LETTER, _HANDLE = 0.055, 0.55
 
 
 def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
-    """Add one legend for all panels below them, with this many columns if there is room."""
+    """Add one legend for all panels, below the panels. The legend has `columns` columns if there is room."""
     entries = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }

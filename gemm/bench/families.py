@@ -13,7 +13,11 @@ from gemm.bench.contest import Shape
 
 @dataclass(frozen=True)
 class Case:
-    """A product of a family. series, size: the product's place in a series; "" and 0 if it belongs to none."""
+    """A product of a family.
+
+    Attributes:
+        series, size: the product's place in a series; "" and 0 if the product belongs to no series.
+    """
 
     family: str
     name: str

@@ -3,22 +3,22 @@
 The samples of one run vary less than runs do, because a run takes its samples within about a second. An experiment
 compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %. Between two runs, one
 median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples. Some were slower by
-half.
+50 %.
 
 NumPy and the other libraries, which are timed in the same rounds, have not changed. Their changes show how much of the
 variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than every time
-of another library (`noise`), and does so again each time the product is measured AGAIN. On a quiet machine the other
-libraries' times move little, and then the tolerance of 5 % applies.
+of another library (`noise`), and does so again in each of the AGAIN further measurements of the product. On a quiet
+machine the other libraries' times move little, and then the tolerance of 5 % applies.
 
 Five runs of the experiment were compared with each other, with the remaining runs as second and third measurements:
 
-    rule                                             orders of runs without a false report
+    rule                                             orders of the five runs in which nothing was reported falsely
     as above                                             99 %
     only disjoint samples and 5 %, measured twice         7 %
 
-One process measures all of its times on the same cores and memory pages, so repeated measurements do not reveal their
-influence. The influence matters for products of a few microseconds. SLACK exempts these products;
-benchmarks/cpu_vs_peers.py measures them.
+One process measures all of its times on the same cores and memory pages, so repeated measurements do not reveal the
+influence of cores and pages. The influence matters for products of a few microseconds. SLACK exempts such short
+products; benchmarks/cpu_vs_peers.py measures them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
 
 
 def verdict(ratios: Sequence[float]) -> Verdict:
-    """Whether a device is ahead of the host, if `ratios` are the host's times ÷ the device's: both quartiles decide."""
+    """Whether a device is ahead of the host, if `ratios` are the host's times ÷ the device's. Both quartiles decide."""
     low, _, high = quartiles(ratios)
     return "ahead" if low > 1 else "behind" if high < 1 else "even"
 

@@ -49,7 +49,7 @@ HOLDING: dict[str, Signs] = {
     "opencl": Signs((4,), ("base_data", "int_ptr")),  # kDLOpenCL; pyopencl's arrays and memory objects
     "cuda": Signs((2, 13), ("__cuda_array_interface__",)),  # kDLCUDA, kDLCUDAManaged
 }
-"""Backends with their own memory. Backend.view is called only for arrays with these properties."""
+"""{backend with its own memory: the Signs of its arrays}. Backend.view is called only for arrays with these Signs."""
 SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
@@ -75,8 +75,8 @@ BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
 
 @cache
 def simplest(backend: str, dtype: str, inputs: tuple[str, ...] = ()) -> Kernel | None:
-    """A backend's simplest kernel for these types. It is the last row of the types and takes any sizes and strides.
-    None: no row.
+    """A backend's simplest kernel for `dtype` and `inputs`: the last row of these types, which takes any sizes and
+    strides. None: there is no such row.
     """
     rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, inputs)]
     return rows[-1] if rows else None

@@ -1,26 +1,29 @@
 """The CUDA kernels, which NVRTC compiles at run time; one tuple per family.
 
-The parameters of a row, as the host (gemm/backends/cuda/launch_plan.py) reads them. Uppercase parameters are -D macros
-of the kernel. The host reads these of them:
+This is how the host (gemm/backends/cuda/launch_plan.py) reads the parameters of a catalog row. Uppercase parameters are
+-D macros of the kernel; the host itself reads only these:
 
     BM BN BK    tile of out that a block computes, and step along k
     THREADS     threads of the one-dimensional block; default BM * BN
     MULTICAST   number of blocks of a cluster that share b; they compute tiles that are adjacent along m; default 1
     STACK       number of products of a batch per block; default 1. The grid's y is ceil(batch / STACK)
+    OUT_BOXES   default 0. More than 0: the kernel also gets a map of out with boxes of 16 rows by 128 bytes. Each warp
+                has staging memory for that many boxes. g.mapped says whether out can be stored through the map; if not,
+                the host passes the map of a instead
 
 Lowercase parameters are for the host only; their default is 0:
 
     shared      bytes of dynamic shared memory (often `derived`)
     blocks      persistent grid: the most blocks per multiprocessor; they step through tiles and batch by themselves,
                 and the grid's y is 1. 0: one block per tile and product
-    shares      1: if the last round of tiles has fewer tiles than blocks that run at once, all these blocks share these
-                tiles by k; not with reproducible=True
+    shares      1: if the last round has fewer tiles than blocks that run at once, all blocks that run at once work on
+                those tiles together, each on a part of k; not with reproducible=True
     ptxas       optimization level of ptxas; default 3
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
     alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
                 overlap. k is nevertheless split as if a multiprocessor held two blocks, which measured best
-    gathers     1: an operand that is contiguous along k is copied by single elements; `gflops` was measured with such
-                an a
+    gathers     1: an operand that is contiguous along k is copied in single elements; `gflops` was measured with a
+                contiguous along k
     streams     1: reads an operand, or writes out, once from end to end at the speed of memory (gpu_model.py)
     parts       most parts of k per tile (split-K). On sm_90 and newer the parts are a cluster (parts * MULTICAST <= 8);
                 before sm_90 they are joined through memory, see join.cuh. 0 or 1: k is never split
@@ -28,15 +31,12 @@ Lowercase parameters are for the host only; their default is 0:
                 both (default), 7 any strides. gemm_cuda_pack first copies an operand with another layout. It also
                 copies an operand for TMA if its address or strides are not multiples of 16 bytes
     vector      bytes of the widest load from a and b (a_vector, b_vector: from one of them). The kernel gets A_VECTOR
-                and B_VECTOR: the number of elements in these bytes, or 1 if the address or a stride (except the unit
-                stride) is not a multiple of them. 0: the kernel gets neither
-    pointers    1: the kernel gets POINTERS. It is 1 for a pointer batch (Problem.apart)
-    ordered_form    1: the kernel gets ORDERED. It is 1 for reproducible=True; k is then not split, whatever `parts` is
-    maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g and these
-                maps
-    OUT_BOXES   more than 0: the kernel also gets a map of out with boxes of 16 rows by 128 bytes. Each warp has staging
-                memory for that many boxes. g.mapped says whether out can be stored through the map; if not, the host
-                passes the map of a instead
+                and B_VECTOR: the number of elements in that many bytes, or 1 if the address or a stride (except the
+                unit stride) is not a multiple of that many bytes. 0: the kernel gets neither macro
+    pointers    1: the kernel gets the macro POINTERS, which is 1 for a pointer batch (Problem.apart), else 0
+    ordered_form    1: the kernel gets the macro ORDERED, which is 1 for reproducible=True, else 0. With ORDERED 1, k is
+                not split, whatever `parts` is
+    maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g and the maps
     a_box_k a_box_m b_box_k b_box_n    boxes of these maps in elements. The host limits the contiguous axis of a box to
                 the width of the swizzle; the kernel then loads several boxes per step
     a_swizzle b_swizzle    swizzle in bytes: 0, 32, 64 or 128
@@ -47,8 +47,8 @@ Lowercase parameters are for the host only; their default is 0:
     widen       1: gemm_cuda_pack first converts fp8 operands to float16; A_TYPE and B_TYPE are then float16
 
 `swap` says for which products the host computes out^T = b^T a^T; a's m is then out's n. A row without `swap` computes
-the transposed product if out is closer to column-major. The last row of the types, `tile`, computes products with k = 0
-and products that are too large for a row.
+the transposed product if out is closer to column-major. For each combination of types, the last row is `tile`. It
+computes products with k = 0 and products that are too large for the other rows.
 
 A tensor map has three axes: the contiguous axis, the other axis, and batch * planes + plane. An operand that is the
 same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; its batch coordinate is always 0. TMA
@@ -85,7 +85,9 @@ def inbox(tile: int, members: int, parts: int) -> int:
     """Bytes that a block of a cluster receives in the exchange of partial sums (exchange.cuh).
 
     Args:
-        tile: bytes of the tile's sums. members: threads that hold them. parts: the most parts of k.
+        tile: bytes of the tile's sums.
+        members: threads that hold the sums.
+        parts: the most parts of k.
 
     Each part adds a slice of whole runs of 16 bytes per thread; all slices have the same number of runs.
     """
@@ -106,7 +108,11 @@ _FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper one
 
 def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
           startup: float, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_ffma with tm x tn sums per thread. `groups`: number of thread groups that share a stage."""
+    """A row of gemm_cuda_ffma with tm x tn sums per thread.
+
+    Args:
+        groups: number of thread groups that share a stage.
+    """
     size = 8 if op == "d" else 4
     tile, workers = bm * bn * size, bm * bn // (tm * tn)
     shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))
@@ -286,7 +292,10 @@ DMMA: tuple[Kernel, ...] = (
 
 
 def _gemv(op: str, bn: int, bk: int) -> Kernel:
-    """A row of gemm_cuda_gemv for `bn` columns per pass. `gflops` assumes that a is read at 4300 GB/s."""
+    """The catalog row for gemm_cuda_gemv with `bn` columns of out per pass over a.
+
+    `gflops` assumes that a is read at 4300 GB/s.
+    """
     size, one = {"s": 4, "d": 8}.get(op, 2), bn == 1
     return _cuda(
         op, f"gemv_{bn}", "gemv", f"one pass over A for {bn} column{'s' * (bn > 1)}", needs=SM_75,
@@ -303,7 +312,7 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Few columns or few rows: one pass over the matrix."""
+"""Products with few columns or few rows, which need one pass over the matrix."""
 
 
 def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
@@ -324,7 +333,7 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, 64, 64, 32, 8, 4, stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", 16, 16, 16, 2, 4, stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products: one warp or one block per product."""
+"""Batches of small products; one warp or one block computes a product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, gflops: float, scattered: float) -> Kernel:
@@ -343,7 +352,7 @@ OUTER: tuple[Kernel, ...] = (
     *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
     _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
 )
-"""Small k and a large result: the time is that of storing the result."""
+"""Products with a small k and a large result, which take as long as storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
 """GFLOP/s of the `tile` rows of these types; the others have 6000."""

@@ -18,12 +18,13 @@ class Kernel:
 
     Attributes:
         name: `<op>_<target>_<technique or tile>`; also the test id and the key in the tuning database.
-        backend, target: a key of BACKENDS and the family within it; users may name either as backend=.
+        backend: a key of BACKENDS; users may name it as backend=.
+        target: the family within the backend; users may name it as backend=, too.
         dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. Rows of a
             signed integer also serve the unsigned integer of the same width: modulo a power of two both have the same
             bits.
-        source: its file. The file's stem is the entry point: `name`, or `name` with the type letter replaced by "gemm"
-            if one parametrised file serves several types.
+        source: the kernel's file. The file's stem is the entry point: `name`, or `name` with the type letter replaced
+            by "gemm" if one parametrised file serves several types.
         inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
@@ -146,7 +147,7 @@ class Kernel:
     def share(self, k: int, groups: int, units: int) -> int:
         """How much of k each work-group sums on a device with `units` compute units.
 
-        It is less than k if there are so few groups, or so few groups in their last wave, that units would be idle.
+        The share is less than k if units would otherwise be idle because of few groups, or few groups in the last wave.
         Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
         second launch takes as long as `split` steps along k of every unit. Rows without `split` never split k.
         """

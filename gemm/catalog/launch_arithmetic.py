@@ -29,7 +29,7 @@ The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 
 # Of an H200, 2026-11-22 and 23.
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
-_NEXT = 0.5  # microseconds from a block's tile to its next tile, per block of a multiprocessor
+_NEXT = 0.5  # microseconds between a block's tile and its next tile, for each block that a multiprocessor holds
 _BESIDE = 0.4  # part of the startup that each further persistent block of a multiprocessor adds
 _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
@@ -67,7 +67,9 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
 def least(kernel: Kernel, count: int, k: int, units: int) -> float:
     """A lower bound of `seconds` of `count` groups, for any number of parts of k.
 
-    Either all units are busy all the time, or one group computes the shortest possible part of k alone.
+    The bound is the startup and the larger of two times: the time if all units are busy all the time, and the time of a
+    single group, alone on its units, for the shortest possible part of k. Only the first counts if all units may share
+    a tile.
     """
     grid = _grid(kernel, units)
     steps = -(-k // grid.step) or 1
@@ -108,8 +110,8 @@ def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
     """Number of blocks that share, by k, the tiles of an incomplete last round of `count` tiles; 0: no sharing.
 
-    They share if that takes less time: the end of each tile waits for the sums that other blocks have written to
-    memory.
+    Blocks share the tiles if that takes less time. Sharing costs time, because the end of each tile waits for the sums
+    that other blocks have written to memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once
@@ -133,11 +135,15 @@ class _Grid(NamedTuple):
     """The data about a kernel and a number of units that `seconds` needs for any product.
 
     Attributes:
-        most: blocks per multiprocessor. step: step along k. column: seconds per step of a block alone on a
-            multiprocessor. busy: seconds per step of a group that all units compute.
-        startup, join: seconds to start a product, and to add up the blocks that share a tile.
-        rooms: number of clusters that run at once, for each number of parts of k. cuts: the largest number of parts.
-        persistent, waits, shares: from its params.
+        most: blocks per multiprocessor.
+        step: step along k.
+        column: seconds per step of a block alone on a multiprocessor.
+        busy: seconds per step of a group that all units compute.
+        startup: seconds to start a product.
+        join: seconds to add up the sums of the blocks that share a tile.
+        rooms: number of clusters that run at once, for each number of parts of k.
+        cuts: the largest number of parts of k.
+        persistent, waits, shares: from the kernel's params.
     """
 
     most: int

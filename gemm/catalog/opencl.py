@@ -1,9 +1,13 @@
 """The OpenCL kernels, which the driver compiles at run time.
 
-a_*, b_*: the padded buffer or image that a kernel reads (gemm.backends.opencl.staging.Layout). Rows without them read
-any strides. The work-group is WGM x WGN, or the one that the source requires. streams: operands that a kernel reads
-from end to end at the speed of memory, once for each group's rows or columns: 1 a, 2 b. busy: number of groups below
-which a GPU's compute unit is not busy; default 1. step: k is computed in multiples of it; default BK.
+The work-group is WGM x WGN, or the work-group that the source requires. Some parameters of a row:
+
+    a_*, b_*    the padded buffer or image that a kernel reads (gemm.backends.opencl.layout.Layout). Rows without a_*
+                and b_* read any strides
+    streams     operands that a kernel reads from end to end at the speed of memory, once for each group's rows or
+                columns: 1 a, 2 b
+    busy        number of groups below which a GPU's compute unit is not busy; default 1
+    step        k is computed in multiples of `step`; default BK
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images
             half: int = 0) -> Kernel:  # fmt: skip
     """An Adreno row.
 
-    images: operands that are images ("a", "b", "ab"). turned: memory holds the transpose of a. half: sums are in half.
+    Args:
+        images: operands that are images ("a", "b", "ab").
+        turned: memory holds the transpose of a.
+        half: sums are in half.
     """
     a_image, b_image = ("a" in images), ("b" in images)
     rows, cols = (bk, tm) if turned else (tm, bk)
@@ -47,7 +54,11 @@ def _intel_block_read(tm: int, tn: int) -> Kernel:
 
 
 def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
-    """An Intel row that shares A by shuffles. half: sums are in half."""
+    """An Intel row for a kernel whose lanes share A by shuffles.
+
+    Args:
+        half: sums are in half.
+    """
     kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
     return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",

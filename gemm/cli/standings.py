@@ -45,7 +45,7 @@ def figures(shape: Shape, one: Contestant, peak: Peak | None, checked: str | Non
 
 
 def ratios(shape: Shape, entered: list[Contestant]) -> list[dict[str, Any]]:
-    """For each contestant: the time of the cpu backend's fastest kernel divided by its own, median over the rounds."""
+    """For each contestant, the median over the rounds of (time of the cpu backend's fastest kernel ÷ its own time)."""
     cpu = _cpu(entered)
     if cpu is None:
         return []

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = (), title: str = "") -> None:
-    """Print a table. `numbers`: the numbers of the right-aligned columns, counted from 0."""
+    """Print a table. The columns in `numbers`, counted from 0, are right-aligned."""
     lines = [tuple(row) for row in rows]
     aligned = [column in numbers for column in range(len(head))]
     if sys.stdout.isatty() and _print_rich(head, lines, aligned, title):

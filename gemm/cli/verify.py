@@ -39,7 +39,8 @@ class Outcome:
     """The outcome of one kernel on one device.
 
     Attributes:
-        passed, total: the number of cases.
+        passed: the number of cases that passed.
+        total: the number of all cases.
         ordered: whether the reproducible bits are those of the contract; None if the kernel does not offer them.
         sha256: the hash of the reproducible result, with --hashes.
         seconds: the time of all cases, compilation included.

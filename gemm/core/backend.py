@@ -22,17 +22,17 @@ Launch = Callable[..., None]
 """launch(a, b, c, out, alpha, beta) computes out = alpha·a·b + beta·c. c may be None; alpha and beta are numbers.
 
 a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. All operands have the
-kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than
-1). m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or has exactly the
-same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the launch
-enqueues the work in order on the operands' queue. It raises KernelFailed, or MemoryError if the host has too little
-memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler) are not
-failures of the kernel and reach the caller.
+kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than 1).
+m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or has exactly the same
+elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the launch
+enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has too
+little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler) are
+not failures of the kernel and reach the caller.
 
-With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse get such problems. It
-also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with each step rounded as
-gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if problem.bias is
-false. It does not overlap out.
+With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse get such problems. Such
+a launch also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with each step
+rounded as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if
+problem.bias is false. bias does not overlap out.
 """
 
 
@@ -74,8 +74,9 @@ class Drivers:
     fork.
 
     Args:
-        name: name of the backend. what: the drivers, for messages. find: finds the devices or raises
-            BackendUnavailable.
+        name: name of the backend.
+        what: the drivers, for messages.
+        find: finds the devices or raises BackendUnavailable.
     """
 
     def __init__(self, name: str, what: str, find: Callable[[], tuple[Device, ...]]) -> None:

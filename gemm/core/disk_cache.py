@@ -66,8 +66,8 @@ def headers(source: str) -> dict[str, str]:
 def compiled(source: str) -> list[str]:
     """The texts on which a product by a kernel of this file depends.
 
-    They are the file itself, its headers, and all sources of its tree that belong to no row, because launches of any
-    row may use these.
+    The texts are the file itself, its headers, and all sources of its tree that belong to no row, because launches of
+    any row may use sources without a row.
     """
     rows = {row.source for row in KERNELS}
     tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)

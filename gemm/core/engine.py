@@ -27,7 +27,7 @@ limiting: list[Callable[[], None]] = []
 _count_set = False
 
 _left = threading.local()
-"""count: number of CPUs that the products of this thread leave to other work."""
+"""`_left.count` is the number of CPUs that the products of this thread leave to other work."""
 
 
 def engine() -> Any:
@@ -77,7 +77,8 @@ def set_num_threads(count: int | None) -> None:
         count: a positive number, or None for the default: affinity, control groups and GEMM_NUM_THREADS.
 
     Raises:
-        TypeError, ValueError: `count` is not a positive integer. BackendUnavailable: there is no C extension.
+        TypeError, ValueError: `count` is not a positive integer.
+        BackendUnavailable: there is no C extension.
     """
     if count is not None:
         try:

@@ -1,4 +1,4 @@
-"""NumPy's original product functions, saved before `gemm.use` replaces them. The package itself uses these.
+"""NumPy's original product functions, saved before `gemm.use` replaces them. The package itself uses the originals.
 
 If a backend or a check called np.matmul by name inside `gemm.use`, the call would return to gemm.
 """

@@ -110,9 +110,9 @@ def distinct(x: Operand) -> bool:
 
 
 def kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
-    """`array` in native byte order and aligned `dtype`, with strides of whole elements.
+    """`array` as an aligned array of `dtype` in native byte order, whose strides are multiples of the element size.
 
-    Returns `array` itself if it already is, or if it is on a device.
+    Returns `array` itself if it already has these properties, or if it is on a device.
     """
     if isinstance(array, DeviceView):
         return array
@@ -150,7 +150,10 @@ def layout(x: Operand) -> str:
 
 
 def place(x: Operand | None) -> str:
-    """The entry of Problem.places for `x`. Also "" for small arrays and arrays that are not contiguous matrices."""
+    """The entry of Problem.places for `x`.
+
+    In addition to the cases named there, it is "" for small arrays and for arrays that are not contiguous matrices.
+    """
     if not isinstance(x, np.ndarray):
         return ""
     base = x.base

@@ -73,12 +73,14 @@ class Plan:
 class Split(Plan):
     """A product split into parts that several devices compute at the same time; see gemm.execute.split.
 
-    It is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the first
-    part. `seconds` is the time until the last part is complete.
+    A Split is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the
+    first part. `seconds` is the time until the last part is complete.
 
     Attributes:
-        backend: the requested name, one of SPLIT. named: the requested kernel, or None.
-        sides: the plans of the parts. cuts: the parts.
+        backend: the requested name, one of SPLIT.
+        named: the requested kernel, or None.
+        sides: the plans of the parts.
+        cuts: the parts.
     """
 
     backend: str

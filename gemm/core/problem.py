@@ -158,7 +158,8 @@ class Problem:
         places: for a, b, c and out in host memory that a device may use in place: the key of the device to which the
             memory belongs (`gemm.empty`), else the alignment of the address in bytes, "4096" or "64", else "". () if
             all are "".
-        bias: a bias is added. activation: one of ACTIVATIONS, applied last.
+        bias: whether a bias is added.
+        activation: one of ACTIVATIONS, applied last.
         apart: a pointer batch: each product of the batch has its own addresses in device memory, and the kernel gets a
             table of them.
     """

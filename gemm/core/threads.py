@@ -16,7 +16,7 @@ from typing import Any
 from gemm.core.errors import link
 
 MOST = 2**31 - 1
-"""For a gemm_plan: means the engine's own limit."""
+"""The value in a gemm_plan that means the engine's own limit."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -57,8 +57,8 @@ if hasattr(os, "register_at_fork"):
 def granted() -> int:
     """The number of threads that a product may use unless `gemm.set_num_threads` says otherwise.
 
-    It is the minimum of the CPUs on which this process may run (affinity), the container's CPU quota (cgroup) and
-    GEMM_NUM_THREADS. Raises ValueError if that variable is not a positive integer.
+    The number is the minimum of the CPUs on which this process may run (affinity), the container's CPU quota (cgroup)
+    and GEMM_NUM_THREADS. Raises ValueError if that variable is not a positive integer.
     """
     available = cores()
     return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))
@@ -74,7 +74,8 @@ def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> A
     """The value of the environment variable `name`, or `default` if it is not set or empty.
 
     Args:
-        kind: the expected kind of value, for messages. read: converts the text to a value or raises ValueError.
+        kind: the expected kind of value, for messages.
+        read: converts the text to a value or raises ValueError.
 
     Raises:
         ValueError: the text is not valid; the message contains it.

@@ -53,11 +53,11 @@ def gemm(
         contraction: how the blocks along k are summed.
             "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
             Partial sums of float16, bfloat16 and fp8 are float32.
-            "fused": merge the blocks of k, and contract all of k in one task. This needs fewer tasks and no partial
-            sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
+            "fused": merge the blocks of k, and contract all of k in one task. "fused" needs fewer tasks and no
+            partial sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
             "chain": for real floating-point numbers. One task for each block of k continues from the sums of the task
-            before, on the CPU. This keeps the order of a single accumulation chain, and needs the memory of three
-            blocks.
+            before, on the CPU. "chain" keeps the order of a single accumulation chain, and needs the memory of
+            three blocks.
             "auto": "fused" if the merged panels are no larger than a block may be, and if merging them moves no more
             elements, k·(m + n), than the partial sums have, m·n for each block of k; otherwise "sum". With
             reproducible=True: "fused" if the merged panels are no larger than a block may be, otherwise "chain".

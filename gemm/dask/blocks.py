@@ -68,7 +68,7 @@ def cut(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: s
 
 
 def _threads() -> tuple[int, str]:
-    """The number of threads that will compute, and the scheduler: that of the default client, or a local one."""
+    """The number of threads that will compute, and the scheduler of the default client, else a local scheduler."""
     if distributed := sys.modules.get("distributed"):
         try:
             client = distributed.default_client()

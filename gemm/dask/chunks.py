@@ -92,9 +92,9 @@ def suits(mean: Cut, largest: Cut, *, whole: Cut, cells: int, least: int) -> boo
 def fuses(m: int, k: int, n: int, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
     """Whether contracting all of k in one task is better than summing blocks of k.
 
-    Both conditions must hold. The merged panels are no larger than a block may be. Merging moves no more elements,
-    k·(m + n), than the partial sums have, m·n for each block of k. With `ordered` the second condition is dropped,
-    because the parts of an ordered sum cannot be computed in parallel anyway.
+    Two conditions must hold. First, the merged panels are no larger than a block may be. Second, merging moves no more
+    elements, k·(m + n), than the partial sums have, m·n for each block of k. With `ordered` the second condition is
+    dropped, because the parts of an ordered sum cannot be computed in parallel anyway.
     """
     parts = -(-k // max(1, blocks.k))
     panel = max(blocks.m, blocks.n) * k * blocks.batch

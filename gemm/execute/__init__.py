@@ -1,4 +1,7 @@
-"""Choose the plan of a product and run it: candidate kernels, their measured or predicted times, the fastest one."""
+"""Choose the plan of a product and run the plan.
+
+The plan uses the candidate kernel whose measured or predicted time is the shortest.
+"""
 
 from gemm.core.plan import Candidate, Plan
 from gemm.execute.delivery import choose, deliver, forget, launcher, run

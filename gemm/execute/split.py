@@ -39,7 +39,7 @@ Bounds = tuple[int, ...]
 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device | None, generation: int) -> Plan:
-    """A Split, or the plan of one device, whose `reason` says why it is not split.
+    """A Split; or the plan of one device, with a `reason` that says why the product is not split.
 
     Raises the exceptions of gemm.execute.choose.
 

@@ -96,7 +96,7 @@ class Side:
         self._claims, self._told = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
-        """Whether the part belongs to `by`, which claims it if it is free. One atomic step that nothing interrupts."""
+        """Whether the part belongs to `by`, which claims it if it is free. The claim is one atomic step."""
         return self._claims.setdefault("by", by) == by
 
     def work(self, by: str) -> None:
@@ -184,6 +184,6 @@ def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
 
 
 def _refuse_spoilt(error: BaseException, spoilt: bool) -> None:
-    """Raise RuntimeError if an out that is c is partly written: no other device can compute the product then."""
+    """Raise RuntimeError if out is c and is partly written, because no other device can compute the product then."""
     if spoilt:
         raise RuntimeError(f"{error}; out, which is c, is partly written") from error

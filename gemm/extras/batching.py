@@ -167,7 +167,7 @@ class Batch:
             return False
 
     def _send(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """Compute these products as one batched product of stacked operands."""
+        """Compute `products` as one batched product of stacked operands."""
         if len(products) == 1 or min(products[0][0].ndim, products[0][1].ndim) < 2:
             self._retry(options, alpha, beta, numbers, products)
             return
@@ -184,7 +184,7 @@ class Batch:
                 array[...] = result
 
     def _retry(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """Compute each of these products separately."""
+        """Compute each of `products` separately."""
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
                 at_once(a, b, c, out=out, **named(options, alpha, beta))
@@ -256,8 +256,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     Returns:
         The complete results: `out` itself if `out` is a list of the result arrays, else a new list. As in `batching`, a
         product may read what an earlier product writes. Products of device arrays are enqueued, as with `gemm.gemm`.
-        Consecutive device products of one kind are one launch if there are many of them. Their new results are slices
-        of one array, whose memory is freed with the last slice.
+        Many consecutive device products of one kind are one launch. Their new results are slices of one array, whose
+        memory is freed with the last slice.
 
     Raises:
         ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are

@@ -36,10 +36,11 @@ class Together:
     """The pointer batches in one call of gemm_many."""
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
-        """`options` is a key of plan_cache.memos, `scales` are alpha and beta, and `columns` are the operands a, b, c
-        and out.
+        """`options` is a key of plan_cache.memos, `scales` are alpha and beta, and `columns` are the operands `a`, `b`,
+        `c` and `out` of all products.
 
-        `results` is the list for new results. If the caller passed out, `results` is the column of out.
+        `results` is the list that receives new results. If the caller passed `out`, it is the entry of `columns` for
+        `out`.
         """
         self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
         # The number of products to examine in the next attempt, and the first product at which to try.

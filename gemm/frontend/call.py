@@ -318,7 +318,7 @@ def _constant(kind: np.dtype[Any], one: bool) -> Any:
 
 
 def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
-    """Check `activation` and return it as a Problem has it."""
+    """Check the activation `name` and return it in the form of Problem.activation."""
     if name not in ACTIVATIONS[1:]:
         raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {name!r}")
     if kind.kind != "f" and kind.name not in NARROW:
@@ -329,7 +329,11 @@ def _activation(name: str, kind: np.dtype[Any], reproducible: bool) -> str:
 
 
 def _bias(bias: Operand, m: int, n: int, kind: np.dtype[Any], *, column: bool) -> Operand:
-    """`bias` as a matrix with one row or one column. `column`: b is a vector, so that the result has no column axis."""
+    """`bias` as a matrix with one row or one column.
+
+    Args:
+        column: whether b is a vector, so that the result has no column axis.
+    """
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
         raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
     if bias.ndim == 1:

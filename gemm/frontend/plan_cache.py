@@ -96,8 +96,10 @@ class Known(NamedTuple):
         replay: launches the product for the caller's arrays (see gemm.core.backend.Launch). It returns `out`, or a new
             array if out is None. It returns None if the product must go through the checks in Python.
         dtype: the dtype of the product.
-        alpha: the alpha to launch if the product has no terms; it replaces the caller's alpha.
-        problem, device: the problem that was computed, and the device.
+        alpha: replaces the caller's alpha if that is 0 or k is 0. The product then has no terms: see `_factors` in
+            call.py.
+        problem: the problem that was computed.
+        device: the device that computed the problem.
     """
 
     replay: Callable[..., Any]
@@ -143,9 +145,10 @@ class DevicePlans(threading.local):
         self._known: dict[object, Known] = {}
 
     def run(self, given: Operands) -> Any:
-        """The product of operands like earlier ones, or None.
+        """Repeat a cached product for operands with the same signature.
 
-        b is None if this cache belongs to a prepacked matrix, which is then b of all products.
+        Returns None if there is no such product, or if it cannot be repeated. If this cache belongs to a prepacked
+        matrix, that matrix is b in all products, and the argument b is None.
         """
         known, scales = self.known(given)
         if known is None:
@@ -160,8 +163,9 @@ class DevicePlans(threading.local):
                 raise
 
     def known(self, given: Operands) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
-        """The cached product for operands like these, with alpha and beta rounded for the launch; (None, ()) if there
-        is none.
+        """The cached product for operands with the signature of `given`, and alpha and beta rounded for the launch.
+
+        Returns (None, ()) if there is no such product.
         """
         found = self._known.get(self._key(given)) if self._era is since() else None
         scales = None if found is None else found.scales(*given[5:])

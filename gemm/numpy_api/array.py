@@ -21,10 +21,10 @@ class Array(np.ndarray):
     """A NumPy array whose products gemm computes; create one with `gemm.array`.
 
     gemm computes `@`, `@=`, the method dot, np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot, np.einsum,
-    and the NumPy functions that call these, such as np.linalg.multi_dot. NumPy does everything else. Views, copies,
+    and NumPy functions that call one of them, such as np.linalg.multi_dot. NumPy does everything else. Views, copies,
     unpickled copies and the results of NumPy functions are Arrays with the same options. A result without axes is a
-    scalar. A product of two Arrays uses the options of both. Where they differ, the first operand's option is used. An
-    Array's options take precedence over the options of `gemm.use`.
+    scalar. A product of two Arrays uses the options of both. Where the options differ, the first operand's option is
+    used. An Array's options take precedence over the options of `gemm.use`.
     """
 
     _options: Options

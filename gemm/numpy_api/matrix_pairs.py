@@ -161,7 +161,7 @@ def check(options: dict[str, Any]) -> None:
 
 
 def kind_of(arrays: Mapping[str, np.ndarray], asked: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype of products of `arrays` ({name: array}), as for `gemm`. Raises TypeError if there is none."""
+    """The dtype of products of `arrays` ({name: array}), as for `gemm`. Raises TypeError if there is no such dtype."""
     kind, *others = [array.dtype for array in arrays.values()]
     if asked is None and kind.isbuiltin == 1 and kind.kind in "biufc" and all(kind is other for other in others):
         return kind

@@ -159,7 +159,8 @@ class _Answering(ModuleType):
     """The class of the modules numpy and numpy.linalg after the first entry into `use`.
 
     The modules' own attributes stay unchanged. Each access to a name in _PRODUCTS returns a function that depends on
-    the current context. Other threads, and blocks that end in another order, are therefore not affected.
+    the current context. Therefore other threads are not affected, nor are `with` blocks that do not end in the reverse
+    of the order in which they began.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -182,7 +183,8 @@ def _answer(name: str, own: Any, ours: Any) -> property:
         return own if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
 
     def put(module: ModuleType, value: Any) -> None:
-        # Code that read `ours` inside the context may assign it back; the module then keeps `own`.
+        # Code inside `use` gets `ours` when it reads this name, and may later assign it to the module again. The module
+        # must then contain `own`, not `ours`.
         module.__dict__[name] = own if value is ours else value
 
     def drop(module: ModuleType) -> None:

@@ -81,7 +81,7 @@ class Errand:
         try:
             with self.child:
                 self._work(self)
-        except BaseException as error:  # `wait` raises it again
+        except BaseException as error:  # `wait` raises the error again
             self._error = error
             if not self.stopped:
                 log.warning("gemm gave up when it %s: %s", self._what, error)

@@ -1,8 +1,8 @@
 """Calibration: correct predicted times by measured times, which `gemm tune` and the running program collect.
 
-The cost model knows rates. It does not know how a driver copies, pages and caches. Its errors are therefore similar
-for similar products. For host operands the error depends on the device and the type, because transfers take most of
-the time. For operands in device memory the error depends on the kernel.
+The cost model knows rates. It does not know how a driver copies, pages and caches. The model's errors are therefore
+similar for similar products. For host operands the error depends on the device and the type, because transfers take
+most of the time. For operands in device memory the error depends on the kernel.
 
 One table stores, for each class of products, measured time ÷ predicted time. `gemm tune` writes the table
 (gemm.tune.calibrate). The running process replaces entries that its own measurements contradict. A class without a
@@ -13,8 +13,8 @@ The running process times only products whose choice is in doubt: products of ho
 predicted to take less than `DOUBT` times as long. In each class the first product warms up, and the next `TIMES`
 products are timed. If the chosen device proves slower than the prediction for the other device, the chosen device is
 not chosen again. A class of products changes its device at most as often as there are devices. A choice that is not in
-doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are neither timed nor corrected
-by them.
+doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
+measurements do not correct their predictions.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def learn(plan: Plan, seconds: float) -> None:
         late = min(late, error(seconds, model))  # other load only makes products slower: the least is closest
         observe(whose, at, max(late, math.log(_factor(whose, at, True))))
     _timed[kind] = count + 1, late
-    # Decide only after all TIMES measurements: other load may have slowed a single one. The plan cache does not repeat
-    # products of a class in doubt, so it need not be cleared.
+    # Decide only when all measurements (TIMES of them) are made: other load may have slowed a single one. The plan
+    # cache need not be cleared, because it never repeats a product whose choice is still in doubt.
     if count == TIMES and model * _factor(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

@@ -34,7 +34,8 @@ class Entrant:
 
     Attributes:
         why_not: why the row can compute no problem of this kind on the device; or "".
-        last_resort: this is the NumPy reference, which is chosen only if nothing else can compute the problem.
+        last_resort: whether the row is the NumPy reference, which is chosen only if nothing else can compute the
+            problem.
         lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for NumPy's
             BLAS, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
             products covers our own kernels only.
@@ -67,7 +68,8 @@ class Entrant:
         """Return a lower bound of the seconds that `weigh` predicts; much faster than `weigh`.
 
         Args:
-            flops, moved: the problem's FLOPs, and the bytes that it moves to and from the device.
+            flops: the problem's FLOPs.
+            moved: the bytes that the problem moves to and from the device.
             factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
         """
         if self.row.space and tuning_db.timed(self.row, self.device):

@@ -23,8 +23,8 @@ from gemm.select.candidates import Entrant, Lineup, admitted, types, unfit
 log = logging.getLogger("gemm")
 
 STAND_IN = 1.0
-"""Limit in seconds: while the fastest kernel is being verified, a verified kernel replaces it if the replacement is
-predicted to take at most this much longer."""
+"""While the fastest kernel is being verified, a verified kernel replaces it if the replacement is predicted to take at
+most STAND_IN seconds longer."""
 
 
 def choose(
@@ -216,7 +216,7 @@ def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Dev
             return queue
         if facts is None:
             facts = probe.soon()
-            if facts is None and best is not None:  # `best` is verified: it computes until the search ends
+            if facts is None and best is not None:  # `best` is verified and computes products until the search ends
                 queue.searching = True
                 return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):

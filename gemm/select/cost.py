@@ -43,9 +43,10 @@ Measured with random products on two cores with Intel's runtime, 2026-11-24.
 """
 
 ENDS = 12
-"""A GPU's work-item initializes its outputs and stores them one by one. That takes as long as this many steps along k.
+"""A GPU's work-item initializes its outputs and stores them one by one. Both together take as long as ENDS steps along
+k.
 
-If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
+If k is small, they are most of the product's time. Measured on an H200, 2026-11-24.
 """
 
 GATHERED = 8
@@ -56,8 +57,8 @@ an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in other
 """
 
 MOST_PASSES = 1.5
-"""Any number of passes over an operand takes at most as long as this many. Neighbouring work-groups read the same
-operand, and all except the first find it in a cache.
+"""Any number of passes over an operand takes at most as long as MOST_PASSES passes. Neighbouring work-groups read the
+same operand, and all except the first find it in a cache.
 
 Measured on an H200, 2026-11-24: a product of 33 × 5 × 1232 × 2465 takes 1.4 times as long if work-groups compute its 5
 rows four at a time instead of all at once.
@@ -130,8 +131,9 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     """Return the seconds that transfers add to a product.
 
     Args:
-        bytes_in, bytes_out: bytes of host operands sent to the device, and of the result fetched from it.
-        busy: seconds in which the product keeps the device busy. Large transfers overlap with them.
+        bytes_in: bytes of host operands sent to the device.
+        bytes_out: bytes of the result fetched from the device.
+        busy: seconds in which the product keeps the device busy. Large transfers overlap with this time.
     """
     if not (link.upload and link.download and (bytes_in or bytes_out)):
         return 0.0
@@ -147,7 +149,8 @@ def _tuned(
     """Return `rates` with the arithmetic rate that follows from the tuner's measurement.
 
     Args:
-        shape, seconds: (batch, m, n, k) of the measured product, and its time.
+        shape: (batch, m, n, k) of the measured product.
+        seconds: the time of the measured product.
     """
     batch, m, n, k = shape
     work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
@@ -207,8 +210,9 @@ class Bound:
         """Return the lower bound of each prediction for `problem`, in seconds.
 
         Args:
-            flops, moved: of the problem. The caller computes them once for all kernels. With 0 FLOPs the bound holds at
-                any arithmetic rate.
+            flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
+            moved: the bytes that the problem moves to and from the device. The caller computes `flops` and `moved` once
+                for all kernels.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._modelled:
@@ -231,7 +235,7 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
     """Whether the kernel can read operands of `problem` in device memory in place, without packing.
 
-    It can if they have whole tiles, in the kernel's layout, and the kernel reads no image.
+    The kernel can if the operands have whole tiles, in the kernel's layout, and the kernel reads no image.
 
     Args:
         padded: the operands are in memory whose padding makes all tiles whole.

@@ -32,7 +32,7 @@ Kernels copy single elements where rows are not aligned. Measured on an H200, 20
 runs of benchmarks/auto_regret.py.
 """
 WIDE = 16
-"""Bytes of the widest memory access. A row is aligned if it begins at a multiple of this."""
+"""Bytes of the widest memory access. A row is aligned if it begins at a multiple of WIDE bytes."""
 CLOCK = 1980
 """Clock in MHz at which an H200 reaches the rates in the catalog."""
 MEMORY = 4800
@@ -92,7 +92,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     ):
         launch += APART
     count = groups * cluster
-    # Of one multiprocessor: its share of the elements, and the number of thread blocks that run on it at the same time.
+    # A multiprocessor's share of the elements, and the number of thread blocks that it runs at the same time.
     share, together = 1 / min(count, units), min(-(-count // units), most)
     compute += ALONE * alone * share / together**0.5  # partly hidden by other blocks' arithmetic
     # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element

@@ -19,7 +19,7 @@ from gemm.core.rates import CALL, Rates
 from gemm.select.verify.samples import random_matrix, types_of
 
 LEAST = 16
-"""n of a product of negligible size, whose time is that of the launch."""
+"""n of a product of negligible size, which takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""
@@ -47,7 +47,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     except TypeError:  # the backend computes in host memory
         resident = False
     timed = partial(_seconds, backend, kernel, device, resident=resident)
-    # Whole tiles need no padding. Little more than one group of them keeps the product small.
+    # The sizes are LEAST, rounded up to multiples of a work-group's tile: whole tiles need no padding, and the product
+    # stays small.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
     deep = 4 * LEAST if resident else LEAST
     first = timed(rows, columns, deep, row=20)

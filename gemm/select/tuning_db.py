@@ -27,7 +27,9 @@ log = logging.getLogger("gemm")
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tuned"
 NEAR = 1.0
-"""Greatest distance at which the measured rate of one class applies to another: that of neighbours along one axis."""
+"""Greatest distance at which the measured rate of one class applies to another class. Neighbours along one axis have
+this distance.
+"""
 
 
 @dataclass(frozen=True)

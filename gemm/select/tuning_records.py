@@ -64,9 +64,11 @@ class Record:
         driver, source: the driver and the kernel's source (`tuning_db.fingerprint`) of the measurement.
         params: the best values of the kernel's space; None if no values worked.
         seconds: the time with `params` for operands in device memory, including packing; None if predicted.
-        gain: catalog's time ÷ time with `params`, measured at the end of the search; None before the end.
-        trials: {key of the values: Trial}. Compare these seconds only with each other. The seconds of a trial are a
-            ratio multiplied by the seconds of the best earlier trial; the ratio compares the two in one measurement.
+        gain: time with the catalog's values ÷ time with `params`, measured at the end of the search; None before the
+            end.
+        trials: {key of the values: Trial}. The seconds of a trial may be compared only with those of other trials, not
+            with `seconds`: they are a ratio multiplied by the seconds of the best earlier trial. The ratio comes from
+            one measurement of this trial and that best one.
     """
 
     kernel: str

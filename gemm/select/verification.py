@@ -102,7 +102,7 @@ def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, An
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
     """Whether `kernel` is verified only when it is first about to be chosen.
 
-    This is so if its row has `lazy_verify`, or if the probe has not ended yet.
+    The answer is yes if the kernel's row has `lazy_verify`, or if the probe has not ended yet.
     """
     early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
     return kernel.lazy_verify or early

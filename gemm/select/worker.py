@@ -73,7 +73,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         lines, finished = self._lines, False
         assert process.stdin is not None
         try:
-            with contextlib.suppress(OSError):  # the process is dead: reading reports that
+            with contextlib.suppress(OSError):  # the process is dead: reading its answer reports that
                 process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
             while True:

@@ -39,7 +39,7 @@ class Step:
 
     Attributes:
         row, params: the candidate.
-        trial: its seconds, or why it failed.
+        trial: the seconds of the candidate, or why the candidate failed.
         record: all that is known about the row for this class of products.
     """
 

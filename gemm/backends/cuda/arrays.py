@@ -41,7 +41,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # whether it was exported: then others may use it on streams unknown to gemm
+        self._lent = False  # whether the array was exported: then others may use it on streams unknown to gemm
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:

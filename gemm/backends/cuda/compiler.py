@@ -92,8 +92,8 @@ class Compiler:
     def architecture(self, kernel: Kernel, capability: int) -> str:
         """Return the architecture for which to compile `kernel`.
 
-        This is the GPU's own architecture, such as "sm_90". If the GPU is newer than NVRTC, it is PTX of the nearest
-        older architecture, such as "compute_90". Raises KernelFailed if the GPU is too old for this NVRTC.
+        The result is the GPU's own architecture, such as "sm_90". If the GPU is newer than NVRTC, the result is PTX of
+        the nearest older architecture, such as "compute_90". Raises KernelFailed if the GPU is too old for this NVRTC.
         """
         if capability in self.supported:
             return f"sm_{capability}" + ("a" if f"sm_{capability}a" in kernel.needs else "")

@@ -113,8 +113,8 @@ class Gpu:
     def pool(self) -> int:
         """gemm's own CUmemoryPool, which keeps a part of the freed memory. 0 if the device does not support pools.
 
-        The device's default pool releases all free memory each time a thread waits for the device. This takes longer
-        than most products.
+        The device's default pool releases all free memory each time a thread waits for the device. The release takes
+        longer than most products.
         """
         if self.pools and not self._pool:
             with self._lock:

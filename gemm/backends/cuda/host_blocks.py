@@ -19,7 +19,7 @@ import numpy as np
 from gemm.core.operands import Cut, Range
 
 ALIGN = 256
-"""The alignment of operands on the device, in bytes: that of cuMemAlloc."""
+"""The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
 _ROW = 16  # rows are padded to a multiple of this many bytes
 _PADDED_FROM = 16 * _ROW  # bytes; shorter rows get no padding, which could be most of their memory
 
@@ -30,7 +30,8 @@ class Block:
 
     Attributes:
         axes: the array's axes in memory order, outermost first, without axes that repeat or have length 1.
-        shape, strides: lengths and byte strides of `axes`. The innermost stride is the element size.
+        shape: the lengths of `axes`.
+        strides: the byte strides of `axes`. The innermost stride is the element size.
         whole: byte strides of all axes of the array: 0 for an axis that repeats, the block's size (rounded up to 16
             bytes) for an axis of length 1.
         nbytes: the size in bytes, padding included.

@@ -41,7 +41,8 @@ class Chip(NamedTuple):
     """The properties of a GPU that determine a launch plan.
 
     Attributes:
-        capability: the compute capability, such as 90. units: the number of multiprocessors.
+        capability: the compute capability, such as 90.
+        units: the number of multiprocessors.
     """
 
     capability: int
@@ -52,11 +53,14 @@ class Layout(NamedTuple):
     """All properties of a product that determine its launches: everything except addresses and scalars.
 
     Attributes:
-        shape: (*batch, m, n). k: the length of the sums.
+        shape: (*batch, m, n).
+        k: the length of the sums.
         strides: byte strides of a, b, c and out, one for each axis of `shape`. If c is not read, c has out's strides.
         aligned: for each of a, b, c and out, the largest power of two, at most 16, that divides the address.
-        reads_c: whether beta is not 0. ordered: whether ordered accumulation is required.
-        bias: the bias's strides in elements along m and n, or None. activation: its number in gemm.cuh.
+        reads_c: whether beta is not 0.
+        ordered: whether ordered accumulation is required.
+        bias: the bias's strides in elements along m and n, or None.
+        activation: the number of the activation in gemm.cuh.
         kept: whether b is prepacked: stored in the planes that the kernel reads, as `launch.keep` makes them.
         apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
             entries in a table of operand addresses. The strides along the only batch axis are the distances between
@@ -79,7 +83,8 @@ class Recipe(NamedTuple):
     """A launch plan: the steps of a product, in order.
 
     Attributes:
-        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute it.
+        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute the
+            product.
         swap: whether the plan computes out^T = b^T·a^T.
         room: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
@@ -97,7 +102,7 @@ class Recipe(NamedTuple):
 def plain(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
-    It is the last row for the same types in the catalog, which takes any strides and sizes.
+    The fallback is the last row for the same types in the catalog, which takes any strides and sizes.
     """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None
@@ -128,8 +133,8 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
-    If `kernel` cannot compute them, the plan uses `plain(kernel)`. This is no error of the caller: for example, k may
-    be 0, or a matrix may have more rows than a tensor map supports.
+    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. The caller has made no error: for example,
+    k may be 0, or a matrix may have more rows than a tensor map supports.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:
@@ -246,7 +251,8 @@ class _Maker:
 
         Args:
             room: the offset of the first unused byte of the workspace.
-            arrivals: the number of counters. nbytes: the bytes of the partial sums.
+            arrivals: the number of counters.
+            nbytes: the bytes of the partial sums.
 
         Returns the offset of the first unused byte after the reservation.
         """

@@ -50,8 +50,10 @@ class Step(NamedTuple):
     """The launch of a kernel.
 
     Attributes:
-        kernel, form: the kernel and its compiled variant.
-        grid: thread blocks along x and y. cluster: thread blocks of a cluster.
+        kernel: the kernel.
+        form: the kernel's compiled variant.
+        grid: thread blocks along x and y.
+        cluster: thread blocks of a cluster.
         parameters: the bytes of the struct that the kernel takes, without addresses.
         pointers: (offset, slot, displacement) for each address in the struct: at `offset`, the launch stores the
             address of `slot` plus `displacement`.
@@ -85,14 +87,17 @@ class Operand(NamedTuple):
     """a or b in one launch: a stack of `batch` matrices of `extent` x k elements.
 
     Attributes:
-        which: "a" or "b". extent: m for a, n for b.
+        which: "a" or "b".
+        extent: m for a, n for b.
         slot, at: the address: `at` bytes after the beginning of `slot`.
         aligned: the alignment in bytes of every matrix of the stack.
-        along, across, step: strides in elements along k, along m or n, and along the batch (0: all products use the
-            same matrix).
+        along: the stride along k, in elements.
+        across: the stride along m or n, in elements.
+        step: the stride along the batch, in elements. 0: all products use the same matrix.
         turned: whether the operand is contiguous along m (for b: n) instead of along k.
         vectors: whether the kernel may read the operand with the vector width of its row.
-        planes: the number of planes, or 0 if the operand is not split. plane: elements from one plane to the next.
+        planes: the number of planes, or 0 if the operand is not split.
+        plane: elements from one plane to the next.
         scales: the offset in `slot` of the exponents, one for each row of a or column of b.
     """
 

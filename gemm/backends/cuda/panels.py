@@ -8,9 +8,9 @@ The computable part of out grows with the square of the data sent, so the first 
 Panels that are too narrow leave multiprocessors idle.
 
 `panels` simulates five resources: copies between arrays and staging slots, the thread that calls the driver, the link
-to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Of those whose
-time is within 2 % of the shortest, it takes the one with the fewest launches. Consecutive rectangles run on different
-streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
+to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Among the
+ways whose time is within 2 % of the shortest time, it takes the way with the fewest launches. Consecutive rectangles
+run on different streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
 """Seconds that the thread that calls the driver needs for a panel and for a launch; the ratio up to which two times
 count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
-_GRAIN = 256  # cuts are at multiples of this: whole tiles, aligned rows
+_GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
 LINE = 4096
 """Bytes of a contiguous line that the copy engine transfers at its full rate. For lines of half this size, it reaches
@@ -45,15 +45,18 @@ _LARGE = 64 << 20  # products of a stack with at least this many bytes are cut i
 
 @dataclass(frozen=True)
 class Shape:
-    """A product, as the model describes it.
+    """The properties of a product that the model uses.
 
     Attributes:
-        m, n, k: the sizes. c: whether c is sent, too.
+        m, n, k: the sizes.
+        c: whether c is sent, too.
         a, b, out: bytes of an element; 0 if the operand is already on the device.
-        rate: multiply-adds per second of all multiprocessors together. units: the number of multiprocessors.
+        rate: multiply-adds per second of all multiprocessors together.
+        units: the number of multiprocessors.
         fixed: whether b must not be cut.
-        rows, columns: cuts of m and n should be multiples of these. They are more than 1 if a is contiguous along m,
-            or b along n: then a cut shortens the contiguous lines.
+        rows: cuts of m should be multiples of `rows`. It is more than 1 if a is contiguous along m, because a cut then
+            shortens the contiguous lines.
+        columns: the same for cuts of n, and for b that is contiguous along n.
     """
 
     m: int

@@ -76,7 +76,7 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
 
     The arrays must have the same shape and element size, and must not overlap.
 
-    With `stream`, the stores bypass the caches. This suits data that is not read again soon: copies out of slots are
+    With `stream`, the stores bypass the caches. Set it for data that is not read again soon: copies out of slots are
     nearly twice as fast (16 threads of a Xeon). Copies into slots would be half as fast, because the copy engine reads
     the slots immediately.
     """
@@ -95,9 +95,9 @@ _Task = tuple[Future[None], np.ndarray, np.ndarray, bool]
 
 
 class Porter:
-    """A copy thread: runs copies one after the other. It does not call the driver.
+    """A copy thread, which runs copies one after the other. The thread does not call the driver.
 
-    It runs one copy at a time, because a copy already uses all of the C engine's copy threads.
+    Only one copy runs at a time, because a copy already uses all of the C engine's copy threads.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Porter:
     def _started(self) -> bool:
         """Start the thread if necessary, and return whether it runs. The system may refuse to create a thread.
 
-        It is a daemon thread: it does not keep the process alive.
+        The thread is a daemon thread: it does not keep the process alive.
         """
         if not self._runs:
             with suppress(RuntimeError):
@@ -147,7 +147,7 @@ def _carry(given: SimpleQueue[_Task | None]) -> None:
             copy(to, source, stream=stream)
         except BaseException as error:  # raised in the thread that waits for the copy
             failure = error.with_traceback(None)
-        del task, to, source  # now, before the waiting thread continues: that thread must hold the last reference
+        del task, to, source  # before the waiting thread continues, because that thread must hold the last reference
         if failure is None:
             done.set_result(None)
         else:
@@ -213,9 +213,11 @@ class Lane:
     """The resources to transfer the operands of one product at a time.
 
     Attributes:
-        up, down: the streams for copies to the device and back.
+        up: the stream for copies to the device.
+        down: the stream for copies back to the host.
         runs: two streams for kernels, used in turn, so that consecutive parts of out can overlap.
-        sent, fetched: the rings for copies to the device and back.
+        sent: the ring for copies to the device.
+        fetched: the ring for copies back to the host.
         porter: the copy thread.
     """
 

@@ -26,7 +26,8 @@ from gemm.core.problem import DeviceView
 MOST = 16384
 """The most products of a table: MOST_ALIKE in order.h."""
 LEAST = 16
-"""The least products for which a table is worth its cost: the host needs as much time for it as for some launches."""
+"""The minimum number of products for which a table is worth its cost. For a table, the host needs as much time as for
+some launches."""
 _PLACE, _C, _OUT = 32, 16, 24
 """Bytes of a gemm_place, and the offsets of the addresses of c and out in it."""
 
@@ -82,7 +83,7 @@ class Table(NamedTuple):
     Attributes:
         many: the number of products.
         layout: the layout of each product, except for alignment.
-        bits: the bitwise OR of the addresses, for each of a, b, c and out. It gives the common alignment.
+        bits: the bitwise OR of the addresses, for each of a, b, c and out. The OR gives the common alignment.
         in_place: whether c is out.
     """
 
@@ -97,7 +98,8 @@ def launch(
 ) -> None:
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
-    This overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was computed.
+    The call overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was
+    computed.
     """
     count, layout, bits, in_place = table
     size = rounded(count)

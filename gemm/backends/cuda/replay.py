@@ -89,8 +89,8 @@ class Replay:
     ) -> Replay | None:  # fmt: skip
         """Return a Replay of a launch, or None if the launch cannot be repeated.
 
-        It can be repeated if there is a Reader for the arrays' library, and if the launch used the arrays themselves,
-        not copies of them.
+        The launch can be repeated if there is a Reader for the arrays' library, and if the launch used the arrays
+        themselves, not copies.
 
         Args:
             given: the launches, their layout, and the addresses of a, b, c, out and bias.
@@ -124,8 +124,8 @@ class Replay:
     def places(self, columns: Columns, start: int, count: int, address: int, room: int) -> Ready | None:
         """Write the operand addresses of products to the table at `address`.
 
-        These are up to `count` products, from product `start` on, with the same metadata as this one. No product may
-        read or write the result of another.
+        The table gets up to `count` products, from product `start` on, with the same metadata as the product of this
+        Replay. No product may read or write the result of another.
 
         Args:
             room: the address of a workspace; see `_independent`.
@@ -212,8 +212,8 @@ def _itemsize(x: Any) -> int:
 def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
     """Return the bytes from the first element to the lowest one, and to the end of the highest one.
 
-    These must be exact. Allocators place arrays directly next to each other. If a span were too large, neighbouring
-    arrays would seem to overlap, and the product would not be repeated.
+    Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
+    neighbouring arrays would seem to overlap, and the product would not be repeated.
     """
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size

@@ -28,7 +28,7 @@ TOGETHER = 4 << 20
 """Bytes of all operands up to which they are sent together. Panels would hide at most half of the copies (about 0.05 ms
 at 40 GB/s), and cost as much time for threads and driver calls."""
 _LEAST = 32 << 20  # bytes; a smaller product is not halved: other users fill the device
-_GRAIN = 256  # halves begin at multiples of this
+_GRAIN = 256  # halves begin at multiples of _GRAIN
 _SENT = "a", "b", "c", "bias", "out"  # in the order of their memory on the device
 
 
@@ -216,7 +216,7 @@ class _Product:
                 return
             of = self._blocks[name]
             if name == "bias" or (name == "c" and name in self._at):
-                cut = {}  # send all of it: several parts of out share its elements
+                cut = {}  # send the whole operand: several parts of out share its elements
             if (key := (name, of.ranges(cut))) not in sent:
                 sent.add(key)
                 travel.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)

@@ -65,8 +65,8 @@ class OpenCLBackend(Backend):
     def _device_of(self, context: Any, queue: Any) -> Device:
         """Return the Device for a context and queue.
 
-        This is one of the backend's own devices if gemm created `context`. Otherwise it is a Device that keeps the
-        caller's context alive.
+        If gemm created `context`, the result is one of the backend's own devices. Otherwise it is a Device that keeps
+        the caller's context alive.
         """
         self._drivers.use()
         for device in self._drivers.known:

@@ -62,7 +62,7 @@ class Memory:
 
     Attributes:
         kind: (channels of a texel, or 0 for a buffer; bytes of a channel; whether texels are integers; whether the
-            host can map it). Memory of equal kind is interchangeable.
+            host can map the memory). Memory of equal kind is interchangeable.
         width, height: the size in texels. A buffer has its bytes as width, and height 1.
         after: the events of the last command that used the memory.
     """

@@ -82,8 +82,9 @@ def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
 def _builds_nothing(version: str) -> str:
     """Return why a device with this CL_DEVICE_VERSION cannot compile any kernel, or "".
 
-    PoCL's version contains the CPU for which PoCL compiles. If the CPU is newer than PoCL's LLVM, this is "generic".
-    Clang does not know that name for x86-64, so that each build fails with "unknown target CPU 'generic'".
+    PoCL's version contains the CPU for which PoCL compiles. If the CPU is newer than PoCL's LLVM, the version
+    contains "generic". Clang does not know that name for x86-64, so that each build fails with "unknown target CPU
+    'generic'".
     """
     if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
         return "this CPU is newer than PoCL's compiler, which builds nothing for it"
@@ -135,7 +136,7 @@ def _rank(device: Any) -> int:
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     """Return `cl_device` as a Device, which select, the rows' rules and `gemm info` use.
 
-    This creates a context (`handle.context`) only if the device supports images.
+    The function creates a context (`handle.context`) only if the device supports images.
     """
     extensions = set(cl_device.extensions.split())
     features = {"unified"} if cl_device.host_unified_memory else set()

@@ -86,7 +86,7 @@ class Launcher:
             return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
-        # A prepacked matrix has the layout of the right operand, so it cannot become the left one.
+        # A prepacked matrix has the layout of the right operand, so it cannot become the left operand.
         if self.swaps and not (isinstance(b, DeviceView) and isinstance(b.owner, Kept)):
             a, b, out = transposed(b), transposed(a), transposed(out)
             c = None if c is None else transposed(c)
@@ -223,7 +223,7 @@ class Launcher:
             left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
             right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
             steps = self.b.padded(depth.stop - depth.start, 1)[0]
-            # Without parts of k, these are two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
+            # Without parts of k, `stage` has two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
             stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             first = (*left.args, *right.args, *ends, size)
@@ -256,7 +256,7 @@ class Launcher:
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the numbers of work-items for a tile of out, and the work-group size.
 
-        The work-group size is the one that the kernel requires. Otherwise it is the preferred one, reduced to fit.
+        If the kernel requires a work-group size, that size is used. Otherwise it is the preferred size, reduced to fit.
         """
         params = self.kernel.params
         if self.fixed:

@@ -21,7 +21,7 @@ class Layout:
     """The layout that a kernel requires of an operand.
 
     Attributes:
-        rows, cols: each matrix is padded to multiples of these.
+        rows, cols: each matrix is padded to multiples of `rows` and `cols`.
         channels: the channels of an image's texel, 1 or 4; 0 for a buffer.
         bits: whether the image's texels are integers with the bits of the floats. The device cannot flush or change
             integers.
@@ -88,7 +88,10 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
 
 
 def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) -> Operand:
-    """Return `operand` as a stack with these lengths and byte strides. They are its own batch axes, possibly merged."""
+    """Return `operand` as a stack with batch axes of the given lengths and byte strides (`steps`).
+
+    The batch axes are the operand's own, possibly merged.
+    """
     if len(lengths) == operand.ndim - 2 and steps == operand.strides[:-2]:
         return operand
     shape, strides = (*lengths, *operand.shape[-2:]), (*steps, *operand.strides[-2:])

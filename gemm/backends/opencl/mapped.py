@@ -1,9 +1,9 @@
 """Zero copy: host arrays that a device reads and writes in place, for devices that share the host's memory.
 
-The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). It is mapped, so that the host can use
-the array, except while a product runs. `lent` unmaps the buffer for a product, and maps it again before the call
-returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: a product in another thread
-waits for it.
+The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). The buffer is mapped, so that the host
+can use the array, except while a product runs. `lent` unmaps the buffer for a product, and maps it again before the
+call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: a product in another
+thread waits for it.
 
 Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
 has shown that the driver does not copy such memory.
@@ -48,7 +48,7 @@ class Mapped:
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
         self._take()
         self._give()
-        self._take()  # checks that the driver maps it to the same address again
+        self._take()  # checks that the driver maps the buffer to the same address again
         _claims.add(self, self.address, nbytes)
 
     @property
@@ -161,7 +161,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
 
 
 def _padded(length: int, most: int) -> int:
-    """Round `length` up to a multiple of a power of two, at most `most`. It grows by at most an eighth."""
+    """Round `length` up to a multiple of a power of two, at most `most`. The length grows by at most an eighth."""
     grain = min(most, 1 << max(length // 8, 1).bit_length() - 1)
     return -(-length // grain) * grain
 
@@ -192,7 +192,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             if memory.handle is handle:
                 memory.lend(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
-        for at in reversed(range(len(views))):  # out first: a c in the same memory shares its buffer
+        for at in reversed(range(len(views))):  # out comes first: if c is in the same memory, it shares out's buffer
             operand, mine = views[at], found[at]
             if not isinstance(operand, np.ndarray):
                 continue

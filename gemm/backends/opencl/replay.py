@@ -22,7 +22,7 @@ MOST = 5
 
 
 class Replay:
-    """The commands of a product of pyopencl Arrays. It can be repeated, in the thread that made it, for similar Arrays.
+    """The commands of a product of pyopencl Arrays. The thread that made a Replay can repeat it for similar Arrays.
 
     A Replay has its own kernel objects, so that their arguments stay set. It also has its own memory for packed
     operands and partial sums, which only its commands use.
@@ -37,8 +37,8 @@ class Replay:
     Args:
         traffic: the commands of the product.
         scale: converts alpha and beta to the kernel's argument.
-        arrays: a, b, c and out of the product. c is None if it is not read. b is None if it is prepacked: it is then
-            the same in each call.
+        arrays: a, b, c and out of the product. c is None if it is not read. b is None if it is prepacked; every
+            call then uses the same prepacked b.
     """
 
     def __init__(self, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> None:
@@ -47,7 +47,7 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         self._buffers = [None if array is None else array.base_data for array in arrays]
-        # For each array: the (kernel, argument index) that take its buffer.
+        # For each array: the kernels that take its buffer, as (kernel, index of the argument).
         self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
@@ -142,8 +142,8 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
     Arrays have no queue or different queues.
 
-    b is None if it is prepacked, and then the same in each call. The signature also says which operands share a buffer,
-    because a Replay identifies its arguments by their buffers.
+    If b is prepacked, the argument b is None, and every call uses the same prepacked b. The signature also says which
+    operands share a buffer, because a Replay identifies its arguments by their buffers.
     """
     queue, own = a.queue, a.base_data
     if queue is None or (b is not None and b.queue is not queue):

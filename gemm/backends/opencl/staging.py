@@ -58,7 +58,8 @@ class Command:
 
     Attributes:
         program: (source, options, name of the entry function).
-        extent, group: the work-items in total, and of a work-group (None: the driver chooses).
+        extent: the work-items in total.
+        group: the work-items of a work-group. None: the driver chooses.
         packs: the bytes of an operand that the kernel packs, or 0.
         scale: the index in `args` of alpha and beta, or None.
     """

@@ -19,7 +19,7 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables of the build and of the tests. They are valid, too."""
+"""Variables of the build and of the tests, which are valid, too."""
 
 
 def variables() -> Iterator[Finding]:

@@ -54,7 +54,7 @@ def threads() -> Iterator[Finding]:
     try:
         wish = int(os.environ.get("GEMM_NUM_THREADS") or cores)
         count = get_num_threads()
-    except (ValueError, BackendUnavailable):  # other checks report these
+    except (ValueError, BackendUnavailable):  # other checks report these errors
         return
     if wish > cores:
         yield Finding("warning", f"GEMM_NUM_THREADS={wish}, but {cores} CPUs are granted", f"{cores} threads are used",

@@ -24,7 +24,7 @@ class _Sent:
     """The operands of one product, in device memory.
 
     Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
-    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of these is exact.
+    elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of such products is exact.
     """
 
     def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
@@ -36,8 +36,8 @@ class _Sent:
         a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
         b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
         c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
-        # The check compares sums of each row with random weights. A wrong element changes the sums of its row. These
-        # sums are exact, because all numbers have few bits.
+        # The check compares weighted sums of each row of the result; the weights are random. A wrong element changes
+        # the weighted sums of its row. The weighted sums are exact, because all numbers have few bits.
         self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
         self.right = times(a, times(b, self.weights))
         self.right_c = self.right - 2 * times(c, self.weights)
@@ -146,7 +146,7 @@ class _Chain:
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
-        # At most SPARSE columns of v have an element other than 0. Only these columns of x = u·v are not 0. No sum of
+        # At most SPARSE columns of v have an element other than 0. The other columns of x = u·v are 0. No sum of
         # c = x·b therefore has more than SPARSE terms.
         self.v = np.zeros((8, k), self.types[0])
         self.places = dice.permutation(k)[:SPARSE]
@@ -225,7 +225,7 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
     exactly one element of c.
 
     Args:
-        far: the distance of the rows of c is so large that the last row begins beyond 2**31 elements.
+        far: the distance between rows of c is so large that the last row begins beyond 2**31 elements.
 
     Returns:
         False if the batch is not 1 or a kernel is missing (see `unlinked`), else True.

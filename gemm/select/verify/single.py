@@ -136,7 +136,7 @@ def _within(
 ) -> bool:  # fmt: skip
     """Whether each element, or each part of a complex element, is within the error bound. NaN is not."""
     dtype = out.dtype
-    if dtype.kind == "c":  # real parts, then imaginary parts: real products with twice the k
+    if dtype.kind == "c":  # real parts, then imaginary parts, as products of real numbers with twice the k
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)

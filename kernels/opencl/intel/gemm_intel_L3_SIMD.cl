@@ -3,17 +3,18 @@
  * sub-group.
  *
  *                     lane 0    lane 1  ...             Lane l loads KV adjacent elements of each of TM rows,
- *                    +---------+---------+              starting at p0 + l KV. A shuffle gives one lane's element
+ *                    +---------+---------+              starting at p0 + l * KV. A shuffle gives one lane's element
  *         SG KV k    | TN cols | TN cols |              to all lanes at no cost: the compiler makes it the region
  *                    +---------+---------+              of a mad operand. The TN columns of a lane are one vector.
  *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group synchronizes in every step, so that its
  *       +--------+   | outputs | outputs |              sub-groups read the same lines of b at the same time.
  *       |TM rows |   |         |         |
- *       +--------+   +---------+---------+              a, b: padded buffers, row-major; a to TM GH rows, b to
- *                                                       SG TN columns, both along K to SG KV, like `k`.
- * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.) a is padded with -0.0
- * and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not
- * padded.
+ *       +--------+   +---------+---------+
+ *
+ * a and b are row-major, padded buffers: a is padded to a multiple of TM * GH rows, b to a multiple of SG * TN columns,
+ * and both along K to a multiple of SG * KV; `k` is that padded length. (The method was published for column-major
+ * matrices. For those, the same kernel computes b' a' = (a b)'.) a is padded with -0.0 and b with +0.0 along K. The
+ * product of -0.0 and +0.0 is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
  */
 
 #include "gemm.clh"

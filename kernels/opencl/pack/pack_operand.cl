@@ -36,7 +36,7 @@
 #define TURN 0
 #endif
 
-/* Elements are copied as unsigned integers: their bits. */
+/* Elements are copied as unsigned integers of the same size, so that their bits do not change. */
 #if PRECISION == 16
 #define item ushort
 #elif PRECISION == 8
