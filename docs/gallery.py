@@ -61,7 +61,7 @@ TFLOP/s over FLOPs per byte, with the limits by the bandwidth of copies and by t
 ## What auto loses
 
 For random products, the time of the contestant that `backend="auto"` chose ÷ the time of the fastest one. Drawn by
-`docs/make_auto_charts.py`. See [How auto decides](auto.md#what-it-loses).
+`docs/make_auto_charts.py`. See [How auto decides](auto.md#cost-of-wrong-choices).
 
 ![Regret over the share of problems, one line for each run](regret.svg)
 
