@@ -11,9 +11,11 @@ import cuda_machine
 import numpy as np
 import pytest
 
+import gemm
 from gemm.backends.cuda import api, compiler
 
-ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(gemm.__file__).resolve().parents[1]
+"""Where the package is: a checkout, or what was installed from a wheel."""
 RNG = np.random.default_rng(12)
 
 
@@ -41,12 +43,12 @@ def at_once(work, arguments):
 
 
 def run(*command, timeout=300, cwd=None, **environment):
-    """What `command` prints, in either stream; Python, which imports this checkout, runs it, and it must end well.
+    """What `command` prints, in either stream; Python, which imports the gemm of this process, runs it, and it must end well.
 
     A variable of the environment that is None is not there. Where the first words are "skip: ", the test is skipped,
     for the reason that follows.
     """
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
     given = {**os.environ, "PYTHONPATH": paths, **environment}
     done = subprocess.run(
         [sys.executable, *map(str, command)], env={name: str(x) for name, x in given.items() if x is not None}, cwd=cwd,
