@@ -14,6 +14,7 @@ import pytest
 import gemm
 from gemm.backends.cuda import api, compiler
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(gemm.__file__).resolve().parents[1]
 """Where the package is: a checkout, or what was installed from a wheel."""
 RNG = np.random.default_rng(12)
