@@ -44,7 +44,7 @@ def at_once(work, arguments):
 
 
 def run(*command, timeout=300, cwd=None, **environment):
-    """What `command` prints, in either stream; Python, which imports the gemm of this process, runs it, and it must end well.
+    """What `command` prints, in either stream. Python runs it and imports the gemm of this process; it must succeed.
 
     A variable of the environment that is None is not there. Where the first words are "skip: ", the test is skipped,
     for the reason that follows.
