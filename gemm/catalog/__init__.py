@@ -54,9 +54,10 @@ SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
 PLAIN = "batch == 1 and alpha == '1' and beta == '0' and out == 'N' and 'S' not in a + b and not fused and not limited"
-"""Products that are one call of NumPy's BLAS, where nobody has limited threads, of which it has its own.
+"""The products for which NumPy's BLAS is a candidate: those that are one call of it.
 
-Of float32 and float64: complex products of OpenBLAS have NaN where ours have infinities.
+A limit of gemm's threads excludes it, because it has threads of its own. Its rows are of float32 and float64 only:
+complex products of OpenBLAS have NaN where the contract requires infinities.
 """
 KERNELS: tuple[Kernel, ...] = (
     *CPU,

@@ -57,7 +57,7 @@ class Replay:
         self._handle = handle
         self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
         # `_own` keeps the memory alive: a kernel's arguments do not. (The memory of a prepacked b lives as long as its
-        # owner, which also owns the Replays of its products.)
+        # owner, which also owns the `Replay`s of its products.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._own: dict[int, Any] | None = own
         for command in traffic.commands:
