@@ -12,24 +12,16 @@ import pytest
 
 import gemm
 from gemm.frontend import plan_cache
-from gemm.select import background, probe
 
 pytestmark = pytest.mark.skipif(not plan_cache.built, reason="gemm._memo is not built")
 
 RNG = np.random.default_rng(11)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def known():
-    """Devices are looked for before: the end of that search has everything learned of repeated products forgotten."""
-    probe.facts(run=True)
-
-
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(settled):
     plan_cache.forget()
-    with background.waiting():  # what a product verifies is not verified beside it
-        yield
+    yield
     assert plan_cache.current() is None
     plan_cache.forget()
 

@@ -22,7 +22,7 @@ FILL = 77
 
 
 @pytest.fixture(autouse=True, params=["at once", "pending"])
-def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+def fresh(settled, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Few products of a kind are computed while the GIL is kept, without a reference; here, also as more are."""
     if request.param == "pending":
         monkeypatch.setattr(Batch, "at_once", lambda *_: None)

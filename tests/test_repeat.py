@@ -22,7 +22,7 @@ RNG = np.random.default_rng(5)
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(settled):
     plan_cache.forget()
     yield
     plan_cache.forget()

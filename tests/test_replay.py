@@ -18,6 +18,9 @@ KERNEL = "sgemm_generic_naive"
 SPLIT = "sgemm_generic_skinny_4x4"
 
 
+pytestmark = pytest.mark.usefixtures("settled")
+
+
 @pytest.fixture
 def queue():
     try:
