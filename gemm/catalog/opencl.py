@@ -14,11 +14,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kernel import Kernel
-from .kernel import typed_row as _row
+from .kernel import Kernel, typed_row
 
 _SHUFFLING = ("intel_required_subgroup_size",)
 """The feature that identifies the GPUs for which the Intel rows are written."""
+
+
+def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
+    """The row <op>gemm_<form> of kernels/opencl/<source>.cl."""
+    half = bool(rest.get("HALF_SUMS"))
+    return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
+                     needs=needs + ("fp64",) * (op == "d") + ("fp16",) * half,
+                     ordered_needs=("denorms",) * (op in ("s", "h") and not half),
+                     precision="medium" if half else "highest", **rest)  # fmt: skip
 
 
 def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kernel:
@@ -33,13 +41,12 @@ def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kerne
     half = form == "half"
     turned, a_image, b_image = half or form.startswith("turned"), form.endswith("images"), "image" in form
     rows, cols = (bk, tm) if turned else (tm, bk)
-    return _row(f"{op}gemm_adreno_{form}_{tm}x{tn}", "opencl", "kernels/opencl/adreno/gemm_adreno.cl", about,
-                needs=("image",) * b_image + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest", auto_kinds=("gpu",), excluded_features=_SHUFFLING,
-                space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
-                TM=tm, TN=tn, BK=bk, A_TURNED=int(turned), A_IMAGE=int(a_image), B_IMAGE=int(b_image),
-                HALF_SUMS=int(half), WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=int(turned),
-                a_channels=4 * a_image, b_rows=bk, b_cols=tn, b_channels=4 * b_image)  # fmt: skip
+    return _opencl(op, f"adreno_{form}_{tm}x{tn}", "adreno/gemm_adreno", about, ("image",) * b_image,
+                   auto_kinds=("gpu",), excluded_features=_SHUFFLING,
+                   space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
+                   TM=tm, TN=tn, BK=bk, A_TURNED=int(turned), A_IMAGE=int(a_image), B_IMAGE=int(b_image),
+                   HALF_SUMS=int(half), WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=int(turned),
+                   a_channels=4 * a_image, b_rows=bk, b_cols=tn, b_channels=4 * b_image)  # fmt: skip
 
 
 def _shuffles(sg: int) -> tuple[str, ...]:
@@ -47,11 +54,11 @@ def _shuffles(sg: int) -> tuple[str, ...]:
 
 
 def _intel_block_read(tm: int, tn: int) -> Kernel:
-    return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
-                f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                needs=("image", *_shuffles(8)), ordered_needs=("denorms",), auto_kinds=("gpu",) if tm == 32 else (),
-                TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
-                b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
+    return _opencl("s", f"intel_block_read_{tm}x{tn}_1x8", "intel/sgemm_intel_block_read",
+                   f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
+                   ("image", *_shuffles(8)), auto_kinds=("gpu",) if tm == 32 else (),
+                   TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
+                   b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
 def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: int = 0, half: int = 0) -> Kernel:
@@ -65,33 +72,29 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
     tm, tn, gh = tile
     kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
-    return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",
-                f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
-                + ", synchronized" * barrier + ", sums in half: twice as fast" * half,
-                needs=_shuffles(sg) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest",
-                # Gen8 converts halves to compute with them, and does not report this.
-                auto_kinds=() if half else ("gpu",),
-                excluded_features=("subgroup_size_8",) if sg > 8 else (),
-                space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
-                TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
-                a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
+    return _opencl(op, f"intel_L3_SIMD_{form}", "intel/gemm_intel_L3_SIMD",
+                   f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
+                   + ", synchronized" * barrier + ", sums in half: twice as fast" * half, _shuffles(sg),
+                   # Gen8 converts halves to compute with them, and does not report this.
+                   auto_kinds=() if half else ("gpu",),
+                   excluded_features=("subgroup_size_8",) if sg > 8 else (),
+                   space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
+                   TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
+                   a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
-    return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
-                f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
-                legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), ordered_needs=("denorms",),
-                auto_kinds=(),
-                TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
+    return _opencl("s", f"intel_L3_SLM_8x8_{gh}x{gw}", "intel/sgemm_intel_L3_SLM",
+                   f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
+                   legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), auto_kinds=(),
+                   TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
 
 
 def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
-    return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
-                f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
-                legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"),
-                ordered_needs=("denorms",), auto_kinds=(), TM=4 * um, TN=4 * un, BS=16,
-                a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
+    return _opencl("s", f"generic_local_vec4{suffix}", "generic/sgemm_generic_local_vec4",
+                   f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
+                   legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"), auto_kinds=(),
+                   TM=4 * um, TN=4 * un, BS=16, a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
 
 
 def _size(op: str) -> int:
@@ -99,18 +102,8 @@ def _size(op: str) -> int:
     return 8 if op == "d" else 4
 
 
-def _generic(op: str, form: str, source: str, about: str, features: tuple[str, ...] = (), **rest: Any) -> Kernel:
-    """An OpenCL row of a source that serves several types."""
-    single, double = op in ("s", "h"), op == "d"
-    return _row(
-        f"{op}gemm_generic_{form}",
-        "opencl",
-        f"kernels/opencl/generic/gemm_generic_{source}.cl",
-        about,
-        needs=(*features, *(("fp64",) if double else ())),
-        ordered_needs=("denorms",) if single else (),
-        **rest,
-    )
+def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
+    return _opencl(op, f"generic_{form}", f"generic/gemm_generic_{source}", about, **rest)
 
 
 def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: int, *, direct: int = 0,
@@ -166,7 +159,7 @@ def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
     # All work-items load the same number of blocks.
     whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
-                    features=("integer_dot_product",),
+                    needs=("integer_dot_product",),
                     legal=("BM * BN <= TM * TN * work_group", whole, "BK * (BM + BN + 8) <= local_memory"),
                     auto_kinds=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
                     BM=bm, BN=bn, BK=64, TM=tm, TN=tn, split=512)  # fmt: skip
