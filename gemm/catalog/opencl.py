@@ -21,7 +21,10 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 
 
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
-    """The row <op>gemm_<form> of kernels/opencl/<source>.cl."""
+    """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
+
+    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS add up in half: they offer medium precision.
+    """
     half = bool(rest.get("HALF_SUMS"))
     return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
                      needs=needs + ("fp64",) * (op == "d") + ("fp16",) * half,
