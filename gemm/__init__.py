@@ -11,7 +11,7 @@ Importing the package starts no thread and searches for no device. `gemm.gemm` i
 describes the machine.
 """
 
-from gemm.core import version
+from gemm.core import VERSION
 from gemm.core.engine import get_num_threads, set_num_threads, start
 from gemm.core.errors import BackendUnavailable
 from gemm.extras import prepack
@@ -28,7 +28,7 @@ from gemm.numpy_api.contractions import matrix_transpose, tensordot, transpose, 
 from gemm.numpy_api.override import use
 from gemm.numpy_api.summation import einsum
 
-__version__ = version.VERSION
+__version__ = VERSION
 
 __all__ = [
     "Array",

@@ -20,8 +20,8 @@ from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.core import disk_cache, threads
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
+from gemm.core.plan import Rates
 from gemm.core.problem import Device, Problem
-from gemm.core.rates import Rates
 from gemm.execute import delivery
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring

@@ -22,8 +22,8 @@ from helpers import machine, python
 import gemm
 from gemm import execute
 from gemm.backends import registry
+from gemm.backends.opencl import launch
 from gemm.backends.opencl.backend import OpenCLBackend
-from gemm.backends.opencl.replay import Replay
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
@@ -502,7 +502,7 @@ def test_a_product_that_cannot_be_kept_for_repetition_is_delivered(pocl, caplog,
     def full(*_):
         raise opencl_error("MemoryError", -4)
 
-    monkeypatch.setattr(Replay, "of", full)
+    monkeypatch.setattr(launch, "Replay", full)
     for multiply in (gemm.gemm, gemm.plan(a, b)):
         np.testing.assert_array_equal(multiply(a, b).get(), BIG_A @ BIG_B)
     assert not warnings_of(caplog)

@@ -187,7 +187,7 @@ def test_a_file_is_unlocked_though_a_child_of_a_fork_has_it_open(tmp_path):
     import fcntl
 
     path = tmp_path / "lock"
-    with disk_cache._turn(path):
+    with disk_cache._locked(path):
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(write)

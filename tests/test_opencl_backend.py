@@ -227,7 +227,7 @@ def test_tile_respects_every_limit():
     slabs = ((left, "m", "k"), (right, "k", "n"), (PACKED, "m", "n"))
     for m, n, k in itertools.product((1, 7, 100, 5000), repeat=3):
         for image, nbytes in (((16, 20), 1 << 30), ((8192, 8192), 4096), ((3, 1), 64)):
-            step = tile(m, n, k, slabs, 4, image, nbytes)
+            step = tile((m, n, k), slabs, 4, image, nbytes)
             assert 1 <= step.m <= m
             assert 1 <= step.n <= n
             assert 1 <= step.k <= k

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -228,6 +229,20 @@ def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatc
         assert np.array_equal(gemm.gemm(a, b, kernel=kernel).get(), a.get() @ b.get())
     assert len(enqueued) == 9
     assert handle.held == 0
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, SPLIT, "sgemm_generic_tile_64x64"])
+def test_repeated_products_keep_no_operand_alive(queue, enqueued, kernel):
+    operands = arrays(queue, (3, 800), (800, 16), (3, 16))
+
+    def counted():
+        return [sys.getrefcount(array.base_data) for array in operands]
+
+    before = counted()
+    for _ in range(3):
+        gemm.gemm(*operands[:2], out=operands[2], kernel=kernel)
+    assert len(enqueued) == 1
+    assert counted() == before
 
 
 def test_a_thousand_shapes_in_rotation(queue, enqueued):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
 from types import CodeType
+from typing import Any
 
 BUSY = 8
 """Work-groups per compute unit that keep a device busy."""
@@ -89,7 +90,7 @@ class Kernel:
     group: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values = {name: eval(_compiled(rule), {"__builtins__": {}}, self.params) for name, rule in self.derived.items()}
+        values = {name: _value(rule, self.params) for name, rule in self.derived.items()}
         p = {**self.params, **values}
         changed = ",".join(f"{name}={value}" for name, value in self.chosen.items())
         tall = p.get("WGM") or p.get("GH") or p.get("BS", 1)
@@ -127,7 +128,7 @@ class Kernel:
 
     def suited(self, sizes: Mapping[str, object]) -> bool:
         """Whether dispatch may choose this row for such a product if the user does not name the row."""
-        return not self.suits or bool(eval(_compiled(self.suits), {"__builtins__": {}}, {**sizes, **self.params}))
+        return not self.suits or bool(_value(self.suits, {**sizes, **self.params}))
 
     @property
     def entry(self) -> str:
@@ -137,7 +138,7 @@ class Kernel:
     def swaps(self, m: int, n: int, layout: str) -> bool:
         """Whether the launches compute out' = b' a'. m, n and layout are those of the original product."""
         names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
-        return bool(self.swap) and bool(eval(_compiled(self.swap), {"__builtins__": {}}, names))
+        return bool(self.swap) and bool(_value(self.swap, names))
 
     def groups(self, m: int, n: int, batch: int = 1) -> int:
         """Number of work-groups for `batch` results of m by n."""
@@ -168,7 +169,7 @@ class Kernel:
         """The first rule that is false for `names` (problem and device limits), or None."""
         scope = {**names, **self.params}
         for rule in self.legal:
-            if not eval(_compiled(rule), {"__builtins__": {}}, scope):
+            if not _value(rule, scope):
                 values = ", ".join(f"{v} = {scope[v]}" for v in _compiled(rule).co_names)
                 return f"needs {rule} ({values})"
         return None
@@ -177,6 +178,10 @@ class Kernel:
 @cache
 def _compiled(rule: str) -> CodeType:
     return compile(rule, "<legality rule>", "eval")
+
+
+def _value(rule: str, names: Mapping[str, object]) -> Any:
+    return eval(_compiled(rule), {"__builtins__": {}}, names)
 
 
 TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -196,21 +201,19 @@ for _a, _b in product(_FP8, repeat=2):
         TYPES[_a + _b * (_a != _b) + _out] = (_dtype, (_FP8[_a], _FP8[_b]))
 
 
-def typed_row(
-    name: str, backend: str, source: str, about: str, *,
-    needs: tuple[str, ...] = (), legal: tuple[str, ...] = (), swap: str = "",
-    space: Mapping[str, tuple[int, ...]] | None = None,
-    derived: Mapping[str, str] | None = None, ordered_needs: tuple[str, ...] = (), gflops: float = 1.0,
-    startup: float = 0.0, scattered: float = 0.6, precision: str = "highest", ordered: bool = True,
-    fuses: bool = False, lazy_verify: bool = False, auto_kinds: tuple[str, ...] = ("cpu", "gpu"),
-    excluded_features: tuple[str, ...] = (), suits: str = "", **params: int,
-) -> Kernel:  # fmt: skip
-    """A row whose types and target are taken from its name."""
+_FIELDS = frozenset(each.name for each in fields(Kernel))
+
+
+def typed_row(name: str, backend: str, source: str, about: str, **given: Any) -> Kernel:
+    """A row whose types and target are taken from its name.
+
+    Args:
+        given: attributes of Kernel; all other names are parameters of the row (Kernel.params).
+    """
     op, target, _ = name.split("_", 2)
     dtype, inputs = TYPES[op.removesuffix("gemm")]
-    ordered = ordered and "float" in dtype and precision == "highest"
-    return Kernel(name, backend, target, dtype, source, needs, params, space or {}, derived or {}, legal=legal,
-                  swap=swap, ordered=ordered, ordered_needs=ordered_needs, gflops=gflops, startup=startup,
-                  scattered=scattered, about=about, inputs=inputs, precision=precision, fuses=fuses,
-                  lazy_verify=lazy_verify, auto_kinds=auto_kinds, excluded_features=excluded_features,
-                  suits=suits)  # fmt: skip
+    ordered = given.pop("ordered", True) and "float" in dtype and given.get("precision", "highest") == "highest"
+    attributes = {key: value for key, value in given.items() if key in _FIELDS}
+    params = {key: value for key, value in given.items() if key not in _FIELDS}
+    return Kernel(name, backend, target, dtype, source, params=params, ordered=ordered, about=about, inputs=inputs,
+                  **attributes)  # fmt: skip

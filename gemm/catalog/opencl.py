@@ -14,31 +14,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kernel import Kernel
-from .kernel import typed_row as _row
+from .kernel import Kernel, typed_row
 
 _SHUFFLING = ("intel_required_subgroup_size",)
 """The feature that identifies the GPUs for which the Intel rows are written."""
 
 
-def _adreno(op: str, form: str, tm: int, tn: int, bk: int, about: str, *, images: str = "", turned: int = 0,
-            half: int = 0) -> Kernel:  # fmt: skip
+def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
+    """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
+
+    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS add up in half: they offer medium precision.
+    """
+    half = bool(rest.get("HALF_SUMS"))
+    return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
+                     needs=needs + ("fp64",) * (op == "d") + ("fp16",) * half,
+                     ordered_needs=("denorms",) * (op in ("s", "h") and not half),
+                     precision="medium" if half else "highest", **rest)  # fmt: skip
+
+
+def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kernel:
     """An Adreno row.
 
     Args:
-        images: operands that are images ("a", "b", "ab").
-        turned: memory holds the transpose of a.
-        half: sums are in half.
+        form: "image" (b is an image), "images" (a is one, too), "turned" (memory holds the transpose of a), "half"
+            (like "turned", with sums in half).
+        tile: rows and columns of a work-item, and the step along k.
     """
-    a_image, b_image = ("a" in images), ("b" in images)
+    tm, tn, bk = tile
+    half = form == "half"
+    turned, a_image, b_image = half or form.startswith("turned"), form.endswith("images"), "image" in form
     rows, cols = (bk, tm) if turned else (tm, bk)
-    return _row(f"{op}gemm_adreno_{form}_{tm}x{tn}", "opencl", "kernels/opencl/adreno/gemm_adreno.cl", about,
-                needs=("image",) * bool(images) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest", auto_kinds=("gpu",), excluded_features=_SHUFFLING,
-                space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
-                TM=tm, TN=tn, BK=bk, A_TURNED=turned, A_IMAGE=int(a_image), B_IMAGE=int(b_image), HALF_SUMS=half,
-                WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=turned, a_channels=4 * a_image,
-                b_rows=bk, b_cols=tn, b_channels=4 * b_image)  # fmt: skip
+    return _opencl(op, f"adreno_{form}_{tm}x{tn}", "adreno/gemm_adreno", about, ("image",) * b_image,
+                   auto_kinds=("gpu",), excluded_features=_SHUFFLING,
+                   space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
+                   TM=tm, TN=tn, BK=bk, A_TURNED=int(turned), A_IMAGE=int(a_image), B_IMAGE=int(b_image),
+                   HALF_SUMS=int(half), WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=int(turned),
+                   a_channels=4 * a_image, b_rows=bk, b_cols=tn, b_channels=4 * b_image)  # fmt: skip
 
 
 def _shuffles(sg: int) -> tuple[str, ...]:
@@ -46,68 +57,67 @@ def _shuffles(sg: int) -> tuple[str, ...]:
 
 
 def _intel_block_read(tm: int, tn: int) -> Kernel:
-    return _row(f"sgemm_intel_block_read_{tm}x{tn}_1x8", "opencl", "kernels/opencl/intel/sgemm_intel_block_read.cl",
-                f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                needs=("image", *_shuffles(8)), ordered_needs=("denorms",), auto_kinds=("gpu",) if tm == 32 else (),
-                TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
-                b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
+    return _opencl("s", f"intel_block_read_{tm}x{tn}_1x8", "intel/sgemm_intel_block_read",
+                   f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
+                   ("image", *_shuffles(8)), auto_kinds=("gpu",) if tm == 32 else (),
+                   TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
+                   b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
 
-def _intel_simd(tm: int, tn: int, gh: int, op: str = "s", sg: int = 8, barrier: int = 0, half: int = 0) -> Kernel:
+def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: int = 0, half: int = 0) -> Kernel:
     """An Intel row for a kernel whose lanes share A by shuffles.
 
     Args:
+        tile: rows and columns of a work-item, and the sub-groups of a work-group.
+        sg: work-items of a sub-group.
         half: sums are in half.
     """
+    tm, tn, gh = tile
     kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
     form = f"{'half_' * half}{tm}x{tn}_{gh}x{sg}{'_barrier' * barrier}"
-    return _row(f"{op}gemm_intel_L3_SIMD_{form}", "opencl", "kernels/opencl/intel/gemm_intel_L3_SIMD.cl",
-                f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
-                + ", synchronized" * barrier + ", sums in half: twice as fast" * half,
-                needs=_shuffles(sg) + ("fp16",) * half, ordered_needs=() if half else ("denorms",),
-                precision="medium" if half else "highest",
-                # Gen8 converts halves to compute with them, and does not report this.
-                auto_kinds=() if half else ("gpu",),
-                excluded_features=("subgroup_size_8",) if sg > 8 else (),
-                space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
-                TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
-                a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
+    return _opencl(op, f"intel_L3_SIMD_{form}", "intel/gemm_intel_L3_SIMD",
+                   f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
+                   + ", synchronized" * barrier + ", sums in half: twice as fast" * half, _shuffles(sg),
+                   # Gen8 converts halves to compute with them, and does not report this.
+                   auto_kinds=() if half else ("gpu",),
+                   excluded_features=("subgroup_size_8",) if sg > 8 else (),
+                   space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
+                   TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
+                   a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
-    return _row(f"sgemm_intel_L3_SLM_8x8_{gh}x{gw}", "opencl", "kernels/opencl/intel/sgemm_intel_L3_SLM.cl",
-                f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
-                legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), ordered_needs=("denorms",),
-                auto_kinds=(),
-                TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
+    return _opencl("s", f"intel_L3_SLM_8x8_{gh}x{gw}", "intel/sgemm_intel_L3_SLM",
+                   f"A staged in local memory, 8x8 outputs a work-item, groups of {gh}x{gw}",
+                   legal=(f"{gh * gw} <= work_group", f"{512 * gh} <= local_memory"), auto_kinds=(),
+                   TM=8, TN=8, BK=16, GH=gh, GW=gw, a_rows=8 * gh, a_cols=16, b_rows=16, b_cols=8 * gw)  # fmt: skip
 
 
 def _local_vec4(suffix: str, um: int, un: int) -> Kernel:
-    return _row(f"sgemm_generic_local_vec4{suffix}", "opencl", "kernels/opencl/generic/sgemm_generic_local_vec4.cl",
-                f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
-                legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"),
-                ordered_needs=("denorms",), auto_kinds=(), TM=4 * um, TN=4 * un, BS=16,
-                a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
+    return _opencl("s", f"generic_local_vec4{suffix}", "generic/sgemm_generic_local_vec4",
+                   f"tiles of float4 in local memory, {16 * um * un} outputs a work-item",
+                   legal=("BS * BS <= work_group", "4 * BS * BS * (TM + TN) <= local_memory"), auto_kinds=(),
+                   TM=4 * um, TN=4 * un, BS=16, a_rows=64 * um, a_cols=16, b_rows=16, b_cols=64 * un)  # fmt: skip
 
 
-def _generic(op: str, form: str, source: str, about: str, features: tuple[str, ...] = (), **rest: Any) -> Kernel:
-    """An OpenCL row of a source that serves several types."""
-    single, double = op in ("s", "h"), op == "d"
-    return _row(
-        f"{op}gemm_generic_{form}",
-        "opencl",
-        f"kernels/opencl/generic/gemm_generic_{source}.cl",
-        about,
-        needs=(*features, *(("fp64",) if double else ())),
-        ordered_needs=("denorms",) if single else (),
-        **rest,
-    )
+def _size(op: str) -> int:
+    """Bytes of an element in local memory."""
+    return 8 if op == "d" else 4
 
 
-def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, direct: int = 0,
+def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
+    return _opencl(op, f"generic_{form}", f"generic/gemm_generic_{source}", about, **rest)
+
+
+def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: int, *, direct: int = 0,
           **rest: Any) -> Kernel:  # fmt: skip
-    """Register tiles of padded operands, or, if `direct`, of operands in their original layout."""
-    size = 8 if op == "d" else 4
+    """Register tiles of padded operands, or, if `direct`, of operands in their original layout.
+
+    Args:
+        group: rows and columns of a work-group, and its step along k.
+        item: rows and columns of a work-item.
+    """
+    (bm, bn, bk), (tm, tn) = group, item
     # All work-items load the same number of vectors.
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"
     padded: dict[str, Any] = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
@@ -115,27 +125,25 @@ def _tile(op: str, bm: int, bn: int, *, tm: int, tn: int, bk: int, split: int, d
     return _generic(op, f"tile_{direct * 'direct_'}{bm}x{bn}", "tile",
                     f"tiles {where}, {tm}x{tn} outputs a work-item",
                     legal=("BM * BN <= TM * TN * work_group", whole,
-                           f"{2 * size} * BK * (BM + 4 + BN + 4 * DIRECT) <= local_memory"),
+                           f"{2 * _size(op)} * BK * (BM + 4 + BN + 4 * DIRECT) <= local_memory"),
                     auto_kinds=("gpu",), space={"TM": (4, 8, 16), "TN": (4, 8), "BK": (8, 16, 32)},
                     derived={} if direct else {"a_cols": "BK", "b_rows": "BK"},
                     TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded, **rest)  # fmt: skip
 
 
 def _skinny(op: str, tm: int) -> Kernel:
-    size = 8 if op == "d" else 4
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
-                    legal=("WGN <= work_group", f"{size} * BK * TM <= local_memory"),
+                    legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
                     swap="m > n and a == 'T'",  # few columns, and the rows of the other operand are contiguous along n
                     auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
 
 def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any) -> Kernel:
-    size = 8 if op == "d" else 4
     return _generic(op, f"dot_{bm}x{bn}", "dot", "few columns: one pass over A along k, by many work-items a row",
                     legal=("BM * LANES <= TM * work_group",
-                           f"{size} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
-                           f"{size} * BM * BN * (LANES + 1) <= TM * local_memory"),
+                           f"{_size(op)} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
+                           f"{_size(op)} * BM * BN * (LANES + 1) <= TM * local_memory"),
                     swap="m < n and b == 'T'",  # few rows, and b's columns are contiguous along k
                     auto_kinds=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
                     derived={"step": "4 * LANES"},
@@ -154,16 +162,15 @@ def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
     # All work-items load the same number of blocks.
     whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
-                    features=("integer_dot_product",),
+                    needs=("integer_dot_product",),
                     legal=("BM * BN <= TM * TN * work_group", whole, "BK * (BM + BN + 8) <= local_memory"),
                     auto_kinds=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
                     BM=bm, BN=bn, BK=64, TM=tm, TN=tn, split=512)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
-    size = 8 if op == "d" else 4
     return _generic(op, "local_16x16", "local_16x16", "tiles of A and B in local memory, one output a work-item",
-                    legal=("BM * BN <= work_group", f"(BM * (BK + 1) + BK * (BN + 1)) * {size} <= local_memory"),
+                    legal=("BM * BN <= work_group", f"(BM * (BK + 1) + BK * (BN + 1)) * {_size(op)} <= local_memory"),
                     BM=16, BN=16, BK=16, busy=2)  # fmt: skip
 
 
@@ -172,35 +179,34 @@ def _naive(op: str) -> Kernel:
 
 
 OPENCL: tuple[Kernel, ...] = (
-    _adreno("s", "image", 8, 4, 4, "A a buffer through L2, B an image through the texture cache", images="b"),
-    *(_adreno(op, "images", 8, 4, 4, "A and B images; halves are widened when read", images="ab") for op in "sh"),
-    _adreno("s", "turned", 12, 4, 4, "A transposed: a vector is 4 rows for one k", turned=1),
-    _adreno("s", "turned", 8, 8, 2, "A transposed; fewest loads, half the waves", turned=1),
-    _adreno("s", "turned", 8, 4, 2, "A transposed; fewest registers, most waves", turned=1),
-    _adreno("s", "turned_image", 12, 4, 4, "A transposed, B an image", images="b", turned=1),
-    _adreno("h", "turned_images", 8, 8, 1, "A transposed; both images", images="ab", turned=1),
-    *(_adreno("h", "half", tm, 8, bk, "A transposed, sums in half: twice as fast", turned=1, half=1)
-      for tm, bk in ((8, 2), (12, 2), (16, 2))),
+    _adreno("s", "image", (8, 4, 4), "A a buffer through L2, B an image through the texture cache"),
+    *(_adreno(op, "images", (8, 4, 4), "A and B images; halves are widened when read") for op in "sh"),
+    _adreno("s", "turned", (12, 4, 4), "A transposed: a vector is 4 rows for one k"),
+    _adreno("s", "turned", (8, 8, 2), "A transposed; fewest loads, half the waves"),
+    _adreno("s", "turned", (8, 4, 2), "A transposed; fewest registers, most waves"),
+    _adreno("s", "turned_image", (12, 4, 4), "A transposed, B an image"),
+    _adreno("h", "turned_images", (8, 8, 1), "A transposed; both images"),
+    *(_adreno("h", "half", (tm, 8, 2), "A transposed, sums in half: twice as fast") for tm in (8, 12, 16)),
     *(_intel_block_read(tm, tn) for tm, tn in ((32, 2), (32, 1), (4, 1))),
-    *(_intel_simd(tm, tn, gh) for tm, tn, gh in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
-    _intel_simd(8, 4, 8, barrier=1),
-    *(_intel_simd(tm, tn, gh, "h") for tm, tn, gh in ((32, 2, 1), (8, 4, 8))),
-    *(_intel_simd(8, 4, 8, op, sg=16) for op in "sh"),  # for GPUs without sub-groups of 8
-    _intel_simd(8, 4, 8, "h", sg=16, half=1),
+    *(_intel_simd("s", tile) for tile in ((32, 2, 1), (16, 2, 1), (16, 2, 4), (8, 4, 1), (8, 4, 8))),
+    _intel_simd("s", (8, 4, 8), barrier=1),
+    *(_intel_simd("h", tile) for tile in ((32, 2, 1), (8, 4, 8))),
+    *(_intel_simd(op, (8, 4, 8), 16) for op in "sh"),  # for GPUs without sub-groups of 8
+    _intel_simd("h", (8, 4, 8), 16, half=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     # The sums of this tile do not fit into the 128 registers of Intel's GPUs.
-    _tile("s", 128, 128, tm=16, tn=8, bk=8, split=128, excluded_features=_SHUFFLING),
-    _tile("s", 64, 64, tm=8, tn=4, bk=16, split=384),
-    _tile("s", 64, 32, tm=4, tn=4, bk=16, split=640),
-    _tile("d", 64, 64, tm=4, tn=4, bk=16, split=256),
-    _tile("h", 128, 128, tm=16, tn=8, bk=8, split=128, excluded_features=_SHUFFLING),
-    _tile("h", 64, 64, tm=8, tn=4, bk=16, split=384),
+    _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
+    _tile("s", (64, 64, 16), (8, 4), 384),
+    _tile("s", (64, 32, 16), (4, 4), 640),
+    _tile("d", (64, 64, 16), (4, 4), 256),
+    _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
+    _tile("h", (64, 64, 16), (8, 4), 384),
     # Small products wait for memory.
-    *(_tile(op, 32, 32, tm=4, tn=4, bk=bk, split=768, direct=1, busy=busy)
+    *(_tile(op, (32, 32, bk), (4, 4), 768, direct=1, busy=busy)
       for op, bk, busy in (("s", 32, 3), ("d", 16, 3), ("h", 16, 3), ("s8s32", 32, 2))),
-    _tile("s", 64, 64, tm=4, tn=4, bk=16, split=384, direct=1),
-    _tile("s", 128, 16, tm=8, tn=4, bk=16, split=512, direct=1, swap="m < n", excluded_features=_SHUFFLING),
+    _tile("s", (64, 64, 16), (4, 4), 384, direct=1),
+    _tile("s", (128, 16, 16), (8, 4), 512, direct=1, swap="m < n", excluded_features=_SHUFFLING),
     *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
     _dot("s", 8, 1, tm=2, bk=512, split=4096),
     *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),

@@ -20,8 +20,8 @@ from typing import NoReturn
 
 from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
+from gemm.core import VERSION
 from gemm.core.errors import BackendUnavailable
-from gemm.core.version import VERSION
 from gemm.select import background
 
 COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}

@@ -89,9 +89,8 @@ class Drivers:
         """The devices. Raises BackendUnavailable."""
         if self._found is None or self._process != os.getpid():
             with self._lock:
-                if isinstance(self._found, BackendUnavailable):
-                    raise BackendUnavailable(self._found.backend, self._found.cause, self._found.remedy)
-                self.use()
+                if not isinstance(self._found, BackendUnavailable):
+                    self.use()
                 if self._found is None:
                     try:
                         self._found = self._find()

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gemm.catalog import KERNELS, Kernel
+from gemm.core import VERSION
 from gemm.core.errors import link
-from gemm.core.version import VERSION
 
 log = logging.getLogger("gemm")
 
@@ -256,14 +256,14 @@ def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
     if folder is None:
         return
     try:
-        with _turn(folder / f".lock-{name}"):
+        with _locked(folder / f".lock-{name}"):
             store(name, change(load(name)))
     except OSError as error:
         log.warning("gemm could not update the cache entry %s: %s", name, error)
 
 
 @contextmanager
-def _turn(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Hold the lock file at `path`. If it cannot be locked, as on some network drives, continue without a lock."""
     with path.open("ab") as file:
         try:

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from typing import Any
 
-from gemm.core import threads
+from gemm.core import VERSION, threads
 from gemm.core.errors import BackendUnavailable
-from gemm.core.version import VERSION
 
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
@@ -91,8 +90,8 @@ def set_num_threads(count: int | None) -> None:
     engine().lib.gemm_set_num_threads(min(count or 0, threads.MOST))
     if _count_set != (count is not None):
         _count_set = count is not None
-        for told in limiting:
-            told()
+        for notify in limiting:
+            notify()
 
 
 def limited() -> bool:

@@ -32,7 +32,8 @@ class Finishing:
         self.native = getattr(launch, "native", None)
         self.wide, self._narrow = getattr(launch, "wide", None), problem.dtype in NARROW
 
-    def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: Any, bias: Any) -> None:
+    def __call__(self, *operands: Any) -> None:
+        a, b, c, out, alpha, beta, bias = operands
         sums = out
         if self._narrow:
             sums = np.empty(out.shape, np.float32)

@@ -18,13 +18,12 @@ from numpy.typing import DTypeLike
 from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BY_NAME
-from gemm.core import operands
+from gemm.core import VERSION, operands
 from gemm.core.backend import Kept, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.core.plan import ALL, HYBRID
 from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
-from gemm.core.version import VERSION
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Given, Options
 from gemm.frontend.call import Call, normalise

@@ -17,10 +17,9 @@ import numpy as np
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS
-from gemm.core import disk_cache
+from gemm.core import VERSION, disk_cache
 from gemm.core.errors import BackendUnavailable, link
 from gemm.core.problem import Device
-from gemm.core.version import VERSION
 from gemm.frontend import inventory
 from gemm.select import probe
 

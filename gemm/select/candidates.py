@@ -20,9 +20,8 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
-from gemm.core.plan import ALL, HYBRID, Candidate
+from gemm.core.plan import ALL, HYBRID, Candidate, Rates
 from gemm.core.problem import EXTRA, PRECISIONS, Device, Problem
-from gemm.core.rates import Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1

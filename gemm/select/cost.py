@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemm.catalog import Kernel
-from gemm.core.plan import Candidate
+from gemm.core.plan import CALL, Candidate, Rates
 from gemm.core.problem import Device, Problem
-from gemm.core.rates import CALL, Rates
 from gemm.select import gpu_model
 from gemm.select.tuning_records import Record
 

@@ -14,8 +14,8 @@ import numpy as np
 from gemm.catalog import Kernel
 from gemm.core import operands
 from gemm.core.backend import Backend, Launch
+from gemm.core.plan import CALL, Rates
 from gemm.core.problem import Device, DeviceView, Operand, Problem
-from gemm.core.rates import CALL, Rates
 from gemm.select.verify.samples import random_matrix, types_of
 
 LEAST = 16

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
-from gemm.core import disk_cache, engine
+from gemm.core import VERSION, disk_cache, engine
+from gemm.core.plan import Rates
 from gemm.core.problem import Device
-from gemm.core.rates import Rates
-from gemm.core.version import VERSION
 from gemm.select import background, tuning_db
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Facts:
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.rates.Rates}}.
+        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.plan.Rates}}.
         memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.

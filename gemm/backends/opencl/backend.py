@@ -17,7 +17,7 @@ from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend, Drivers, Launch
-from gemm.core.operands import extent
+from gemm.core.operands import expanded, extent
 from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
@@ -103,12 +103,11 @@ class OpenCLBackend(Backend):
         return {device.key: dict(device.handle.copied) for device in (*self._drivers.known, *self._foreign.values())}
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        own = b.queue if isinstance(b, DeviceView) else None
-        events = b.owner.events if isinstance(b, DeviceView) else ()
+        queue, events = (b.queue, b.owner.events) if isinstance(b, DeviceView) else (None, ())
         layout = layouts(kernel.params, reproducible)[1]
         with device.handle.reported(f"preparing b for {kernel.name} on {device.name}"):
-            stack = b.insert_axis(0) if isinstance(b, DeviceView) else b[None]
-            kept = Traffic(device.handle, own or device.handle.queue, list(events)).keep(stack, layout)
+            traffic = Traffic(device.handle, queue or device.handle.queue, list(events))
+            kept = traffic.keep(expanded(b, 0), layout)
         strides = (b.shape[1] * b.dtype.itemsize, b.dtype.itemsize)
         return DeviceView(kept, kept.memory.data, 0, b.shape, strides, b.dtype, device, readonly=True)
 

@@ -90,7 +90,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._holders: list[tuple[weakref.ref[Any], int]] = []
+        self._holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # in the order of `hold`
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -271,7 +271,7 @@ class Handle:
     @property
     def held(self) -> int:
         """The bytes that repeated products of the device hold now."""
-        return sum(nbytes for holder, nbytes in self._holders if holder() is not None)
+        return sum(self._holders.values())
 
     def hold(self, holder: Any, nbytes: int) -> None:
         """Record that `holder` (a Replay) holds `nbytes` of memory, which must be at most `room`.
@@ -279,12 +279,12 @@ class Handle:
         If the total exceeds `room`, the oldest holders drop their memory.
         """
         with self._lock:
-            self._holders = [each for each in self._holders if each[0]() is not None]
-            while self._holders and self.held + nbytes > self.room:
-                oldest = self._holders.pop(0)[0]()
-                if oldest is not None:
-                    oldest.drop()
-            self._holders.append((weakref.ref(holder), nbytes))
+            for oldest in list(self._holders):
+                if self.held + nbytes <= self.room:
+                    break
+                oldest.drop()
+                del self._holders[oldest]
+            self._holders[holder] = nbytes
 
     def allocate(self, need: Memory) -> Any:
         """Return a new buffer or image of the kind and size of `need`. Raises cl.Error."""

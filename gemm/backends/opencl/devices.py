@@ -37,8 +37,7 @@ def discover() -> list[Any]:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
         raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
-    found: list[tuple[int, Any]] = []
-    left_out: list[str] = []
+    found, left_out = list[Any](), list[str]()
     try:
         for platform in cl.get_platforms():
             try:
@@ -46,7 +45,7 @@ def discover() -> list[Any]:
                     if cause := _builds_nothing(device.version):
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
-                        found.append((_rank(device), device))
+                        found.append(device)
             except cl.Error:  # the platform has no devices or is broken; other platforms may have some
                 continue
     except cl.Error as error:
@@ -55,7 +54,7 @@ def discover() -> list[Any]:
         causes = [*left_out, *broken()]
         remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
         raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
-    return [device for _, device in sorted(found, key=lambda each: each[0])]
+    return sorted(found, key=_rank)
 
 
 def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
@@ -91,7 +90,7 @@ def _builds_nothing(version: str) -> str:
     return ""
 
 
-def _vector_width(told: int, version: str) -> int:
+def _vector_width(reported: int, version: str) -> int:
     """Return the number of float32 elements in the vector registers for which the device's compiler generates code.
 
     PoCL reports 16 for every CPU with AVX-512. But its LLVM may treat the CPU as an older one (LLVM 14 treats a Zen 4
@@ -99,12 +98,12 @@ def _vector_width(told: int, version: str) -> int:
     with it this process.
 
     Args:
-        told: the width that the device reports.
+        reported: the width that the device reports.
         version: its CL_DEVICE_VERSION.
     """
     target = version.rpartition("-gnu-")[2]
     old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
-    return min(told, 8) if old else told
+    return min(reported, 8) if old else reported
 
 
 def broken() -> list[str]:
@@ -143,7 +142,10 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
         features.add(f"native_float{width}")  # tuned rows for CPUs require a vector width
-    features |= _arithmetic(cl_device) | {f"subgroup_size_{size}" for size in _sub_group_sizes(cl_device, extensions)}
+    features |= _arithmetic(cl_device)
+    if "cl_intel_required_subgroup_size" in extensions:  # a kernel may require a sub-group size
+        sizes = numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
+        features |= {f"subgroup_size_{size}" for size in sizes}
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
     if cl_device.image_support and _image_formats(handle):
@@ -188,13 +190,6 @@ def _arithmetic(cl_device: Any) -> set[str]:
     config = cl_device.single_fp_config
     bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
     return {feature for feature, bit in bits.items() if config & bit}
-
-
-def _sub_group_sizes(cl_device: Any, extensions: set[str]) -> list[int]:
-    """Return the sub-group sizes that a kernel may require."""
-    if "cl_intel_required_subgroup_size" not in extensions:
-        return []
-    return numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
 
 
 def _image_formats(handle: Handle) -> bool:

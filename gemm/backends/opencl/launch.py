@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, layouts, part, stacked, tile
+from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, in_place, layouts, part, stacked, tile
 from gemm.backends.opencl.mapped import lent, owner
-from gemm.backends.opencl.replay import Replay, signature
+from gemm.backends.opencl.replay import MOST_COMMANDS, Replay, signature
 from gemm.backends.opencl.staging import Command, Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
@@ -37,19 +37,17 @@ class Launcher:
         self.a, self.b = layouts(kernel.params, problem.reproducible)
         # fma() is correct on every device, but slow on some. OpenCL requires a fast fma() only for double.
         fused = "fma" in device.features or self.dtype == np.float64
-        defines: dict[str, int | str] = {name: value for name, value in kernel.params.items() if name.isupper()}
-        bits = 8 * np.dtype(problem.inputs[0] if problem.inputs else problem.dtype).itemsize
+        defines = {name: value for name, value in kernel.params.items() if name.isupper()}
+        bits = 8 * problem.itemsizes[0]
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
+        # Some features of kernels need OpenCL C 3.0, which is not the default.
+        standard = ["-cl-std=CL3.0"] if "integer_dot_product" in kernel.needs else []
         # The vendors' examples use -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero. gemm does
         # not: NaN and Inf must propagate, and -0 and denormals must be preserved.
-        self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *self._standard()])
+        self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *standard])
         self.source = disk_cache.read(kernel)
         with self.handle.reported(f"{kernel.name} on {device.name}"):
             self.limit, self.fixed = self._groups()
-
-    def _standard(self) -> list[str]:
-        """Return the option for the version of OpenCL C. Some features of kernels need version 3.0, not the default."""
-        return ["-cl-std=CL3.0"] if "integer_dot_product" in self.kernel.needs else []
 
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
         """Return the most work-items of a work-group, and the work-group size that the kernel requires, or None.
@@ -80,10 +78,12 @@ class Launcher:
         None: no OpenCL kernel adds a bias.
         """
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
-        if traffic is None or out.queue is None:
+        if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
+            return None
+        if sum(memory.nbytes for memory in traffic.reserved) > self.handle.room:
             return None
         with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
-            return Replay.of(self.handle, traffic, self.scale, (a, b, c, out))
+            return Replay(self.handle, traffic, self.scale, (a, b, c, out))
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         # A prepacked matrix has the layout of the right operand, so it cannot become the left operand.
@@ -123,8 +123,8 @@ class Launcher:
             one = stacked(x, (1,), (0,))  # all matrices of the stack have the same layout
             one = transposed(one) if layout.turned else one
             assert isinstance(one, DeviceView)
-            found = Traffic(self.handle, None, []).found(one, layout)
-            return "packed on the device" if found is None else "used in place"
+            used = isinstance(x.owner, Kept) or in_place(self.handle, one, layout)
+            return "used in place" if used else "packed on the device"
 
         with ExitStack() as stack, self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
             seen = [a, b, c, out]
@@ -174,21 +174,18 @@ class Launcher:
         (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
         kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
         right = Layout(k, n) if kept else self.b  # a prepacked matrix cannot be cut
-        staged = [
+        rows, cols = "km" if self.a.turned else "mk"
+        operands = (a, self.a, rows, cols), (b, right, "k", "n"), (c, STRIDED, "m", "n"), (out, STRIDED, "m", "n")
+        staged = tuple(
             (layout, *axes)
-            for operand, layout, *axes in (
-                (a, self.a, *("km" if self.a.turned else "mk")),
-                (b, right, "k", "n"),
-                (c, STRIDED, "m", "n"),
-                (out, STRIDED, "m", "n"),
-            )
+            for operand, layout, *axes in operands
             # strided device operands are used in place
             if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)
-        ]
+        )
         room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
         room = min(room, MOST * self.dtype.itemsize)
         image = limits["image_width"], limits["image_height"]
-        return tile(m, n, k, tuple(staged), self.dtype.itemsize, image, room)
+        return tile((m, n, k), staged, self.dtype.itemsize, image, room)
 
     def _one(
         self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
@@ -198,46 +195,45 @@ class Launcher:
 
         Each piece continues from the raw sums (without alpha and beta) of the previous piece.
         """
-        batch, rows, cols = corner
         a, b, out = stacks[:3]
-        k = a.shape[-1]
-        goal = part(out, index, batch, rows, cols)
-        pieces = range(0, k, most) if k else range(1)
-        c = part(stacks[3], index, batch, rows, cols) if len(stacks) > 3 else None
-        ends = self._ends(traffic, goal, c, copy=len(pieces) > 1)
-        width, height = cols.stop - cols.start, rows.stop - rows.start
+        k, (batch, rows, cols) = a.shape[-1], corner
+        goal = part(out, index, *corner)
+        c = part(stacks[3], index, *corner) if len(stacks) > 3 else None
+        count, height, width = goal.shape
+        pieces = [slice(start, min(start + most, k)) for start in range(0, k, most or 1)] or [slice(0, 0)]
+        ends, scale = self._ends(traffic, goal, c, copy=len(pieces) > 1), self.scale(*scalars)
         extent, group = self._extent(width, height)
-        scale = self.scale(*scalars)
-        variant, parts = ("PIECES", 1) if len(pieces) > 1 else ("", 1)
-        groups = prod(extent) // prod(group) * goal.shape[0]
-        share = k if self.ordered else self.kernel.share(k, groups, self.device.limits["compute_units"])
-        if not variant and share < k:
-            variant, parts = "SPLIT", -(-k // share)
+        groups = prod(extent) // prod(group) * count
+        whole = self.ordered or len(pieces) > 1
+        share = k if whole else self.kernel.share(k, groups, self.device.limits["compute_units"])
+        parts = -(-k // share) if share < k else 1
+        variant = "PIECES" if len(pieces) > 1 else "SPLIT" if parts > 1 else ""
         raw: tuple[Any, ...] = ()
         if parts > 1 or (variant and self.sums != self.dtype):  # out cannot store the raw sums
-            shape = (goal.shape[0] * parts, height, width)
-            raw = (traffic.reserve("raw", shape, self.sums, PACKED, host=False)[0].data,)
-        for start in pieces:
-            depth = slice(start, min(start + most, k))
-            piece = part(a, index, batch, rows, depth)
-            left = traffic.load("a", transposed(piece) if self.a.turned else piece, self.a)
-            right = traffic.load("b", part(b, index, batch, depth, cols), self.b)
-            steps = self.b.padded(depth.stop - depth.start, 1)[0]
+            raw = (traffic.reserve("raw", (count * parts, height, width), self.sums, PACKED, host=False)[0].data,)
+        for piece in pieces:
+            x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
+            left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
+            steps = self.b.padded(piece.stop - piece.start, 1)[0]
             # Without parts of k, `stage` has two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
-            stage = share if parts > 1 else (start > 0) + 2 * (depth.stop == k)
+            stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
-            first = (*left.args, *right.args, *ends, size)
-            where = (*extent, goal.shape[0] * parts), (*group, 1)
-            traffic.run(Command(self._program(variant), *where, (*first, scale, *raw), scale=len(first)))
+            args, program = (*left.args, *right.args, *ends, size), self._program(variant)
+            where = (*extent, count * parts), (*group, 1)
+            traffic.run(Command(program, *where, (*args, scale, *raw), scale=len(args)))
             traffic.wrote |= isinstance(goal, DeviceView)
         if parts > 1:
-            first = (*raw, np.int32(parts), *ends, size)
-            lanes = min(128, self.limit)
-            where = (-(-width // lanes) * lanes, height, goal.shape[0]), (lanes, 1, 1)
-            adder = disk_cache.read("kernels/opencl/pack/sum_parts.cl"), self.options, "sum_parts"
-            traffic.run(Command(adder, *where, (*first, scale), scale=len(first)))
+            self._add_parts(traffic, goal.shape, (*raw, np.int32(parts), *ends, size), scale)
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
+
+    def _add_parts(self, traffic: Traffic, shape: tuple[int, ...], args: tuple[Any, ...], scale: np.ndarray) -> None:
+        """Add up the raw sums of the parts of k for a tile of the given shape."""
+        count, height, width = shape
+        lanes = min(128, self.limit)
+        program = disk_cache.read("kernels/opencl/pack/sum_parts.cl"), self.options, "sum_parts"
+        where = (-(-width // lanes) * lanes, height, count), (lanes, 1, 1)
+        traffic.run(Command(program, *where, (*args, scale), scale=len(args)))
 
     def _ends(self, traffic: Traffic, goal: Operand, c: Operand | None, *, copy: bool) -> tuple[Any, ...]:
         """Return the kernel's arguments for c and out.

@@ -45,20 +45,6 @@ class Layout:
     def padded(self, rows: int, cols: int) -> tuple[int, int]:
         return -(-rows // self.rows) * self.rows, -(-cols // self.cols) * self.cols
 
-    def suits(self, shape: tuple[int, ...], offset: int, strides: tuple[int, int, int]) -> bool:
-        """Return whether a kernel with this layout can read an operand in a buffer in place.
-
-        `shape` is (batch, rows, cols). `offset` and `strides` are in elements.
-        """
-        if self.strided:
-            return True
-        batch, row, col = strides
-        if self.channels or self.panel or col != 1 or row < 1 or self.padded(*shape[1:]) != shape[1:]:
-            return False
-        vector = min(self.cols, 4)  # elements that a kernel loads at a time
-        last = offset + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=True))
-        return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
-
 
 _PITCH = 1 << 22
 """The most elements from one row to the next. Kernels use 32-bit byte offsets within the rows of a tile."""
@@ -119,6 +105,27 @@ def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, co
 
 
 @dataclass(frozen=True)
+class Staged:
+    """An operand in memory from which its kernel reads it.
+
+    `strides` are (batch, row, column) in elements. For an image, only the first one counts: the rows from one matrix to
+    the next, or 0 if all products use the same matrix.
+    """
+
+    data: Any
+    image: bool
+    offset: int
+    strides: tuple[int, int, int]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        batch, row, col = self.strides
+        if self.image:
+            return self.data, np.int32(batch)
+        return self.data, np.array((self.offset, row, col, batch), np.int64)
+
+
+@dataclass(frozen=True)
 class Tile:
     """The part of a product that one launch computes."""
 
@@ -135,18 +142,19 @@ class Tile:
 
 @lru_cache(maxsize=256)
 def tile(
-    m: int, n: int, k: int, slabs: tuple[tuple[Layout, str, str], ...], itemsize: int,
-    image: tuple[int, int], nbytes: int,
+    whole: tuple[int, int, int], slabs: tuple[tuple[Layout, str, str], ...], itemsize: int, image: tuple[int, int],
+    nbytes: int,
 ) -> Tile:  # fmt: skip
     """Return the largest tile whose staged operands stay within the device's limits.
 
     Args:
-        m, n, k: the whole product.
+        whole: (m, n, k) of the product.
         slabs: (layout, rows, cols) of each operand that is staged. rows and cols are "m", "n" or "k".
         itemsize: bytes of an element.
         image: the greatest width and height of an image, in texels.
         nbytes: the most bytes of one staged operand.
     """
+    m, n, k = whole
     size = {"m": m, "n": min(n, _PITCH), "k": min(k, _PITCH)}
     grain = {"m": 1, "n": 1, "k": 1}
     for layout, rows, cols in slabs:
@@ -214,24 +222,29 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     lent = isinstance(view.owner, Loan) and not layout.turned and view.owner.covers(view, *padded)
     if padded != shape and not lent:
         return False
-    batch = view.strides[-3] if view.ndim > 2 else 0
-    steps = batch // itemsize, view.strides[-2] // itemsize, view.strides[-1] // itemsize
-    matrices = view.shape[0] if view.ndim > 2 else 1
-    return replace(layout, channels=0).suits((matrices, *padded), view.offset // itemsize, steps)
+    if layout.strided:
+        return True
+    count, batch = (view.shape[0], view.strides[-3] // itemsize) if view.ndim > 2 else (1, 0)
+    offset, row, col = (nbytes // itemsize for nbytes in (view.offset, *view.strides[-2:]))
+    if layout.panel or col != 1 or row < 1:
+        return False
+    vector = min(layout.cols, 4)  # elements that a kernel loads at a time
+    last = offset + (count - 1) * abs(batch) + (padded[0] - 1) * row + padded[1] - 1
+    return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
 
 
-def in_place(handle: Any, view: DeviceView, layout: Layout) -> tuple[Any, int] | None:
+def in_place(handle: Any, view: DeviceView, layout: Layout) -> Staged | None:
     """Return the buffer, or an image over it, from which a kernel with `layout` can read `view` without a copy.
 
-    `view` has the axes (batch, rows, cols). Returns (buffer, 0), or (image, rows of a matrix in the image; 0 if there
-    is only one matrix). Returns None if a copy is necessary.
+    `view` has the axes (batch, rows, cols). Returns None if a copy is necessary.
     """
     import pyopencl as cl
 
-    if not fits(view, layout):
+    if not view.size or not fits(view, layout):
         return None
     if not layout.channels:
-        return view.data, 0
+        offset, batch, row, col = (nbytes // view.dtype.itemsize for nbytes in (view.offset, *view.strides))
+        return Staged(view.data, False, offset, (batch, row, col))
     pitch, base = handle.image_alignment
     batch, row, _ = view.strides
     texel = layout.channels * view.dtype.itemsize
@@ -247,6 +260,7 @@ def in_place(handle: Any, view: DeviceView, layout: Layout) -> tuple[Any, int] |
     try:
         memory = view.data.get_sub_region(view.offset, height * row) if view.offset else view.data
         kind = layout.channels, view.dtype.itemsize, layout.bits
-        return handle.image(kind, wide // layout.channels, height, memory, row), rows
+        image = handle.image(kind, wide // layout.channels, height, memory, row)
     except cl.Error:  # for example, the caller's buffer is itself a sub-buffer
         return None
+    return Staged(image, True, 0, (rows, 0, 0))

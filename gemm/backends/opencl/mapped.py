@@ -49,7 +49,7 @@ class Mapped:
         self._take()
         self._give()
         self._take()  # checks that the driver maps the buffer to the same address again
-        _claims.add(self, self.address, nbytes)
+        _claim(self, self.address, nbytes)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -103,34 +103,27 @@ class Mapped:
         return DeviceView(self.loan, self.buffer, offset, array.shape, array.strides, array.dtype, device)
 
 
-class _Claims:
-    """The ranges of host memory that belong to a buffer. In OpenCL, overlapping buffers have undefined contents."""
-
-    def __init__(self) -> None:
-        self._ranges: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._lock = threads.lock()
-
-    def add(self, owner: Any, start: int, nbytes: int) -> bool:
-        """Claim the range for the lifetime of `owner`. Return False if a part of it is already claimed."""
-        with self._lock:
-            ranges = list(self._ranges.values())
-            if any(start < high and low < start + nbytes for low, high in ranges):
-                return False
-            self._ranges[owner] = start, start + nbytes
-            return True
-
-    def owners(self) -> list[Any]:
-        with self._lock:
-            return list(self._ranges)
+_claims: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+"""{owner of a buffer: the range of host memory that belongs to the buffer}"""
+_claiming = threads.lock()
 
 
-_claims = _Claims()
+def _claim(owner: Any, start: int, nbytes: int) -> bool:
+    """Claim a range of host memory for the lifetime of `owner`. Return False if a part of it is already claimed.
+
+    In OpenCL, overlapping buffers have undefined contents.
+    """
+    with _claiming:
+        free = all(high <= start or start + nbytes <= low for low, high in list(_claims.values()))
+        if free:
+            _claims[owner] = start, start + nbytes
+        return free
 
 
 @atexit.register
 def _leave() -> None:
     """Leave buffers mapped at exit. The system frees the memory, but unmapping fails if the device is lost."""
-    for owner in _claims.owners():
+    for owner in list(_claims):
         if isinstance(owner, Mapped) and owner._map is not None:
             keep(owner._map)
 
@@ -225,7 +218,7 @@ def _wrap(
     if known is not None:
         return replace(view, owner=known.owner, data=known.data)
     alignment = shared_from(handle)
-    if not alignment or start % alignment or not _claims.add(view.owner, start, flat.nbytes):
+    if not alignment or start % alignment or not _claim(view.owner, start, flat.nbytes):
         return operand
     access = cl.mem_flags.READ_WRITE if written else cl.mem_flags.READ_ONLY
     try:

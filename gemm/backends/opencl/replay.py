@@ -15,9 +15,7 @@ import numpy as np
 from gemm.backends.opencl.context import Handle
 from gemm.backends.opencl.staging import Traffic
 
-Scale = Callable[[Any, Any], np.ndarray]
-
-MOST = 5
+MOST_COMMANDS = 5
 """The most commands of a product that can be repeated: three that pack, the kernel, and the sum of the parts of k."""
 
 
@@ -41,57 +39,47 @@ class Replay:
             call then uses the same prepacked b.
     """
 
-    def __init__(self, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> None:
+    def __init__(
+        self, handle: Handle, traffic: Traffic, scale: Callable[[Any, Any], np.ndarray], arrays: tuple[Any, ...]
+    ) -> None:
         import pyopencl as cl
 
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
-        self._buffers = [None if array is None else array.base_data for array in arrays]
-        # For each array: the kernels that take its buffer, as (kernel, index of the argument).
-        self._sets: list[list[tuple[Any, int]]] = [[], [], [], []]
+        buffers = [None if array is None else array.base_data for array in arrays]
+        self._takers: list[tuple[Any, int, int]] = []  # (kernel, index of the argument, index in `buffers`)
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
         self._scaled = b""  # the bytes of alpha and beta that were set last
         self._last: Any = None  # the event of the last command
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
-        self._handle = handle
-        self._count, self._packs = handle.count, sum(command.packs for command in traffic.commands)
+        self._handle, self._packs = handle, sum(command.packs for command in traffic.commands)
         # `_own` keeps the memory alive: a kernel's arguments do not. (The memory of a prepacked b lives as long as its
-        # owner, which also owns the `Replay`s of its products.)
+        # owner, which also owns the Replays of its products.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._own: dict[int, Any] | None = own
         for command in traffic.commands:
             kernel = handle.fresh(*command.program)
             for at, arg in enumerate(command.args):
                 kernel.set_arg(at, own.get(id(arg), arg))
-                which = next(
-                    (i for i, buffer in enumerate(self._buffers) if buffer is not None and buffer is arg), None
-                )
+                which = next((i for i, buffer in enumerate(buffers) if buffer is not None and buffer is arg), None)
                 if which is not None:
-                    self._sets[which].append((kernel, at))
+                    self._takers.append((kernel, at, which))
             if command.scale is not None:
                 self._scales.append((kernel, command.scale))
             self._commands.append((kernel, command.extent, command.group))
-
-    @classmethod
-    def of(cls, handle: Handle, traffic: Traffic, scale: Scale, arrays: tuple[Any, Any, Any, Any]) -> Replay | None:
-        """Return a Replay, or None if it would need too much memory or if the commands cannot be repeated."""
-        nbytes = sum(memory.nbytes for memory in traffic.reserved)
-        if not traffic.repeatable or len(traffic.commands) > MOST or nbytes > handle.room:
-            return None
-        made = cls(handle, traffic, scale, arrays)
-        if nbytes:
-            handle.hold(made, nbytes)
-        return made
+        if nbytes := sum(memory.nbytes for memory in traffic.reserved):
+            handle.hold(self, nbytes)
 
     def drop(self) -> None:
         """Free the memory. The Replay cannot be used after that."""
         self._own = None
 
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, alpha: Any, beta: Any, bias: None = None) -> Any:
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, *scalars: Any) -> Any:
         """Enqueue the product. Return `out`, or a new Array if `out` is None.
 
-        Returns None if the product must take the full path.
+        `scalars` are alpha, beta and possibly the bias, which is None: no OpenCL kernel adds one. Returns None if the
+        product must take the full path.
         """
         import pyopencl as cl
 
@@ -99,7 +87,7 @@ class Replay:
         if own is None or self._handle.inherited:
             return None
         try:
-            return self._enqueue(a, b, c, out, self._scale(alpha, beta))
+            return self._enqueue(a, b, c, out, self._scale(*scalars[:2]))
         except (cl.Error, MemoryError):
             return None  # the full path meets the same error and handles it
 
@@ -115,11 +103,9 @@ class Replay:
             after += [*pending, *([] if self._last is None else [self._last])]
         if c is not None and c is not out:
             after += c.events
-        for which, array in enumerate((a, b, c, out)):
-            if array is not None and array.base_data is not self._buffers[which]:
-                self._buffers[which] = array.base_data
-                for kernel, at in self._sets[which]:
-                    kernel.set_arg(at, array.base_data)
+        arrays = a, b, c, out
+        for kernel, at, which in self._takers:
+            kernel.set_arg(at, arrays[which].base_data)
         if (scaled := scale.tobytes()) != self._scaled:
             self._scaled = b""
             for kernel, at in self._scales:
@@ -129,7 +115,7 @@ class Replay:
             event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
             after = [event]
         if self._packs:
-            self._count("packed", self._packs)
+            self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
         self._last = event
@@ -145,24 +131,19 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     If b is prepacked, the argument b is None, and every call uses the same prepacked b. The signature also says which
     operands share a buffer, because a Replay identifies its arguments by their buffers.
     """
-    queue, own = a.queue, a.base_data
-    if queue is None or (b is not None and b.queue is not queue):
-        return None
-    if bias is not None:  # no OpenCL kernel adds a bias
-        return None
-    key: tuple[Any, ...] = (queue, a.shape, a.strides, a.offset, a.dtype)
-    if b is not None:
-        key += (b.shape, b.strides, b.offset, b.dtype, b.base_data is own)
-    if c is not None:
-        if c.queue is not queue:
+    queue, buffers = a.queue, []
+    key: list[Any] = [queue]
+    for x in (a, b, c, out):
+        if x is None:
+            key.append(None)
+        elif x.queue is not queue:
             return None
-        alike = c.base_data is own, b is not None and c.base_data is b.base_data
-        key += (c is out, c.shape, c.strides, c.offset, c.dtype, alike)
+        else:
+            buffers.append(x.base_data)
+            key += (x.shape, x.strides, x.offset, x.dtype)
     if out is not None:
-        data = out.base_data
-        others = [x for x in (a, b, None if c is out else c) if x is not None]
-        shared = any(data == x.base_data for x in others)
-        if out.queue is not queue or shared or hasattr(data, "svm_ptr"):  # SVM pointers may overlap without being equal
+        others = buffers[: -2 if c is out else -1]
+        if buffers[-1] in others or hasattr(buffers[-1], "svm_ptr"):  # SVM pointers may overlap without being equal
             return None
-        key += (out.shape, out.strides, out.offset, out.dtype)
-    return key
+    # No OpenCL kernel adds a bias.
+    return None if queue is None or bias is not None else (*key, *map(buffers.index, buffers))

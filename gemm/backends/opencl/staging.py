@@ -14,34 +14,13 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.context import Handle, Memory, unmapped
-from gemm.backends.opencl.layout import Layout, in_place
+from gemm.backends.opencl.layout import Layout, Staged, in_place
 from gemm.core import backend, disk_cache
 from gemm.core.problem import DeviceView, Operand
 
 _SQUARE = (32, 8, 1)
 """The work-group that packs with TURN (see pack_operand.cl): it packs 32 x 32 elements, and each work-item packs 4
 elements of a column."""
-
-
-@dataclass(frozen=True)
-class Staged:
-    """An operand in memory from which its kernel reads it.
-
-    `strides` are (batch, row, column) in elements. For an image, only the first one counts: the rows from one matrix to
-    the next, or 0 if all products use the same matrix.
-    """
-
-    data: Any
-    image: bool
-    offset: int
-    strides: tuple[int, int, int]
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        batch, row, col = self.strides
-        if self.image:
-            return self.data, np.int32(batch)
-        return self.data, np.array((self.offset, row, col, batch), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +69,11 @@ class Traffic:
         copied even if the kernel could read it in place.
         """
         if isinstance(operand, DeviceView):
-            at = None if copy else self.found(operand, layout)
+            if isinstance(operand.owner, Kept):
+                return operand.owner.staged
+            at = None if copy else in_place(self.handle, operand, layout)
             if at is not None:
-                if at.image and not isinstance(operand.owner, Kept):
-                    self.repeatable = False  # another buffer cannot replace an image over a buffer
+                self.repeatable &= not at.image  # another buffer cannot replace an image over a buffer
                 return at
             place: Any = operand.offset
         else:
@@ -104,28 +84,9 @@ class Traffic:
             return held[1]
         staged, memory = self.reserve(name, operand.shape, operand.dtype, layout, not isinstance(operand, DeviceView))
         self._held[name] = key, staged, memory
-        if operand.size and isinstance(operand, DeviceView):
-            self._pack(operand, memory, layout)
-        elif operand.size and isinstance(operand, np.ndarray):
-            self.repeatable = False
-            self._fill(operand, memory, layout)
+        if operand.size:
+            self._write(operand, memory, layout)
         return staged
-
-    def found(self, operand: DeviceView, layout: Layout) -> Staged | None:
-        """Return `operand` (batch, rows, cols) in place, or None if a kernel cannot read it there in `layout`."""
-        if isinstance(operand.owner, Kept):
-            return operand.owner.staged
-        itemsize = operand.dtype.itemsize
-        batch, row, col = (step // itemsize for step in operand.strides)
-        at = Staged(operand.data, False, operand.offset // itemsize, (batch, row, col))
-        if not operand.size:
-            return None
-        if layout.suits(operand.shape, at.offset, at.strides):
-            return at
-        shared = in_place(self.handle, operand, layout)
-        if shared is None:
-            return None
-        return Staged(shared[0], True, 0, (shared[1], 0, 0)) if layout.channels else at
 
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
@@ -163,10 +124,7 @@ class Traffic:
     def keep(self, operand: Operand, layout: Layout) -> Kept:
         """Prepack `operand` (batch, rows, cols) in `layout` into memory of its own. Wait for the result."""
         staged, memory = self.reserve("kept", operand.shape, operand.dtype, layout, host=False)
-        if isinstance(operand, DeviceView):
-            self._pack(operand, memory, layout)
-        else:
-            self._fill(operand, memory, layout)
+        self._write(operand, memory, layout)
         del self._held["kept"]
         self.after[-1].wait()
         return Kept(memory, staged)
@@ -199,6 +157,13 @@ class Traffic:
         ]
         self.commands.append(command)
 
+    def _write(self, operand: Operand, memory: Memory, layout: Layout) -> None:
+        if isinstance(operand, DeviceView):
+            self._pack(operand, memory, layout)
+        else:
+            self.repeatable = False
+            self._fill(operand, memory, layout)
+
     def _fill(self, operand: np.ndarray, memory: Memory, layout: Layout) -> None:
         import pyopencl as cl
 
@@ -219,8 +184,8 @@ class Traffic:
             # The pitch is known only after mapping.
             width = layout.panel or wide
             row = width * dtype.itemsize if layout.panel else pitch
-            apart = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
-            panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), apart)
+            strides = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
+            panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), strides)
             for at in range(wide // width):
                 target, here = panels[:, at], operand[:, :, at * width : (at + 1) * width]
                 target[:, :rows, : here.shape[2]] = here
@@ -261,8 +226,8 @@ class Traffic:
         """
         if self.handle.runs_on_cpu:
             return (1, 1, 1), (32, layout.panel or 256)
-        columns_lie_whole = view.strides[1] == view.dtype.itemsize != view.strides[2]
-        wanted = columns_lie_whole and not layout.channels and not layout.panel and min(view.shape[1:]) >= _SQUARE[0]
-        if wanted and self.handle.cl_device.max_work_group_size >= prod(_SQUARE):
+        transposed = view.strides[1] == view.dtype.itemsize != view.strides[2]
+        square = transposed and not layout.channels and not layout.panel and min(view.shape[1:]) >= _SQUARE[0]
+        if square and self.handle.cl_device.max_work_group_size >= prod(_SQUARE):
             return _SQUARE, (4, 1)
         return None, (1, layout.panel or 1)

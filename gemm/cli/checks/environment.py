@@ -11,9 +11,8 @@ from pathlib import Path
 
 from gemm.backends.cpu import CpuBackend
 from gemm.cli.checks.finding import Finding
-from gemm.core import threads
+from gemm.core import VERSION, threads
 from gemm.core.errors import BackendUnavailable
-from gemm.core.version import VERSION
 from gemm.frontend.report import VARIABLES
 from gemm.select import calibration, worker
 
