@@ -15,13 +15,14 @@ from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
 from gemm.core import threads
-from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
 from gemm.select import probe
 from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
+LAYOUTS = ("NN", "NT", "TN", "TT")
+"""Layouts of a and b: T is transposed."""
 
 
 class Mistake(ValueError):
@@ -121,7 +122,7 @@ def look_for_devices() -> None:
         probe.facts(run=True)
 
 
-def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict[str, str]]:
+def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
     """The devices that --backends, --kernel and --device select, and {backend: why it is missing}.
 
     Raises:
@@ -142,13 +143,12 @@ def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict
         wanted = [owner]
     if foreign := [row.name for row in rows if row.backend not in wanted]:
         raise Mistake(f"--kernel {foreign[0]} does not belong to {', '.join(wanted)}")
-    found: list[tuple[Backend, Device]] = []
+    found: list[Device] = []
     missing: dict[str, str] = {}
     for name in wanted:
         try:
-            backend = registry.backend(name)
-            devices = backend.devices() if named else probe.devices(name)
-            found += [(backend, device) for device in devices if args.device in (None, device.key)]
+            devices = registry.backend(name).devices() if named else probe.devices(name)
+            found += [device for device in devices if args.device in (None, device.key)]
         except BackendUnavailable as error:
             if named:
                 raise
