@@ -32,23 +32,19 @@ The exit status is 1 if such a kernel is missing for a peer's kernel, and 2 if s
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from adreno import peers
 from adreno.tool import Case, Failed, figures
 
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import disk_cache
 
-ROOT = Path(__file__).resolve().parents[1]
 GPUS = {"630": "A630", "660": "A660", "740": "A740", "750": "A750", "785": "X1-85"}
 HEADINGS = {"registers": "regs", "waves": "waves", "spills": "spills", "slots_per_mad": "slots/mad",
             "memory_per_mad": "memory/mad"}  # fmt: skip
@@ -101,12 +97,11 @@ def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("tool", type=Path)
     parser.add_argument("--clblast", type=Path, metavar="CHECKOUT")
     parser.add_argument("--llama", type=Path, metavar="CHECKOUT")
     parser.add_argument("--gpus", default=",".join(GPUS), help=f"of {', '.join(GPUS)} (X1-85); default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     options = parser.parse_args()
     gpus = options.gpus.split(",")
     for gpu in gpus:
@@ -118,19 +113,11 @@ def main() -> int:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     judged = verdict(rows)
-    if options.json:
-        head = {"format": "gemm-adreno-static/1", "date": date.today().isoformat(), "commit": _commit()}
-        text = json.dumps({**head, "rows": rows, "verdict": judged}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    recorded.save(options.json, recorded.analysis("gemm-adreno-static/1", rows=rows, verdict=judged))
     lost = [row for row in judged if row["ours"] is None]
     for row in lost:
         print(f"not beaten on {GPUS[row['gpu']]}: {row['peer']}, {row['dtype']} summed in {row['sums']}")
     return 1 if lost else 0
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -22,18 +22,15 @@ if a production kernel spills registers.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import subprocess
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from arm import peers
 from arm.executed import CC, TYPES, Emulator, compile_kernel, ours, theirs
 from arm.loops import Loop, main_loop
@@ -128,8 +125,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser = recorded.parser(__doc__)
     parser.add_argument("--size", type=int, default=640, metavar="N", help="size of the counted products")
     parser.add_argument("--no-count", action="store_true", help="analyse inner loops only")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "gemm-arm-static", metavar="FOLDER")
@@ -140,15 +136,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             table = all_loops(cache, Path(folder))
             counted = [] if options.no_count else all_executed(options.size, cache, Path(folder))
-        head: dict[str, Any] = {"format": "gemm-arm-static/1", "date": date.today().isoformat(), "commit": _commit()}
-        head["versions"] = versions()
+        programs = versions()
     except Failed as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     rows = verdict(table)
-    if options.json:
-        text = json.dumps({**head, "loops": table, "executed": counted, "verdict": rows}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    recorded.save(options.json, recorded.analysis(
+        "gemm-arm-static/1", versions=programs, loops=table, executed=counted, verdict=rows
+    ))  # fmt: skip
     lost = [row for row in rows if row["usable"] and row["ours"] + TOLERANCE < max(row["peers"].values())]
     spilled = [row["kernel"] for row in table if row["kernel"] in PRODUCTION.values() and row["spills"]]
     for row in lost:
@@ -156,11 +151,6 @@ def main() -> int:
     for kernel in spilled:
         print(f"{kernel}: accesses the stack in its inner loop")
     return 1 if lost or spilled else 0
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

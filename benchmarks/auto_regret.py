@@ -59,22 +59,23 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.duel import Entry, compete, spread
-from peers.ours import Engine, PlainCall
+import recorded
+from peers.duel import Entry, compete
+from peers.ours import Engine, PlainCall, entered
 from peers.shapes import DTYPES, Shape, operands
 
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.bench.peers.base import Loop, Peer
-from gemm.bench.peers.native import native
-from gemm.bench.quiet import Watch
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
+from gemm.bench import text
+from gemm.bench.contest import Watch
+from gemm.bench.peers import Loop
+from gemm.bench.peers.cblas import native
+from gemm.bench.verdicts import spread
+from gemm.cli.arguments import positive
 from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, Problem
-from gemm.frontend import report
 from gemm.frontend.arguments import Given, Options
 from gemm.frontend.call import normalise
 from gemm.select import calibration, probe
@@ -140,25 +141,17 @@ def draw(count: int, seed: int, places: Sequence[str], work: float, memory: floa
     return found
 
 
-class Turns(Peer):
-    """A peer that cycles through calls with different operands. Its loop ends when the enqueued work is finished."""
+def turns(calls: Sequence[Callable[[], Any]], finish: Callable[[], None] | None) -> Loop:
+    """A loop that cycles through calls with different operands. It ends when the enqueued work is finished."""
+    endless = cycle(calls)
 
-    name, about = "turns", "calls on several copies of the operands in turn"
+    def loop(times: int) -> None:
+        for _, call in zip(range(times), endless, strict=False):
+            call()
+        if finish is not None:
+            finish()
 
-    def __init__(self, calls: Sequence[Callable[[], Any]], finish: Callable[[], None] | None) -> None:
-        self._calls, self._finish = cycle(calls), finish
-
-    def set_threads(self, count: int) -> None:
-        gemm.set_num_threads(count)
-
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        def loop(times: int) -> None:
-            for _, call in zip(range(times), self._calls, strict=False):
-                call()
-            if self._finish is not None:
-                self._finish()
-
-        return loop
+    return loop
 
 
 Operands = tuple[Any, Any, Any]
@@ -236,19 +229,11 @@ def contest(
         backend, device = homes[drawn.place]
         sets = [tuple(backend.to_device(x, device).owner for x in each) for each in sets]
         finish = partial(backend.synchronize, device)
-    threads = gemm.get_num_threads()
     try:
         picked, calls = contestants(drawn, sets, options.factor)
     except TypeError:  # this device has no kernel for the type
         return None
-    entries = []
-    for name, each in calls.items():
-        peer = Turns(each, finish)
-        loop = peer.prepare(a, b, out)
-        loop(1)
-        entry = Entry(name, peer, loop, out, threads, 0.0)
-        entry.first = entry.timed()
-        entries.append(entry)
+    entries = [entered(name, turns(each, finish), out) for name, each in calls.items()]
     if picked not in calls:
         raise SystemExit(f"auto chose {picked} for {drawn}, which then did not compute it")
     least = min(entry.first for entry in entries)
@@ -264,7 +249,7 @@ def contest(
         **drawn.shape._asdict(), "batch": drawn.shape.batch or 1, "dtype": drawn.dtype, "place": drawn.place,
         "cold": drawn.cold, "chosen": picked, "best": best, "regret": max(1.0, judging[picked] / judging[best]),
         "times": {key: statistics.median(seconds) for key, seconds in times.items()},
-        "spread": {entry.key: spread(entry.seconds) for entry in entries},
+        "spread": {key: spread(seconds) for key, seconds in times.items()},
     }  # fmt: skip
 
 
@@ -349,16 +334,13 @@ def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=6, sample=0.002)
     parser.add_argument("--problems", type=positive, default=300)
-    parser.add_argument("--rounds", type=positive, default=6)
-    parser.add_argument("--sample", type=float, default=0.002, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=float, default=1e11, help="multiply-adds per problem at most")
     parser.add_argument("--memory", type=float, default=2e9, help="bytes of a problem's operands and copies at most")
     parser.add_argument("--factor", type=float, default=2.0, help="resident kernels: limit ÷ shortest predicted time")
     parser.add_argument("--limit", type=float, default=3600.0, metavar="SECONDS")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
@@ -382,13 +364,11 @@ def main() -> int:
         costs["new_resident"] = resident
     found = summary(results)
     show(results, found, costs)
-    if options.json:
-        save_json(options.json, {
-            "schema": "gemm-auto-regret/1", **report.head(), "devices": [report.device_facts(d) for d in devices()],
-            "problems": len(results), "rounds": options.rounds, "sample_s": options.sample, "seed": options.seed,
-            "results": results, "regret": found, "decision": costs,
-            "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
-        })  # fmt: skip
+    recorded.save(options.json, recorded.document(
+        "gemm-auto-regret/1", devices=devices(), problems=len(results), rounds=options.rounds, sample_s=options.sample,
+        seed=options.seed, results=results, regret=found, decision=costs,
+        quiet=watch.facts(recorded.spreads(results)),
+    ))  # fmt: skip
     return 0
 
 

@@ -38,31 +38,20 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.duel import Entry, compete, spread
+import recorded
+from peers.duel import compete
+from peers.ours import entered
 
 import gemm
-from gemm.bench.peers.base import Loop, Peer, looped
-from gemm.bench.quiet import Watch
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
-from gemm.frontend import report
+from gemm.bench import text
+from gemm.bench.contest import Watch
+from gemm.bench.peers import looped
+from gemm.bench.verdicts import spread
+from gemm.cli.arguments import positive
 
 Call = Callable[[], Any]
 FEW = 1000
 """The largest number of products in "host to cuda", where a single call takes tens of microseconds."""
-
-
-class Contestant(Peer):
-    """A call that computes all products."""
-
-    def __init__(self, name: str, call: Call) -> None:
-        self.name, self.about, self._call = name, name, call
-
-    def set_threads(self, count: int) -> None:
-        gemm.set_num_threads(count)
-
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        return looped(self._call)
 
 
 def calls(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any], finish: Call, **options: Any) -> dict[str, Call]:
@@ -155,14 +144,7 @@ def _nothing() -> None:
 
 def contest(size: int, count: int, place: str, contestants: dict[str, Call], rounds: int) -> dict[str, Any]:
     """A row of the document."""
-    nothing, threads = np.empty(0), gemm.get_num_threads()
-    entries = []
-    for name, call in contestants.items():
-        peer = Contestant(name, call)
-        entry = Entry(name, peer, peer.prepare(nothing, nothing, nothing), nothing, threads, 0.0)
-        entry.loop(1)
-        entry.first = entry.timed()
-        entries.append(entry)
+    entries = [entered(name, looped(call), np.empty(0)) for name, call in contestants.items()]
     compete(entries, rounds, 0.0)
     found = min(count, FEW) if place == "host to cuda" else count
     seconds = {entry.key: entry.median / (count if "stack" in entry.key else found) for entry in entries}
@@ -175,37 +157,28 @@ def contest(size: int, count: int, place: str, contestants: dict[str, Call], rou
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="8,16,32,64", help="sizes of the square matrices")
+    parser = recorded.parser(__doc__, rounds=9)
+    parser.add_argument("--sizes", type=recorded.counts, default="8,16,32,64", help="sizes of the square matrices")
     parser.add_argument("--count", type=positive, default=10000, help="products per call")
-    parser.add_argument("--rounds", type=positive, default=9)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 def main() -> int:
     """Time the contestants, print and write the results."""
-    parser = arguments()
-    options = parser.parse_args()
-    try:
-        sizes = [positive(size) for size in options.sizes.split(",")]
-    except argparse.ArgumentTypeError as error:
-        parser.error(f"--sizes: {error}")
+    options = arguments().parse_args()
     watch, results = Watch(), []
-    with text.Progress(len(sizes)) as progress:
-        for size in sizes:
+    with text.Progress(len(options.sizes)) as progress:
+        for size in options.sizes:
             progress.step(f"{options.count} × {size}³")
             places = host(options.count, size)
             if "host to cuda" in places:
                 places |= resident("torch", options.count, size) | resident("cupy", options.count, size)
             results += [contest(size, options.count, *place, options.rounds) for place in places.items()]
     show(results)
-    if options.json:
-        save_json(options.json, {
-            "schema": "gemm-batching/1", **report.head(), "threads": gemm.get_num_threads(),
-            "rounds": options.rounds, "results": results,
-            "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
-        })  # fmt: skip
+    recorded.save(options.json, recorded.document(
+        "gemm-batching/1", threads=gemm.get_num_threads(), rounds=options.rounds, results=results,
+        quiet=watch.facts(recorded.spreads(results)),
+    ))  # fmt: skip
     return 0
 
 

@@ -67,17 +67,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from peers import families
 from peers.busy import cpu_seconds
 from peers.families import Contest, Row
 from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
 from peers.tables import shape, show, show_means, show_roofs
+from peers.theirs import PEERS, load
 
 from gemm.backends import registry
-from gemm.bench.peers import PEERS, load
-from gemm.bench.quiet import Watch
-from gemm.cli import text
-from gemm.cli.arguments import listed, positive, save_json, writable
+from gemm.bench import text
+from gemm.bench.contest import Watch
+from gemm.cli.arguments import listed, positive, save_json
 from gemm.core.problem import PRECISIONS
 from gemm.core.threads import granted
 from gemm.frontend import report
@@ -89,9 +90,9 @@ OURS = ("gemm", "plan", "prepared")
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=9)
     cores = granted()
-    parser.add_argument("--threads", type=_counts, default=sorted({1, cores}), metavar="LIST",
+    parser.add_argument("--threads", type=recorded.counts, default=sorted({1, cores}), metavar="LIST",
                         help=f"numbers of threads (default: {','.join(map(str, sorted({1, cores})))})")  # fmt: skip
     parser.add_argument("--dtype", type=_of("--dtype", DTYPES), default=list(DTYPES), metavar="LIST",
                         help=f"of {','.join(DTYPES)} (default: all, each in its families)")  # fmt: skip
@@ -103,15 +104,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shapes", type=_shapes, metavar="LIST", help="only these shapes, such as 256,1x4096x4096")
     parser.add_argument("--precision", choices=PRECISIONS, default="highest", help="of our products (default: highest)")
     parser.add_argument("--contention", action="store_true", help="also while another process keeps one core busy")
-    parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--sample", type=float, default=2.0, metavar="MS", help="length of a sample (default: 2)")
     parser.add_argument("--quick", action="store_true", help="a few tiny products, to test the script itself")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
     return parser
-
-
-def _counts(argument: str) -> list[int]:
-    return sorted(map(positive, listed(argument)))
 
 
 def _of(option: str, known: Collection[str]) -> Callable[[str], list[str]]:

@@ -17,7 +17,6 @@ The JSON document ("gemm-cuda-accuracy/1") has date, command, commit, versions, 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -28,13 +27,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
+
 import gemm
 from gemm.backends import registry
+from gemm.bench import text
 from gemm.catalog import BY_NAME
-from gemm.cli import text
-from gemm.cli.arguments import save_json, shapes
+from gemm.cli.arguments import shapes
 from gemm.core.errors import BackendUnavailable
-from gemm.frontend import report
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -109,10 +109,9 @@ def measure(shape: tuple[int, int, int], family: Any, all_: dict[str, Multiply])
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("--shapes", type=shapes, default="1024x1024x512,1024x1024x8192", help="MxNxK, comma-separated")
     parser.add_argument("--kernels", help="names of float32 kernels, comma-separated")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     try:
         device = registry.backend("cuda").devices()[0]
@@ -127,9 +126,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, error in x["errors"].items()
     ]
     text.table(["product", "arithmetic", "max", "median"], rows, numbers=(2, 3))
-    if options.json:
-        document = {"schema": "gemm-cuda-accuracy/1", **report.head(), "device": report.device_facts(device)}
-        save_json(options.json, {**document, "results": results})
+    recorded.save(options.json, recorded.document("gemm-cuda-accuracy/1", device=device, results=results))
     return 0
 
 

@@ -17,8 +17,6 @@ compiled. NVRTC 12.9 is the last version for sm_50 to sm_70; NVRTC 13 supports a
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import re
 import sys
@@ -32,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import recorded
 
 from gemm.backends.cuda.compiler import Compiler, compilers
 from gemm.backends.cuda.launch_plan import types
@@ -153,13 +153,12 @@ def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("--require", default="", metavar="ARCH,...", help="fail unless these are compiled")
     parser.add_argument("--only", default="", metavar="ARCH,...", help="compile for these architectures only")
     parser.add_argument("--cuda", type=int, default=0, metavar="MAJOR", help="the NVRTC to use; default: the newest")
     parser.add_argument("--every-form", action="store_true", help="compile all forms for all architectures")
     parser.add_argument("--kernels", default="", metavar="TEXT", help="compile only kernels with this text in the name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     options = parser.parse_args()
     try:
         compiler = chosen(options.cuda)
@@ -179,8 +178,7 @@ def main() -> int:
     print(f"{'kernel':40} {'arch':8} {'forms':>5} {'registers':>9} {'shared':>7} {'spills':>7}")
     for row in table:
         print("{kernel:40} {arch:8} {forms:5} {registers:9} {shared:7} {spills:7}  {error}".format(**row).rstrip())
-    if options.json:
-        options.json.write_text(json.dumps({"nvrtc": version, "kernels": table}, indent=1) + "\n", encoding="utf-8")
+    recorded.save(options.json, {"nvrtc": version, "kernels": table})
     good = {row["arch"] for row in table if not row["error"]}
     missing = [arch for arch in options.require.split(",") if arch and arch not in good]
     if missing:

@@ -36,14 +36,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
+
 import gemm
-from gemm.backends import registry
-from gemm.bench import phrases
+from gemm.bench import text
 from gemm.catalog import BY_NAME
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
-from gemm.core.errors import BackendUnavailable
-from gemm.frontend import report
+from gemm.cli.arguments import positive
 from gemm.select.verify.single import unit
 
 IN_A_ROW = 8
@@ -86,14 +84,13 @@ PRODUCTS = (
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
     parser.add_argument("--only", default="", metavar="REGEX", help="select products, such as bfloat16")
     parser.add_argument("--rounds", type=positive, default=8, help=f"number of series of {IN_A_ROW} launches")
     parser.add_argument("--single", type=positive, default=40, help="number of launches with a wait after each")
     parser.add_argument("--samples", type=positive, default=15, help="number of timing samples")
     parser.add_argument("--like", type=Path, metavar="FILE", help="use the kernels of this file, written by --json")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
@@ -208,17 +205,14 @@ def main() -> int:
         import torch
     except ImportError as error:
         sys.exit(f"PyTorch is not here: {error}")
-    try:
-        device = next(d for d in registry.backend("cuda").devices() if d.key == options.device)
-    except (BackendUnavailable, StopIteration) as error:
-        sys.exit(f"{options.device} is not here: {error}")
+    device = recorded.device_of(options.device, "cuda")
     kernels = {}
     if options.like:
         kernels = {row["product"]: row["kernel"] for row in json.loads(options.like.read_text("utf-8"))["results"]}
-    document: dict[str, Any] = {
-        "schema": "gemm-cuda-races/1", **report.head(), "device": report.device_facts(device),
-        "torch": torch.__version__, "rounds": options.rounds, "single": options.single, "results": [],
-    }  # fmt: skip
+    document = recorded.document(
+        "gemm-cuda-races/1", device=device, torch=torch.__version__, rounds=options.rounds, single=options.single,
+        results=[],
+    )  # fmt: skip
     for product in PRODUCTS:
         if not re.search(options.only, str(product)):
             continue
@@ -230,8 +224,7 @@ def main() -> int:
         document["results"].append(row)
         said = row["error"] or f"{row['in_a_row']['wrong']} and {row['single']['wrong']} wrong"
         print(f"{product}: {said}", flush=True)
-        if options.json:
-            save_json(options.json, document)  # write after each product, so that an interrupted run leaves its results
+        recorded.save(options.json, document)  # after each product, so that an interrupted run leaves its results
     show(document["results"])
     results = document["results"]
     return 1 if not results or any(row["error"] or _wrong(row) for row in results) else 0
@@ -250,8 +243,8 @@ def show(results: list[dict[str, Any]]) -> None:
             continue
         counts = [f"{row[kind][what]}/{row[kind]['results']}" for kind in ("in_a_row", "single")
                   for what in ("wrong", "differing")]  # fmt: skip
-        lines.append((row["product"], row["kernel"], *counts, phrases.seconds(row["seconds"]),
-                      phrases.number(row["tflops"])))  # fmt: skip
+        lines.append((row["product"], row["kernel"], *counts, text.seconds(row["seconds"]),
+                      text.number(row["tflops"])))  # fmt: skip
     head = ("product", "kernel", "wrong in a row", "differing", "wrong alone", "differing", "time", "TFLOP/s")
     if lines:
         text.table(head, lines, numbers=range(2, len(head)))

@@ -39,34 +39,27 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from cublas import host
 from cublas.clock import Clock, compete, ratio
 from cublas.contestants import UNABLE, Contestant, ours, peers
 from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, label, operands, products, worst_error
 
 import gemm
-from gemm.backends import registry
 from gemm.backends.cuda.arrays import DeviceArray
-from gemm.bench import phrases
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
-from gemm.core.errors import BackendUnavailable
-from gemm.frontend import report
+from gemm.bench import text
 
 _CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
 
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=9, sample=0.02)
     parser.add_argument("--device", default="cuda:0", help="key of a CUDA device (see `gemm info`)")
     parser.add_argument("--only", default="", metavar="REGEX", help="select families, calls and transfers")
     parser.add_argument("--shapes", default="", help="such as 512,64x4096x4096,64x128x128x128 (a stack of 64)")
-    parser.add_argument("--rounds", type=positive, default=9)
-    parser.add_argument("--sample", type=float, default=0.02, metavar="SECONDS")
     parser.add_argument("--all-kernels", action="store_true")
     parser.add_argument("--quick", action="store_true", help="tiny products, two rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
@@ -75,10 +68,7 @@ def main() -> int:
     options = arguments().parse_args()
     if options.quick:
         options.rounds, options.sample = min(options.rounds, 2), 0.0
-    try:
-        device = next(d for d in registry.backend("cuda").devices() if d.key == options.device)
-    except (BackendUnavailable, StopIteration) as error:
-        sys.exit(f"{options.device} is not here: {error}")
+    device = recorded.device_of(options.device, "cuda")
     clock = Clock(device.handle)
     found = dict(peers(clock, device))
     present: dict[str, Contestant] = {name: peer for name, peer in found.items() if not isinstance(peer, str)}
@@ -89,16 +79,15 @@ def main() -> int:
     def wanted(part: str) -> bool:
         return re.search(options.only, part) is not None
 
-    document: dict[str, Any] = {
-        "schema": "gemm-cuda-cublas/1", **report.head(), "device": report.device_facts(device),
-        "clocks": {"before": _clocks(device)}, "rounds": options.rounds, "sample_s": options.sample, "peers": absent,
-        "copy_gbs": host.copy_rate(clock, device, quick=options.quick) / 1e9, "results": [],
-    }  # fmt: skip
+    document = recorded.document(
+        "gemm-cuda-cublas/1", device=device, clocks={"before": _clocks(device)}, rounds=options.rounds,
+        sample_s=options.sample, peers=absent, copy_gbs=host.copy_rate(clock, device, quick=options.quick) / 1e9,
+        results=[],
+    )  # fmt: skip
 
     def save() -> None:
         document["clocks"]["after"] = _clocks(device)
-        if options.json:
-            save_json(options.json, document)
+        recorded.save(options.json, document)
 
     for family in filter(lambda family: wanted(family.name), FAMILIES):
         try:
@@ -192,7 +181,7 @@ def _show(family: Family, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["seconds"]))
     lines = [
         [label((row["batch"], row["m"], row["n"], row["k"])), row["kernel"]]
-        + [phrases.number(row["tflops"].get(name)) for name in names]
+        + [text.number(row["tflops"].get(name)) for name in names]
         + [f"{row['ratio']:.2f}" if row["ratio"] else "–", f"{row['goal']:.2f}" if row["goal"] else "",
            "" if _right(row) else "WRONG"]
         for row in rows

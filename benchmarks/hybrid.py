@@ -38,49 +38,28 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.duel import Entry, compete, spread
+import recorded
+from peers.duel import compete
 from peers.exact import unit_roundoff
+from peers.ours import entered
 from peers.shapes import DTYPES as TYPES
 from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm import execute
-from gemm.backends import registry
-from gemm.bench.peers.base import Loop, Peer
-from gemm.bench.quiet import Watch
+from gemm.bench.contest import Watch
+from gemm.bench.peers import looped
+from gemm.bench.verdicts import spread
 from gemm.catalog import HOST_BACKENDS
-from gemm.cli.arguments import listed, positive, save_json
+from gemm.cli.arguments import listed, positive
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
-from gemm.frontend import report
 from gemm.select import probe
 
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
 WITHIN = 10.0
 """Factor between the times of two devices up to which the help of the slower one may pay."""
-
-
-class Side(Peer):
-    """gemm with one backend."""
-
-    about = "gemm with backend= one name"
-
-    def __init__(self, name: str, precision: str) -> None:
-        self.name, self._precision = name, precision
-
-    def set_threads(self, count: int) -> None:
-        gemm.set_num_threads(count)
-
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        options: dict[str, Any] = {} if out.dtype == a.dtype == b.dtype else {"dtype": out.dtype}
-        call = partial(gemm.gemm, a, b, out=out, backend=self.name, precision=self._precision, **options)
-
-        def loop(times: int) -> None:
-            for _ in range(times):
-                call()
-
-        return loop
 
 
 class Product:
@@ -128,11 +107,9 @@ class Product:
         a, b, out = operands(Shape(self.n, self.n, self.n), self.dtype)
         entries = []
         for key, name in (("cpu", "cpu"), ("device", self.device), ("hybrid", "hybrid")):
-            peer, own = Side(name, self.precision), out.copy()
-            entry = Entry(key, peer, peer.prepare(a, b, own), own, gemm.get_num_threads(), 0.0)
-            entry.loop(1)
-            entry.first = entry.timed()
-            entries.append(entry)
+            own = out.copy()
+            call = partial(gemm.gemm, a, b, out=own, backend=name, precision=self.precision, dtype=own.dtype)
+            entries.append(entered(key, looped(call), own))
         compete(entries, options.rounds, options.sample)
         cpu, _, both = entries
         if not agree(both.out, cpu.out, self.n):
@@ -167,13 +144,10 @@ def within(ratio: float) -> bool:
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=5, sample=0.02)
     parser.add_argument("--limit", type=float, default=90.0, metavar="SECONDS")
-    parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--sample", type=float, default=0.02, metavar="SECONDS")
     parser.add_argument("--sizes", type=listed, default=[str(n) for n in SIZES], metavar="N[,N…]")
     parser.add_argument("--dtypes", type=listed, default=list(DTYPES), metavar="NAME[,NAME…]")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
@@ -204,14 +178,11 @@ def main() -> int:
     for why in dict.fromkeys(row["why"] for row in left_out):
         names = ", ".join(f"{row['n']} {label(row)}" for row in left_out if row["why"] == why)
         print(f"left out, as {why}: {names}")
-    if options.json:
-        devices = [device for key in sorted(keys) for device in registry.backend(key.partition(":")[0]).devices()]
-        save_json(options.json, {
-            "schema": "gemm-hybrid/2", **report.head(), "rounds": options.rounds, "sample_s": options.sample,
-            "limit_s": options.limit, "within": WITHIN,
-            "devices": [report.device_facts(x) for x in devices if x.key in keys], "results": results,
-            "left_out": left_out, "quiet": watch.facts([s for row in results for s in row["spread"].values()]),
-        })  # fmt: skip
+    recorded.save(options.json, recorded.document(
+        "gemm-hybrid/2", rounds=options.rounds, sample_s=options.sample, limit_s=options.limit, within=WITHIN,
+        devices=[recorded.device_of(key, key.partition(":")[0]) for key in sorted(keys)], results=results,
+        left_out=left_out, quiet=watch.facts(recorded.spreads(results)),
+    ))  # fmt: skip
     return 0
 
 

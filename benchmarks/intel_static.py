@@ -27,8 +27,6 @@ share below 0.85. docs/make_intel_table.py writes the table of the newest record
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import shutil
@@ -37,12 +35,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from intel import assembly
 
 from gemm.catalog import KERNELS, Kernel
@@ -50,7 +48,6 @@ from gemm.core import disk_cache
 from gemm.core.problem import Device
 from gemm.select import tuning_db
 
-ROOT = Path(__file__).resolve().parents[1]
 GENERATIONS = {"bdw": "Gen8", "skl": "Gen9", "icllp": "Gen11", "tgllp": "Gen12", "dg2": "Xe-HPG"}
 """{the compiler's name of a device: its generation}."""
 NAMES = {"bdw": "HD Graphics 5500", "skl": "HD Graphics 530", "icllp": "Iris(R) Plus Graphics [0x8a52]",
@@ -140,8 +137,7 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser = recorded.parser(__doc__)
     parser.add_argument("--kernels", default="", metavar="WORD", help="only kernels with WORD in their names")
     parser.add_argument("--ocloc", default="ocloc", metavar="PROGRAM")
     options = parser.parse_args()
@@ -159,10 +155,9 @@ def main() -> int:
     except Failed as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2
-    if options.json:
-        document = {"format": "gemm-intel-static/2", "date": date.today().isoformat(), "commit": _commit(),
-                    "compiler": _compiler(), "generations": GENERATIONS, "rows": rows}  # fmt: skip
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    recorded.save(options.json, recorded.analysis(
+        "gemm-intel-static/2", compiler=_compiler(), generations=GENERATIONS, rows=rows
+    ))  # fmt: skip
     short = faults(rows)
     for fault in short:
         print(fault)
@@ -173,11 +168,6 @@ def _compiler() -> str:
     done = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version}, ", "intel-opencl-icd", "libigc1"],
                           capture_output=True, text=True)  # fmt: skip
     return done.stdout.strip(", ") or "ocloc of an unknown version"
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

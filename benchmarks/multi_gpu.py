@@ -30,14 +30,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
 from peers.exact import unit_roundoff
 from peers.shapes import Shape, dtype_of, operands
 
 import gemm
 from gemm.backends import registry
-from gemm.cli.arguments import listed, positive, save_json
+from gemm.cli.arguments import listed, positive
 from gemm.core.errors import BackendUnavailable
-from gemm.frontend import report
 
 CHECKED = 8
 """Number of rows and of columns of the result whose common elements are recomputed."""
@@ -130,11 +130,9 @@ def missing() -> dict[str, str]:
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=5)
     parser.add_argument("--size", type=positive, default=32768)
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"], metavar="NAME[,NAME…]")
-    parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
@@ -154,12 +152,9 @@ def main() -> int:
             machine.torch(n, dtype)
     for peer, why in absent.items():
         print(f"without {peer}: {why}")
-    if options.json:
-        save_json(options.json, {
-            "schema": "gemm-multi-gpu/1", **report.head(), "rounds": options.rounds,
-            "devices": [report.device_facts(device) for device in machine.devices],
-            "results": machine.results, "absent": absent,
-        })  # fmt: skip
+    recorded.save(options.json, recorded.document(
+        "gemm-multi-gpu/1", rounds=options.rounds, devices=machine.devices, results=machine.results, absent=absent
+    ))  # fmt: skip
     return 0
 
 

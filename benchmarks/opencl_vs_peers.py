@@ -28,7 +28,10 @@ The JSON document ("gemm-opencl-peers/1", seconds):
 from __future__ import annotations
 
 import argparse
+import ctypes
+import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -41,15 +44,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import recorded
+
 import gemm
-from gemm.backends import registry
-from gemm.bench import phrases
-from gemm.bench.peers.base import Absent
-from gemm.bench.peers.clblast import CLBlast
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
+from gemm.bench import text
+from gemm.bench.peers import Absent
+from gemm.bench.peers.devices import CLBlast
 from gemm.core.errors import BackendUnavailable
-from gemm.frontend import report
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192)
 SKINNY = ((64, 4096, 4096), (16, 8192, 8192), (1, 4096, 4096))
@@ -58,26 +59,20 @@ Run = Callable[[], Any]
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__, rounds=7, sample=0.05)
     parser.add_argument("--device", default="opencl:0", help="key of an OpenCL device (see `gemm info`)")
     parser.add_argument("--clblast", default="libclblast.so.1", metavar="LIBRARY")
     parser.add_argument("--tuned", type=Path, metavar="FOLDER", help="folder of files that CLBlast's tuners wrote")
     parser.add_argument("--shapes", default=",".join([*map(str, SQUARES), *("x".join(map(str, s)) for s in SKINNY)]))
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--rounds", type=positive, default=7)
-    parser.add_argument("--sample", type=float, default=0.05, metavar="SECONDS")
     parser.add_argument("--all-kernels", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 def main() -> int:
     """Run the comparison. Returns 1 if one of our results is wrong."""
     options = arguments().parse_args()
-    try:
-        device = next(d for d in registry.backend("opencl").devices() if d.key == options.device)
-    except (BackendUnavailable, StopIteration) as error:
-        sys.exit(f"{options.device} is not here: {error}")
+    device = recorded.device_of(options.device, "opencl")
     queue = device.handle.queue
     contestants: dict[str, Callable[[Any, Any, Any], Any]] = {
         "gemm": lambda a, b, out: gemm.gemm(a, b, out=out, backend=options.device)
@@ -88,7 +83,7 @@ def main() -> int:
                 contestants[row.name] = lambda a, b, out, name=row.name: gemm.gemm(a, b, out=out, kernel=name)
     parameters: dict[str, Any] = {}
     try:
-        plain = CLBlast(options.clblast, device.handle.cl_device, queue)
+        plain = CLBlast(options.clblast, queue)
         contestants["CLBlast"], parameters["CLBlast"] = plain.multiply, "its database's"
     except Absent as error:
         print(f"CLBlast is left out: {error}")
@@ -96,25 +91,52 @@ def main() -> int:
     small = _small(contestants, queue, options.dtype)
     if options.tuned and "CLBlast" in contestants:
         # CLBlast's parameters apply to the whole process, so the tuned ones need rounds of their own, again with ours.
-        tuned = CLBlast(options.clblast, device.handle.cl_device, queue, options.tuned)
-        parameters["CLBlast, tuned"] = tuned.parameters
-        pair = {"gemm": contestants["gemm"], "CLBlast, tuned": tuned.multiply}
+        parameters["CLBlast, tuned"] = _tune(plain.library, device.handle.cl_device, options.tuned)
+        pair = {"gemm": contestants["gemm"], "CLBlast, tuned": plain.multiply}
         for result in results:
             again = _contest((result["m"], result["n"], result["k"]), pair, queue, options)
             for field in ("seconds", "gflops", "ratios", "worst_error"):
                 result[field] |= {name: value for name, value in again[field].items() if name != "gemm"}
     means = _means(results)
     _show(results, small, means)
-    document = {
-        "schema": "gemm-opencl-peers/1", **report.head(), "device": report.device_facts(device),
-        "rounds": options.rounds, "sample_s": options.sample, "peers": parameters, "results": results,
-        "small": small, "means": means,
-    }  # fmt: skip
+    document = recorded.document(
+        "gemm-opencl-peers/1", device=device, rounds=options.rounds, sample_s=options.sample, peers=parameters,
+        results=results, small=small, means=means,
+    )  # fmt: skip
     if device.kind == "cpu":
         document["cpu"] = _beside_the_cpu_engine(results, options.dtype)
-    if options.json:
-        save_json(options.json, document)
+    recorded.save(options.json, document)
     return 0 if all(result["worst_error"]["gemm"] <= 1 for result in results) else 1
+
+
+def _tune(library: ctypes.CDLL, device: Any, folder: Path) -> dict[str, dict[str, int]]:
+    """Replace CLBlast's parameters for a pyopencl device by the best of clblast_tuner_*, from the files of `folder`.
+
+    Returns:
+        {family of kernels: its parameters}.
+    """
+    library.CLBlastClearCache()  # drop programs that were compiled with other parameters
+    best: dict[str, dict[str, Any]] = {}
+    for file in sorted(folder.glob("clblast_*.json")):
+        tuning = json.loads(file.read_text())
+        # The tuner files "xgemm_11" and "xgemm_direct_2" belong to the kernel families Xgemm and XgemmDirect.
+        family = re.sub(r"_\d+$", "", tuning["kernel_family"]).title().replace("_", "")
+        if family not in best or float(tuning["best_time"]) < float(best[family]["best_time"]):
+            best[family] = tuning
+    parameters = {}
+    for family, tuning in best.items():
+        pairs = re.findall(r"(\w+)=(\d+)", tuning["best_parameters"])  # such as "KWG=32 MDIMC=8 ..."
+        values = {name: int(value) for name, value in pairs if name != "PRECISION"}
+        names = (ctypes.c_char_p * len(values))(*(name.encode() for name in values))
+        numbers = (ctypes.c_size_t * len(values))(*values.values())
+        status = library.CLBlastOverrideParameters(
+            ctypes.c_void_p(device.int_ptr), family.encode(), int(tuning["precision"]), ctypes.c_size_t(len(values)),
+            names, numbers,
+        )  # fmt: skip
+        if status:
+            raise ValueError(f"CLBlast does not take the parameters of {family}: status {status}")
+        parameters[family] = values
+    return parameters
 
 
 def _shapes(listed: str) -> list[tuple[int, int, int]]:
@@ -227,7 +249,7 @@ def _means(results: list[dict[str, Any]]) -> dict[str, float]:
 def _show(results: list[dict[str, Any]], small: list[dict[str, Any]], means: dict[str, float]) -> None:
     names = list(dict.fromkeys(name for r in results for name in r["seconds"]))
     lines = [
-        [f"{r['m']} × {r['n']} × {r['k']}", r["kernel"], *(phrases.number(r["gflops"].get(name)) for name in names)]
+        [f"{r['m']} × {r['n']} × {r['k']}", r["kernel"], *(text.number(r["gflops"].get(name)) for name in names)]
         + [f"{r['ratios'][name]:.2f}" if name in r["ratios"] else "–" for name in names if name != "gemm"]
         for r in results
     ]

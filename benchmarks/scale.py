@@ -45,15 +45,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers.duel import spread
+import recorded
 
 import gemm
 import gemm.dask
-from gemm.bench.quiet import Watch
-from gemm.cli import text
-from gemm.cli.arguments import positive, save_json
+from gemm.bench import text
+from gemm.bench.contest import Watch
+from gemm.bench.verdicts import spread
+from gemm.cli.arguments import positive
 from gemm.dask.chunks import choose, least_side
-from gemm.frontend import report
 
 CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
     "gemm": partial(gemm.dask.matmul, contraction="sum", chunks=None), "gemm, auto": gemm.dask.matmul,
@@ -153,23 +153,17 @@ def bandwidth(megabytes: int = 64, count: int = 8) -> float:
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", default="1,2", help="numbers of processes")
+    parser = recorded.parser(__doc__, rounds=5)
+    parser.add_argument("--workers", type=recorded.counts, default="1,2", help="numbers of processes")
     parser.add_argument("--size", type=positive, default=4096, help="rows of the operands")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
 
 
 def main() -> int:
     """Time the contestants, print and write the results."""
-    parser = arguments()
-    options = parser.parse_args()
-    try:
-        workers = sorted(positive(count) for count in options.workers.split(","))
-    except argparse.ArgumentTypeError as error:
-        parser.error(f"--workers: {error}")
+    options = arguments().parse_args()
+    workers = options.workers
     watch, results = Watch(), []
     constants = {"rate": rates(), "task": task_seconds(), "bandwidth": bandwidth()}
     first: dict[tuple[str, str], tuple[int, float]] = {}
@@ -192,14 +186,11 @@ def main() -> int:
                     "gflops": {name: 2e-9 * size**3 / own for name, own in seconds.items()}, "efficiency": efficiency,
                 })  # fmt: skip
     show(constants, results)
-    if options.json:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spreads = [value for row in results for value in row["spread"].values()]
-        save_json(options.json, {
-            "schema": "gemm-scale/1", **report.head(), "dask": dask.__version__, "constants": constants,
-            "rounds": options.rounds, "results": results,
-            "quiet": watch.facts(spreads, helper=used.ru_utime + used.ru_stime),
-        })  # fmt: skip
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    recorded.save(options.json, recorded.document(
+        "gemm-scale/1", dask=dask.__version__, constants=constants, rounds=options.rounds, results=results,
+        quiet=watch.facts(recorded.spreads(results), helper=used.ru_utime + used.ru_stime),
+    ))  # fmt: skip
     return 0
 
 

@@ -14,7 +14,7 @@ is null:
     results     [{family, name, series, size, m, n, k, batch, contestant, backend, device, kernel, mode, products,
                   measured, seconds, spread, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
     thresholds  [{series, contestant, mode, products, size, below, sizes, verdicts, ratios}]
-    choice      {sizes, k, chosen, lead}: see gemm.bench.choices
+    choice      {sizes, k, chosen, lead}: see gemm.bench.comparison.choices
     left_out    [products for which there was not enough memory]
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 
@@ -32,7 +32,7 @@ The fields of a result:
 
 The CSV file contains the results without their samples.
 
-gemm.bench.threshold defines a threshold. Its `size` is null if the device never overtakes the CPU, and `below` is the
+gemm.bench.verdicts defines a threshold. Its `size` is null if the device never overtakes the CPU, and `below` is the
 next smaller size. `verdicts` and `ratios` have one entry for each of `sizes`: the verdict, and the time of the cpu
 backend divided by the time of the contestant.
 """

@@ -13,10 +13,11 @@ import gemm
 from gemm import execute
 from gemm.backends import registry
 from gemm.backends.cpu import CpuBackend
-from gemm.bench import contest, phrases
-from gemm.bench import peak as peaks
+from gemm.bench import contest, text
+from gemm.bench.peaks import peak
+from gemm.bench.products import Shape
 from gemm.catalog import KERNELS
-from gemm.cli import COMMANDS, info, main, standings, text
+from gemm.cli import COMMANDS, bench, info, main
 from gemm.cli import verify as verify_command
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
@@ -193,7 +194,7 @@ class TestBench:
         assert document["schema"] == "gemm-bench/1"
         assert document["versions"]["numpy"] == np.__version__
         ours, numpy = document["results"]
-        assert set(ours) == {*standings.COLUMNS, "host_samples_s", "resident_samples_s"}
+        assert set(ours) == {*bench.COLUMNS, "host_samples_s", "resident_samples_s"}
         assert (ours["m"], ours["n"], ours["k"], ours["batch"], ours["trans"]) == (33, 20, 17, 3, "TN")
         assert ours["valid"] is True
         assert numpy["kernel"] == "np.matmul"
@@ -254,13 +255,13 @@ class TestBench:
         def fail(*args):
             raise KernelFailed("out of order")
 
-        monkeypatch.setattr(contest, "enter", fail)
+        monkeypatch.setattr(bench, "enter", fail)
         status, out, _ = result_of(capsys, *SMALL)
         assert status == 1
         assert out.count("out of order") == 2
 
     def test_large_float64_products_are_checked_by_rows(self, monkeypatch):
-        shape = contest.Shape(9, 4, 5)
+        shape = Shape(9, 4, 5)
         a, b = shape.operands("float64")
         one = contest.Contestant(Device("numpy", "numpy:0", "x"), "x", lambda: None, a @ b)
         assert contest.check([one], shape, a, b) == "every element"
@@ -276,7 +277,7 @@ class TestBench:
 class TestPeak:
     def test_the_cpu_is_measured(self):
         (device,) = registry.backend("cpu").devices()
-        single, double = peaks.peak(device, "float32"), peaks.peak(device, "float64")
+        single, double = peak(device, "float32"), peak(device, "float64")
         assert double is not None
         assert single.gflops > 0
         assert "measured" in single.basis
@@ -284,13 +285,13 @@ class TestPeak:
     def test_formulas(self):
         limits = {"compute_capability": 90, "sm_count": 132, "clock_mhz": 1980}
         gpu = Device("cuda", "cuda:0", "x", kind="gpu", limits=limits)
-        single, double = peaks.peak(gpu, "float32"), peaks.peak(gpu, "float64")
+        single, double = peak(gpu, "float32"), peak(gpu, "float64")
         assert single.gflops == pytest.approx(66_900, rel=1e-3)
         assert double.gflops == pytest.approx(single.gflops / 2)
 
     def test_what_is_not_known_is_not_guessed(self):
-        assert peaks.peak(Device("opencl", "opencl:0", "x", kind="gpu", limits={"compute_units": 4}), "float32") is None
-        assert peaks.peak(Device("cuda", "cuda:0", "x", kind="gpu", limits={"clock_mhz": 1000}), "float64") is None
+        assert peak(Device("opencl", "opencl:0", "x", kind="gpu", limits={"compute_units": 4}), "float32") is None
+        assert peak(Device("cuda", "cuda:0", "x", kind="gpu", limits={"clock_mhz": 1000}), "float64") is None
 
 
 class TestVerify:
@@ -343,15 +344,15 @@ class TestExplain:
 
 class TestText:
     def test_plurals(self):
-        assert phrases.counted(1, "kernel") == "1 kernel"
-        assert phrases.counted(0, "kernel") == "0 kernels"
-        assert phrases.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
+        assert text.counted(1, "kernel") == "1 kernel"
+        assert text.counted(0, "kernel") == "0 kernels"
+        assert text.counted(2, "pair of kernel and device", "pairs of kernel and device").startswith("2 pairs")
 
     @pytest.mark.parametrize(
         ("value", "shown"), [(None, "–"), (2.5, "2.5 s"), (0.0125, "12.5 ms"), (3e-6, "3 µs"), (4e-8, "0.04 µs")]
     )
     def test_seconds(self, value, shown):
-        assert phrases.seconds(value) == shown
+        assert text.seconds(value) == shown
 
     def test_plain_table(self, capsys):
         text.table(("a", "number"), [("x", "1"), ("long", "23")], numbers=[1])

@@ -19,7 +19,8 @@ import pytest
 import gemm
 from gemm.backends.opencl import devices
 from gemm.cli import main
-from gemm.cli.checks import CHECKS, Finding, drivers, environment, examine, processors, storage
+from gemm.cli.checks import Finding, drivers, installation
+from gemm.cli.info import CHECKS
 from gemm.core import disk_cache, errors
 from gemm.core.engine import engine
 from gemm.select import probe, worker
@@ -50,58 +51,58 @@ def only(found):
 def test_variables(monkeypatch, name, value, what, remedy):
     for variable in [variable for variable in os.environ if variable.startswith("GEMM_")]:
         monkeypatch.delenv(variable)
-    assert not list(environment.variables())
+    assert not list(installation.variables())
     monkeypatch.setenv(name, value)
-    finding = only(environment.variables())
+    finding = only(installation.variables())
     assert what in finding.what
     assert remedy in finding.remedy
     assert finding.about == "variables"
 
 
 def test_versions(monkeypatch):
-    assert not list(environment.versions())
+    assert not list(installation.versions())
     monkeypatch.setattr(metadata, "requires", lambda _: ["numpy>=99", "nothing-like-it>=1", 'rich; extra == "bench"'])
-    old, missing = environment.versions()
+    old, missing = installation.versions()
     assert re.match(r"numpy \d\S* is too old", old.what)
     assert old.remedy == 'pip install -U "numpy>=99"'
     assert missing.what == "nothing-like-it is not installed"
     monkeypatch.setattr(metadata, "requires", lambda _: [])
-    monkeypatch.setattr(environment, "VERSION", "0.0.1")
-    assert "gemm 0.0.1 runs" in only(environment.versions()).what
+    monkeypatch.setattr(installation, "VERSION", "0.0.1")
+    assert "gemm 0.0.1 runs" in only(installation.versions()).what
 
 
 @pytest.mark.parametrize(
     ("versions", "older"), [(("1.25", "1.25.0"), False), (("1.9", "1.25"), True), (("2.0rc1", "2"), False)]
 )
 def test_versions_are_compared_by_numbers(versions, older):
-    assert (environment._numbers(versions[0]) < environment._numbers(versions[1])) is older
+    assert (installation._numbers(versions[0]) < installation._numbers(versions[1])) is older
 
 
 class TestCache:
     def test_a_good_one(self, cache_folder):
-        assert not list(storage.cache())
+        assert not list(installation.cache())
         assert not list(cache_folder.iterdir())
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
     def test_one_that_others_may_write_to(self, cache_folder):
         cache_folder.mkdir()
         cache_folder.chmod(0o777)
-        finding = only(storage.cache())
+        finding = only(installation.cache())
         assert "others may write" in finding.what
         assert finding.remedy == f"chmod 700 {cache_folder}"
 
     def test_a_link(self, cache_folder, tmp_path):
         (tmp_path / "real").mkdir()
         cache_folder.symlink_to(tmp_path / "real")
-        assert "is a link" in only(storage.cache()).what
+        assert "is a link" in only(installation.cache()).what
 
     def test_one_that_cannot_be_made(self, cache_folder):
         cache_folder.write_text("a file")
-        assert "GEMM_CACHE_DIR" in only(storage.cache()).remedy
+        assert "GEMM_CACHE_DIR" in only(installation.cache()).remedy
 
     def test_a_read_only_one(self, cache_folder, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to anything
-        assert "is read-only" in only(storage.cache()).what
+        assert "is read-only" in only(installation.cache()).what
 
     def test_a_full_disk(self, cache_folder, monkeypatch):
         def full(*_):
@@ -109,33 +110,33 @@ class TestCache:
 
         monkeypatch.setattr(os, "fsync", full)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
-        few, none = storage.cache()
+        few, none = installation.cache()
         assert "0 MiB left" in few.what
         assert "nothing can be stored" in none.what
 
     def test_damaged_entries(self, cache_folder):
-        assert not list(storage.cache())
+        assert not list(installation.cache())
         (cache_folder / "torn.bin").write_bytes(b"gemm1\n...")
         disk_cache.store("whole", b"data")
-        finding = only(storage.cache())
+        finding = only(installation.cache())
         assert (finding.severity, finding.remedy) == ("warning", f"rm {cache_folder / 'torn.bin'}")
 
     @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
     def test_pyopencls(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         (tmp_path / "pyopencl").mkdir(mode=0o700)
-        assert not list(storage.caches_of_others())
+        assert not list(installation.caches_of_others())
         (tmp_path / "pyopencl").chmod(0o777)
-        assert str(tmp_path / "pyopencl") in only(storage.caches_of_others()).what
+        assert str(tmp_path / "pyopencl") in only(installation.caches_of_others()).what
 
 
 class TestProcessors:
     def test_a_whole_engine(self):
-        assert not [finding for finding in processors.engine() if finding.severity != "note"]
+        assert not [finding for finding in installation.engine() if finding.severity != "note"]
 
     def test_no_engine(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "gemm._cpu", None)
-        finding = only(processors.engine())
+        finding = only(installation.engine())
         assert "gemm._cpu" in finding.what
         assert "pip install" in finding.remedy
 
@@ -143,36 +144,36 @@ class TestProcessors:
         def missing(name):
             raise ImportError(name)
 
-        monkeypatch.setattr(processors.importlib, "import_module", missing)
-        monkeypatch.setattr(processors, "features", frozenset)
-        monkeypatch.setattr(processors, "load", lambda: SimpleNamespace(lib=Mock()))
+        monkeypatch.setattr(installation.importlib, "import_module", missing)
+        monkeypatch.setattr(installation, "features", frozenset)
+        monkeypatch.setattr(installation, "load", lambda: SimpleNamespace(lib=Mock()))
         for free_threaded, count in ((0, 1), (1, 0)):
-            monkeypatch.setattr(processors.sysconfig, "get_config_var", {"Py_GIL_DISABLED": free_threaded}.get)
-            assert len([x for x in processors.engine() if "C extension" in x.what]) == count
+            monkeypatch.setattr(installation.sysconfig, "get_config_var", {"Py_GIL_DISABLED": free_threaded}.get)
+            assert len([x for x in installation.engine() if "C extension" in x.what]) == count
 
     def test_an_old_engine_on_a_plain_cpu(self, monkeypatch):
-        monkeypatch.setattr(processors, "features", frozenset)
-        monkeypatch.setattr(processors, "load", lambda: SimpleNamespace(lib=SimpleNamespace(sgemm_scalar_4x4=1)))
-        old, plain = processors.engine()
+        monkeypatch.setattr(installation, "features", frozenset)
+        monkeypatch.setattr(installation, "load", lambda: SimpleNamespace(lib=SimpleNamespace(sgemm_scalar_4x4=1)))
+        old, plain = installation.engine()
         assert "lacks dgemm_scalar_4x4" in old.what
         assert plain.severity == "note"
 
     def test_threads(self, monkeypatch):
         monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
-        monkeypatch.setattr(processors.granting, "affinity", lambda: 8)
-        monkeypatch.setattr(processors.granting, "cores", lambda: 4)
+        monkeypatch.setattr(installation.granting, "affinity", lambda: 8)
+        monkeypatch.setattr(installation.granting, "cores", lambda: 4)
         gemm.set_num_threads(4)
         try:
-            affinity, quota = processors.threads()
+            affinity, quota = installation.threads()
             assert "8 of 16 CPUs" in affinity.what
             assert "the time of 4 of 8 CPUs" in quota.what
             assert {affinity.severity, quota.severity} == {"note"}
             monkeypatch.setenv("GEMM_NUM_THREADS", "32")
-            assert "GEMM_NUM_THREADS=32" in [*processors.threads()][2].what
+            assert "GEMM_NUM_THREADS=32" in [*installation.threads()][2].what
             monkeypatch.delenv("GEMM_NUM_THREADS")
             gemm.set_num_threads(1)
-            assert "one thread, 4 are granted" in [*processors.threads()][2].what
+            assert "one thread, 4 are granted" in [*installation.threads()][2].what
         finally:
             gemm.set_num_threads(None)
 
@@ -270,7 +271,7 @@ class TestDrivers:
 
 class TestCommand:
     def planted(self, monkeypatch, *findings):
-        monkeypatch.setattr("gemm.cli.checks.CHECKS", {"planted": lambda: iter(findings), "engine": processors.engine})
+        monkeypatch.setattr("gemm.cli.info.CHECKS", {"planted": lambda: iter(findings), "engine": installation.engine})
 
     def test_nothing_is_wrong(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
@@ -297,7 +298,7 @@ class TestCommand:
 
     def test_a_wrong_environment_is_a_finding(self, monkeypatch, capsys):
         monkeypatch.setenv("GEMM_PROBE_TIMEOUT", "soon")
-        monkeypatch.setattr("gemm.cli.checks.CHECKS", {"variables": environment.variables})
+        monkeypatch.setattr("gemm.cli.info.CHECKS", {"variables": installation.variables})
         assert main(["info", "--check"]) == 1
         assert "not 'soon'" in capsys.readouterr().out
 
@@ -309,10 +310,11 @@ class TestCommand:
         assert main(["info", "--check", "--cc"]) == 2
         assert "--cc and --check exclude each other" in capsys.readouterr().err
 
-    def test_every_check_here(self, cache_folder):
-        report = examine()
-        assert list(report.found) == list(CHECKS)
-        assert json.loads(json.dumps(report.document()))["wrong"] == report.wrong
+    def test_every_check_here(self, cache_folder, capsys):
+        status = main(["info", "--check", "--json"])
+        report = json.loads(capsys.readouterr().out)
+        assert list(report["checks"]) == list(CHECKS)
+        assert status == (report["wrong"] > 0)
 
 
 def anchors(page):

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from gemm.bench.peers.base import Loop, Peer
-from gemm.bench.rest import LONG, WAKING, settle
+from gemm.bench.contest import LONG, WAKING, settle, timed
+from gemm.bench.peers import Loop, Peer
+from gemm.bench.verdicts import ratios
 
 _ONCE = 0.5
 """A contestant whose first call takes this many seconds or more is not called again: NumPy's integers take minutes."""
@@ -52,9 +54,7 @@ class Entry:
 
     def timed(self, times: int = 1) -> float:
         """Seconds per product, over `times` products."""
-        start = time.perf_counter()
-        self.loop(times)
-        return (time.perf_counter() - start) / times
+        return timed(partial(self.loop, times)) / times
 
 
 def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, key: str = "") -> Entry:
@@ -109,19 +109,6 @@ def _warm(entry: Entry) -> None:
         entry.loop(1)
 
 
-def ratios(ours: Entry, theirs: Entry) -> list[float]:
-    """The peer's time ÷ our time, round by round, because a disturbance of a round affects both samples.
-
-    For a peer that was sampled once, the result is the ratio to our median.
-    """
-    if len(ours.seconds) != len(theirs.seconds):
-        return [theirs.median / ours.median]
-    return [their / our for our, their in zip(ours.seconds, theirs.seconds, strict=True)]
-
-
-def spread(values: Sequence[float]) -> float:
-    """The interquartile range ÷ the median."""
-    if len(values) < 2:
-        return 0.0
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / middle
+def ratio(ours: Entry, theirs: Entry) -> float:
+    """The peer's time ÷ our time, as the median over the rounds."""
+    return statistics.median(ratios(theirs.seconds, ours.seconds))

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gemm.bench.peers.base import Absent, Peer, Unable
-from gemm.bench.peers.modules import NumPyPlain
+from gemm.bench.peers import Absent, Peer, Unable
+from gemm.bench.verdicts import ratios, spread
 
 from . import duel, roofs
 from .busy import BusyProcess
@@ -19,6 +19,7 @@ from .duel import Entry
 from .exact import worst_errors
 from .ours import Engine, NewResult, PlainCall, Plan, Prepared
 from .shapes import Shape, operands
+from .theirs import NumPyNew
 
 Row = dict[str, Any]
 Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -162,10 +163,10 @@ class Contest:
     def _calls(self, x: Operands, able: list[Peer], threads: int) -> Row:
         """plan and gemm compared with np.matmul, with and without out=: the complete cost for users of Python."""
         mine = self._enter_ours(x, (Plan(), PlainCall(), NewResult()), threads)
-        theirs = self._enter(x, [*able, *([NumPyPlain()] if able else [])], threads)
+        theirs = self._enter(x, [*able, *([NumPyNew()] if able else [])], threads)
         row = self._timed(x, [*mine, *theirs]) | _against(mine[:1], theirs[:1])
         pairs = zip(mine[1:], theirs, strict=False)
-        row["plain_ratios"] = {their.key: statistics.median(duel.ratios(our, their)) for our, their in pairs}
+        row["plain_ratios"] = {their.key: duel.ratio(our, their) for our, their in pairs}
         return row
 
     def _prepared(self, x: Operands, able: list[Peer], threads: int) -> Row:
@@ -173,7 +174,7 @@ class Contest:
         mine = self._enter_ours(x, (Prepared(),), threads)
         plain, theirs = self._enter(x, (PlainCall(backend="cpu"),), threads), self._enter(x, able, threads)
         row = self._timed(x, [*mine, *plain, *theirs]) | _against(mine, theirs)
-        row["gain"] = statistics.median(duel.ratios(mine[0], plain[0])) if plain else None
+        row["gain"] = duel.ratio(mine[0], plain[0]) if plain else None
         return row
 
     def _scaling(self, x: Operands, able: list[Peer], threads: int) -> Row:
@@ -187,7 +188,7 @@ class Contest:
         everyone = [[*ours, *others] for ours, others in zip(mine, theirs, strict=True)]
         row = self._timed(x, [entry for some in everyone for entry in some])
         row["speedup"] = {
-            own[0].peer.name: {str(entry.threads): statistics.median(duel.ratios(entry, own[0])) for entry in own}
+            own[0].peer.name: {str(entry.threads): duel.ratio(entry, own[0]) for entry in own}
             for own in zip(*everyone, strict=True)
         }
         return row | _against(mine[-1], theirs[-1])
@@ -201,18 +202,18 @@ class Contest:
                 entry.around = busy.running
             pairs = list(zip(idle, [*mine, *theirs], strict=True))
             row = self._timed(x, [entry for pair in pairs for entry in pair], longer=_LOADED)
-        row["slowdown"] = {loaded.key: statistics.median(duel.ratios(alone, loaded)) for alone, loaded in pairs}
+        row["slowdown"] = {loaded.key: duel.ratio(alone, loaded) for alone, loaded in pairs}
         return row | _against(mine, theirs)
 
 
 def _against(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Row:
     """ratios, spreads of the ratios, and the best peer. Above 1, we are faster than the peer at its level."""
     by_level = {entry.peer.compiled: entry for entry in ours}
-    rounds = {e.peer.name: duel.ratios(by_level.get(e.peer.compiled, ours[0]), e) for e in theirs}
-    ratios = {name: statistics.median(values) for name, values in rounds.items()}
-    best = min(ratios, key=lambda name: ratios[name], default=None)
-    return {"ratios": ratios, "spreads": {name: duel.spread(values) for name, values in rounds.items()},
-            "best_peer": best, "ratio": None if best is None else ratios[best]}  # fmt: skip
+    rounds = {e.peer.name: ratios(e.seconds, by_level.get(e.peer.compiled, ours[0]).seconds) for e in theirs}
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    best = min(medians, key=lambda name: medians[name], default=None)
+    return {"ratios": medians, "spreads": {name: spread(values) for name, values in rounds.items()},
+            "best_peer": best, "ratio": None if best is None else medians[best]}  # fmt: skip
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:

@@ -9,8 +9,33 @@ from typing import Any
 import numpy as np
 
 import gemm
-from gemm.bench.peers.base import Loop, Peer, Unable, looped
-from gemm.bench.peers.native import address, native
+from gemm.bench.peers import Loop, Peer, Unable, looped
+from gemm.bench.peers.cblas import address, native
+
+from .duel import Entry
+
+
+class Call(Peer):
+    """A loop over calls of this package."""
+
+    about = "calls of gemm"
+
+    def __init__(self, name: str, loop: Loop) -> None:
+        self.name, self._loop = name, loop
+
+    def set_threads(self, count: int) -> None:
+        gemm.set_num_threads(count)
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return self._loop
+
+
+def entered(name: str, loop: Loop, out: np.ndarray) -> Entry:
+    """A loop over calls of this package as a contestant, after its first two products."""
+    entry = Entry(name, Call(name, loop), loop, out, gemm.get_num_threads(), 0.0)
+    entry.loop(1)
+    entry.first = entry.timed()
+    return entry
 
 
 class Plan(Peer):

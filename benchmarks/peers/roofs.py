@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gemm.bench.peers.base import Absent
-from gemm.bench.peers.native import address, native
+from gemm.bench.peers import Absent
+from gemm.bench.peers.cblas import address, native
 
 _VECTORS = {64: "AVX-512", 32: "AVX2", 16: "NEON"}
 _BURST = 1e-3

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gemm.bench import phrases
-from gemm.cli import text
+from gemm.bench import text
 
 from .families import Row
 
@@ -31,20 +30,20 @@ def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
         line += [f"{100 * row['spreads'][best]:.0f} %" if best else "–"]
         if family == "call":
             line += [ratio(row["plain_ratios"].get(name)) for name in ("numpy", "numpy, new")]
-            line += [phrases.seconds(row["seconds"].get(name)) for name in _CALLS]
+            line += [text.seconds(row["seconds"].get(name)) for name in _CALLS]
         elif family == "prepare":
-            line += [ratio(row["gain"]), phrases.seconds(row["seconds"]["prepared"])]
+            line += [ratio(row["gain"]), text.seconds(row["seconds"]["prepared"])]
         elif own:
             table = row.get("slowdown") or {x: speeds[str(threads)] for x, speeds in row["speedup"].items()}
             line += [ratio(table.get(name)) for name in own]
         else:
             percents = (_percent(row[name]) for name in ("percent_of_peak", "percent_of_read"))
-            line += [phrases.number(next(iter(row["gflops"].values()))), *percents]
+            line += [text.number(next(iter(row["gflops"].values()))), *percents]
         lines.append(line)
     note = _NOTES.get(family, "")
     numbers = set(range(1, len(head))) - {len(names) + 1}
     print()
-    text.table(head, lines, numbers=numbers, title=f"{family}, {dtype}, {phrases.counted(threads, 'thread')}{note}")
+    text.table(head, lines, numbers=numbers, title=f"{family}, {dtype}, {text.counted(threads, 'thread')}{note}")
 
 
 def show_means(means: list[Row]) -> None:
@@ -64,12 +63,12 @@ def show_roofs(peaks: Row, reads: Row) -> None:
     """Print the peaks that the percentages refer to."""
     for dtype, by_threads in peaks.items():
         for threads, peak in by_threads.items():
-            count = phrases.counted(int(threads), "thread")
+            count = text.counted(int(threads), "thread")
             print(f"FMA peak, {dtype}, {count}: {peak['gflops']:.1f} GFLOP/s, {peak['basis']}")
     for threads, by_size in reads.items():
         for size, rate in by_size.items():
             if rate:
-                print(f"Reads of {int(size) >> 20} MiB, {phrases.counted(int(threads), 'thread')}: {rate:.1f} GB/s")
+                print(f"Reads of {int(size) >> 20} MiB, {text.counted(int(threads), 'thread')}: {rate:.1f} GB/s")
 
 
 def shape(row: Row) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gemm.bench.comparison import all_devices
-from gemm.bench.families import FAMILIES, Case, cases
-from gemm.bench.field import PEERS, Field
-from gemm.bench.peers.base import Unable
-from gemm.bench.rest import settle
+from gemm.bench.contest import settle
+from gemm.bench.contestants import PEERS, Field
+from gemm.bench.peers import Unable
+from gemm.bench.products import FAMILIES, Case, cases
 from gemm.core.errors import BackendUnavailable
 
 FIELD = Field.of(all_devices()[0], PEERS)

@@ -1,13 +1,19 @@
-"""The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib."""
+"""The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib.
+
+There is one function for each chart, from the document to a matplotlib Figure, or to None without data.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm.bench import drawings
+import numpy as np
+
+from gemm.bench.verdicts import Row, find, offloaded, quartiles
 
 INK = "#010203"
 """The colour of text and axes. On a page, the colour of the surrounding text replaces it."""
@@ -17,36 +23,20 @@ _STYLE = {
     "figure.facecolor": "none", "legend.framealpha": 0.0, "axes.grid": True, "grid.alpha": 0.25, "grid.color": "0.5",
     "lines.markersize": 4.0, "lines.linewidth": 1.4,
 }  # fmt: skip
+_WAYS = {("host", 1): ("host to host", "-"), ("resident", 1): ("resident", "--"),
+         ("once", 8): ("8 products", "-."), ("once", 64): ("64 products", ":")}  # fmt: skip
+"""{(mode, products): (legend, line style)} of the crossover curves. "once" with one product is nearly "host"."""
+_LETTER, _HANDLE = 0.055, 0.55
+"""Inches of a legend's entry: for each letter, and for the line sample with the space around it."""
 
 
 def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
     """{name: (title, caption, matplotlib Figure)}. Charts without data are absent."""
     import matplotlib as mpl
 
-    makers = {
-        "crossover": ("Crossover", "Rate over size in each series: the cpu backend in bold, others from host to host, "
-                      "on resident operands, and with operands sent once for several products. Dotted vertical lines "
-                      "are offload thresholds.", drawings.crossover),
-        "contestants": ("All contestants", "Squares from host to host; the band is the range between the quartiles.",
-                        drawings.contestants),
-        "peak": ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.",
-                 drawings.peak),
-        "roofline": ("Rooflines", "All products on resident operands. The horizontal axis is the FLOPs per byte of "
-                     "operands and result. The lines are the peak of the arithmetic and the bandwidth of the memory, "
-                     "if known. Points above the sloping line took their operands from caches.", drawings.roofline),
-        "layers": ("Layers", "Layers of neural networks, from host to host.", drawings.layers),
-        "choice": ("What auto chooses", "Choices that the dispatcher predicts for products from host to host; none is "
-                   "measured here. The numbers are the CPU's predicted time ÷ the best device's, if a device is "
-                   "considered.",
-                   drawings.choice),
-    }  # fmt: skip
-    found = {}
     with mpl.rc_context(_STYLE):
-        for name, (title, caption, make) in makers.items():
-            figure = make(document)
-            if figure is not None:
-                found[name] = title, caption, figure
-    return found
+        drawn = {make.__name__: (title, caption, make(document)) for title, caption, make in _CHARTS}
+    return {name: chart for name, chart in drawn.items() if chart[2] is not None}
 
 
 def svg(name: str, figure: Any) -> str:
@@ -72,3 +62,214 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
             written.append(folder / f"{name}.{kind}")
             figure.savefig(written[-1], facecolor="white", dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return written
+
+
+def crossover(document: dict[str, Any]) -> Any:
+    rows, colours = find(document["results"]), _colours(document)
+    series = _by([row for row in rows if row["series"]], "series")
+    if not series:
+        return None
+    figure, panels = _panels(len(series), *((9.0, 4.6) if len(series) == 1 else (5.0, 3.2)))
+    for axes, (name, some) in zip(panels, series.items(), strict=True):
+        ours = find(some, contestant="cpu:0", mode="host")
+        _line(axes, ours, color=colours.get("cpu:0"), label="cpu:0", linewidth=2.4)
+        for contestant in offloaded(rows):
+            colour = colours[contestant]
+            for (mode, products), (way, style) in _WAYS.items():
+                own = find(some, contestant=contestant, mode=mode, products=products)
+                _line(axes, own, linestyle=style, color=colour, label=f"{contestant}, {way}")
+            marks = {x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, contestant)}
+            for size in sorted(marks - {None}):
+                axes.axvline(size, color=colour, linewidth=1, linestyle=":")
+        _sizes(axes, some)
+        axes.set(title=name, xlabel="s", ylabel="GFLOP/s", yscale="log")
+    _legend(figure, panels, 4)
+    return figure
+
+
+def contestants(document: dict[str, Any]) -> Any:
+    rows = find(document["results"], family="squares", mode="host")
+    if not rows:
+        return None
+    figure, axes = _squares(document, rows, "gflops", 4.0)
+    for name, own in _by(sorted(rows, key=lambda row: int(row["size"])), "contestant").items():
+        low, high = ([r["gflops"] * r["seconds"] / quartiles(r["samples_s"])[at] for r in own] for at in (2, 0))
+        axes.fill_between([r["size"] for r in own], low, high, color=_colours(document)[name], alpha=0.15, linewidth=0)
+    axes.set(ylabel="GFLOP/s", yscale="log")
+    return figure
+
+
+def peak(document: dict[str, Any]) -> Any:
+    rows = _best(find(document["results"], family="squares"))
+    if not any(row["percent_of_peak"] for row in rows):
+        return None
+    figure, axes = _squares(document, rows, "percent_of_peak", 3.4)
+    axes.set(ylabel="% of peak", ylim=(0, None))
+    return figure
+
+
+def roofline(document: dict[str, Any]) -> Any:
+    from matplotlib.ticker import NullFormatter
+
+    colours, itemsize = _colours(document), np.dtype(document["dtype"]).itemsize
+    # NumPy runs on the same cores as the cpu backend.
+    rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(document["results"])]
+    on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
+    if not on:
+        return None
+    figure, panels = _panels(len(on), 5.0, 3.4)
+    for axes, (key, own) in zip(panels, on.items(), strict=True):
+        roof = document["roofs"][key]
+        reach = [_intensity(row, itemsize) for row in own]
+        low, high = 0.6 * min(reach), 1.6 * max(reach)
+        peak, rate = (roof[name] or float("inf") for name in ("gflops", "memory_gbs"))
+        if min(peak, rate) < float("inf"):
+            line = [low, *([peak / rate] if low < peak / rate < high else []), high]
+            axes.plot(line, [min(peak, rate * x) for x in line], color="0.5", linewidth=1.2)
+        for name, some in _by(own, "contestant").items():
+            points = [_intensity(row, itemsize) for row in some], [row["gflops"] for row in some]
+            axes.plot(*points, "o", color=colours[name], label=name, alpha=0.7)
+        limits = (("its peak", peak), ("its memory's rate", rate))
+        unknown = " and ".join(what for what, value in limits if value == float("inf"))
+        title = f"{key}{f' ({unknown} not known)' if unknown else ''}"
+        axes.set(title=title, xlabel="FLOPs per byte", ylabel="GFLOP/s", xscale="log", yscale="log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.legend()
+    return figure
+
+
+def layers(document: dict[str, Any]) -> Any:
+    colours = _colours(document)
+    families = _by([row for row in find(document["results"], mode="host") if not row["series"]], "family")
+    if not families:
+        return None
+    most = max(len(_by(rows, "name")) for rows in families.values())
+    figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most)
+    for axes, (family, rows) in zip(panels, families.items(), strict=True):
+        heights = {name: -at for at, name in enumerate(_by(rows, "name"))}
+        for name, own in _by(rows, "contestant").items():
+            points = [row["gflops"] for row in own], [heights[row["name"]] for row in own]
+            axes.plot(*points, "o", color=colours[name], label=name)
+        axes.set_yticks(list(heights.values()), list(heights))
+        axes.set(title=family, xlabel="GFLOP/s", xscale="log", ylim=(0.6 - len(heights), 0.4))
+    _legend(figure, panels, 6)
+    return figure
+
+
+def choice(document: dict[str, Any]) -> Any:
+    from matplotlib.colors import ListedColormap, to_rgb
+    from matplotlib.patches import Patch
+
+    grid, colours = document["choice"], _colours(document)
+    keys, chosen = np.unique(grid["chosen"], return_inverse=True)
+    # The colours are mixed with white to keep the numbers on them readable.
+    shades = [tuple(0.5 + 0.5 * part for part in to_rgb(colours.get(key, "0.5"))) for key in keys]
+    figure, panels = _panels(len(grid["k"]), 3.9, 4.1, columns=3)
+    ticks = [at + 0.5 for at in range(len(grid["sizes"]))]
+    for axes, k, plane, lead in zip(panels, grid["k"], chosen.reshape(np.shape(grid["chosen"])), grid["lead"],
+                                    strict=True):  # fmt: skip
+        axes.pcolormesh(plane, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(keys) - 0.5, edgecolors="white",
+                        linewidth=0.5)  # fmt: skip
+        for (i, j), ratio in np.ndenumerate(np.array(lead, float)):
+            if not np.isnan(ratio):
+                number = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+                axes.text(j + 0.5, i + 0.5, number, ha="center", va="center", fontsize=6, color="#101010")
+        axes.set_xticks(ticks, grid["sizes"], rotation=90)
+        axes.set_yticks(ticks, grid["sizes"])
+        axes.grid(visible=False)
+        axes.set(title=f"k = {k}", xlabel="n")
+    panels[0].set_ylabel("m")
+    patches = [Patch(color=shade, label=key) for key, shade in zip(keys, shades, strict=True)]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(keys))
+    return figure
+
+
+_CHARTS = (
+    ("Crossover", "Rate over size in each series: the cpu backend in bold, others from host to host, on resident "
+     "operands, and with operands sent once for several products. Dotted vertical lines are offload thresholds.",
+     crossover),
+    ("All contestants", "Squares from host to host; the band is the range between the quartiles.", contestants),
+    ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.", peak),
+    ("Rooflines", "All products on resident operands. The horizontal axis is the FLOPs per byte of operands and "
+     "result. The lines are the peak of the arithmetic and the bandwidth of the memory, if known. Points above the "
+     "sloping line took their operands from caches.", roofline),
+    ("Layers", "Layers of neural networks, from host to host.", layers),
+    ("What auto chooses", "Choices that the dispatcher predicts for products from host to host; none is measured here. "
+     "The numbers are the CPU's predicted time ÷ the best device's, if a device is considered.", choice),
+)  # fmt: skip
+"""(title, caption, function) of each chart. The function's name is the name of the chart."""
+
+
+def _colours(document: dict[str, Any]) -> dict[str, str]:
+    """A fixed colour for each contestant, the same in all charts."""
+    return {name: f"C{at}" for at, name in enumerate(document["contestants"])}
+
+
+def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
+    """The rows by their values in a column."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[column], []).append(row)
+    return found
+
+
+def _best(rows: Iterable[Row]) -> list[Row]:
+    """The rows on resident operands of each contestant with its own memory; the host-to-host rows of all others."""
+    rows = find(rows)
+    with_memory = offloaded(rows)
+    return [row for row in rows if row["mode"] == ("resident" if row["contestant"] in with_memory else "host")]
+
+
+def _intensity(row: Row, itemsize: int) -> float:
+    """FLOPs per byte of a, b and the result, if each is transferred once."""
+    m, n, k = row["m"], row["n"], row["k"]
+    return float(2 * m * n * k / ((m * k + k * n + m * n) * itemsize))
+
+
+def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:
+    """A figure of `count` panels, each of this width and height in inches."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns, count)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for spare in panels[count:]:
+        spare.set_visible(False)
+    return figure, panels[:count]
+
+
+def _squares(document: dict[str, Any], rows: Sequence[Row], value: str, height: float) -> tuple[Any, Any]:
+    """A figure with a line for each contestant over the sizes of the squares, and its axes."""
+    figure, (axes,) = _panels(1, 9.0, height)
+    for name, own in _by(rows, "contestant").items():
+        _line(axes, own, value, color=_colours(document)[name], label=name)
+    _sizes(axes, rows)
+    axes.set_xlabel("s, of s × s × s")
+    axes.legend()
+    return figure, axes
+
+
+def _line(axes: Any, rows: Iterable[Row], value: str = "gflops", **options: Any) -> None:
+    points = sorted((row["size"], row[value]) for row in rows if row[value] is not None)
+    if points:
+        axes.plot(*zip(*points, strict=True), marker="o", **options)
+
+
+def _sizes(axes: Any, rows: Iterable[Row]) -> None:
+    """A horizontal axis of sizes."""
+    axes.set_xscale("log", base=2)
+    sizes = sorted({row["size"] for row in rows})
+    shown = sizes[:: max(1, len(sizes) // 6)]
+    axes.set_xticks(shown, shown)
+    axes.minorticks_off()
+
+
+def _legend(figure: Any, panels: Iterable[Any], columns: int) -> None:
+    """Add one legend for all panels, below the panels. The legend has `columns` columns if there is room."""
+    entries = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    longest = _LETTER * max(map(len, entries), default=0) + _HANDLE
+    columns = max(1, min(columns, int(figure.get_figwidth() / longest)))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

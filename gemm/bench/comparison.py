@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gemm.backends import registry
-from gemm.bench import sweep, tables, threshold
-from gemm.bench.choices import choices
-from gemm.bench.contest import Shape
-from gemm.bench.families import FAMILIES, Case, cases
-from gemm.bench.field import PEERS, Field
-from gemm.bench.quiet import Watch
-from gemm.bench.roofs import roofs
-from gemm.bench.sweep import PACES, Row, find
-from gemm.catalog import BACKENDS
-from gemm.core.backend import Backend
+from gemm import execute
+from gemm.bench import report, verdicts
+from gemm.bench.contest import Watch
+from gemm.bench.contestants import PEERS, Field
+from gemm.bench.peaks import roofs
+from gemm.bench.products import FAMILIES, Case, Shape, cases
+from gemm.bench.sweep import PACES, Sweep
+from gemm.bench.verdicts import Row
+from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core.errors import BackendUnavailable
-from gemm.core.problem import Device
-from gemm.frontend import report
+from gemm.core.problem import Device, Problem
+from gemm.frontend.report import device_facts, head
 from gemm.select import probe
 
 SCHEMA = "gemm-compare/1"
@@ -36,7 +32,10 @@ METHOD = (
     "rounds' ratios are above 1. The cpu backend, NumPy and libraries for CPUs compute in host memory, where all three "
     "measurements are the same."
 )
-Devices = list[tuple[Backend, Device]]
+SIZES = tuple(1 << power for power in range(4, 14))
+"""The sizes m and n of the grid of choices."""
+SUMS = (64, 1024, 8192)
+"""The sizes k of the grid of choices."""
 Step = Callable[[str, int], None]
 """step(description of the next case, number of finished cases)."""
 
@@ -74,24 +73,20 @@ class Comparison:
 
     def failures(self) -> list[str]:
         """One line for each contestant that failed or computed a wrong result."""
-        return tables.failures(self.document)
+        return report.failures(self.document)
 
     def page(self) -> str:
         """The report as one self-contained HTML page."""
-        from gemm.bench.page import page
-
-        return page(self.document)
+        return report.page(self.document)
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: thresholds, charts and tables."""
-        from gemm.bench.page import body
-
-        return body(self.document)
+        return report.body(self.document)
 
 
 def compare(
     families: Iterable[str] = tuple(FAMILIES), *, quick: bool = False, sizes: Sequence[int] | None = None,
-    dtype: str = "float32", devices: Devices | None = None, peers: Sequence[str] = PEERS,
+    dtype: str = "float32", devices: Sequence[Device] | None = None, peers: Sequence[str] = PEERS,
     products: Sequence[Case] | None = None, missing: dict[str, str] | None = None,
     step: Step = lambda text, done: None,
 ) -> Comparison:  # fmt: skip
@@ -113,83 +108,52 @@ def compare(
     if devices is None:
         devices, missing = all_devices()
     chosen = list(products or cases(families, quick=quick, sizes=sizes))
-    head, watch = report.head(), Watch()
+    first, watch = head(), Watch()
     field = Field.of(devices, peers)
-    known = roofs([device for _, device in devices], dtype)
+    known = roofs(devices, dtype)
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    compete = partial(sweep.compete, field=field, pace=PACES[quick], dtype=dtype, peaks=peaks,
-                      step=lambda text: step(text, 0))  # fmt: skip
-    rows, left_out = _swept(chosen, compete, step)
+    rows, left_out = Sweep(field, PACES[quick], dtype, peaks, lambda text: step(text, 0)).run(
+        chosen, lambda case: step(str(case.shape), 1)
+    )
     return Comparison({
-        "schema": SCHEMA, **head, "dtype": dtype, "quick": quick,
+        "schema": SCHEMA, **first, "dtype": dtype, "quick": quick,
         "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
-        "method": METHOD, "devices": [report.device_facts(device) for _, device in devices],
+        "method": METHOD, "devices": list(map(device_facts, devices)),
         "contestants": field.about, "absent": {**(missing or {}), **field.absent}, "roofs": known, "results": rows,
-        "thresholds": thresholds(rows), "choice": choices(dtype), "left_out": left_out,
-        "quiet": watch.facts(_spreads(rows)),
+        "thresholds": verdicts.thresholds(rows), "choice": choices(dtype), "left_out": left_out,
+        "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip
 
 
-def _swept(chosen: Sequence[Case], compete: Callable[[Case], list[Row]], step: Step) -> tuple[list[Row], list[str]]:
-    """The results of all cases, and a line for each case that needs too much memory."""
-    rows: list[Row] = []
-    left_out = []
-    for case in chosen:
-        try:
-            rows += compete(case)
-        except MemoryError:
-            left_out.append(f"{case.name} ({case.family}): not enough memory")
-        step(str(case.shape), 1)
-    return rows, left_out
-
-
-def all_devices() -> tuple[Devices, dict[str, str]]:
+def all_devices() -> tuple[list[Device], dict[str, str]]:
     """All working devices, and {backend: why it is missing}."""
-    found: Devices = []
+    found: list[Device] = []
     missing = {}
     for name in BACKENDS:
         try:
-            found += [(registry.backend(name), device) for device in probe.devices(name)]
+            found += probe.devices(name)
         except BackendUnavailable as error:
             missing[name] = str(error)
     return found, missing
 
 
-def _spreads(rows: Sequence[Row]) -> list[float]:
-    """The spread of the ratios of cpu:0's samples to a contestant's samples, with operands in host memory.
+def choices(dtype: str) -> dict[str, Any]:
+    """The devices that "auto" would choose for products from host memory to host memory; nothing is multiplied.
 
-    One number for each product and each contestant but cpu:0: the interquartile range of the ratios ÷ their median.
+    Kernels that dispatch would verify before their first use count as verified.
+
+    Returns:
+        {sizes, k, chosen, lead}. chosen[k][m][n] is the key of the chosen device. lead[k][m][n] is the CPU's predicted
+        time ÷ the best device's predicted time, or null if dispatch considers no device, as for small products.
     """
-    hosted = find(rows, mode="host")
-    ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
-    found = []
-    for row in hosted:
-        reference = ours.get((row["family"], row["name"]))
-        if reference and row["contestant"] != "cpu:0":
-            low, middle, high = threshold.quartiles(threshold.ratios(reference, row["samples_s"]))
-            found.append((high - low) / middle)
-    return found
+    planes = [[[_choice(Problem(dtype, m, n, k)) for n in SIZES] for m in SIZES] for k in SUMS]
+    chosen, lead = ([[[each[at] for each in line] for line in plane] for plane in planes] for at in (0, 1))
+    return {"sizes": list(SIZES), "k": list(SUMS), "chosen": chosen, "lead": lead}
 
 
-def thresholds(rows: Sequence[Row]) -> list[Row]:
-    """The offload thresholds: one for each series, contestant with its own memory, and mode."""
-    found = []
-    kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}
-    away = {row["contestant"] for row in find(rows, mode="resident")}
-    for series, contestant, mode, products in kinds:
-        if contestant not in away:
-            continue
-        ours = {row["size"]: row["samples_s"] for row in find(rows, series=series, contestant="cpu:0", mode="host")}
-        own = find(rows, series=series, contestant=contestant, mode=mode, products=products)
-        points = sorted(
-            (r["size"], threshold.ratios(ours[r["size"]], r["samples_s"])) for r in own if r["size"] in ours
-        )
-        size, below = threshold.threshold(points)
-        if points:
-            found.append({
-                "series": series, "contestant": contestant, "mode": mode, "products": products, "size": size,
-                "below": below, "sizes": [size for size, _ in points],
-                "verdicts": [threshold.verdict(ratios) for _, ratios in points],
-                "ratios": [statistics.median(ratios) for _, ratios in points],
-            })  # fmt: skip
-    return found
+def _choice(problem: Problem) -> tuple[str, float | None]:
+    able = [(c.seconds, c) for c in execute.candidates(problem) if c.seconds]
+    _, best = min(able, key=lambda each: (each[1].kernel.dtype == "*", each[0]))
+    cpu = [seconds for seconds, c in able if c.kernel.backend == "cpu"]
+    others = [seconds for seconds, c in able if c.kernel.backend not in HOST_BACKENDS]
+    return best.device.key, min(cpu) / min(others) if cpu and others else None

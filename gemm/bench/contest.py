@@ -1,71 +1,41 @@
-"""The timing of `gemm bench`: contestants on one shape, interleaved round by round in one process."""
+"""Fair timing: contestants interleaved round by round in one process, their results checked, the machine watched.
+
+Before a sample, other libraries' threads have gone to sleep, and the threads of the contestant are awake.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import statistics
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gemm import execute
-from gemm.backends import registry
-from gemm.bench.rest import LONG, settle, warm
+from gemm.bench.products import Shape
 from gemm.catalog import BACKENDS
-from gemm.core.backend import Backend, Launch
 from gemm.core.numpy_original import matmul
-from gemm.core.problem import Device, DeviceView
-from gemm.frontend import api
-from gemm.frontend.arguments import Given, Options
-from gemm.frontend.call import normalise
+from gemm.core.problem import Device
 
 OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
 contestant that follows."""
-
 SAMPLE = 5e-4
 """Seconds that a sample should last at least. Shorter products are repeated within a sample."""
-
+WAKING = 0.006
+"""Seconds of untimed calls before a sample. A scheduler may wake all threads on one core; it distributes them at its
+next tick, after 4 ms on many systems."""
+LONG = 0.05
+"""Calls of this many seconds or more need no warm-up: they are long compared with waking threads and filling caches."""
+_TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
 """Multiply-adds up to which all elements of a float64 result are checked: longdouble products have no BLAS."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """m × n is the shape of C, k the length of the sums, `batch` the products per call. trans "NT": b is stored
-    transposed, a is not."""
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    trans: str = "NN"
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.m * self.n * self.k * self.batch
-
-    def __str__(self) -> str:
-        batch = f"{self.batch} × " if self.batch > 1 else ""
-        return f"{batch}{self.m} × {self.n} × {self.k}{'' if self.trans == 'NN' else ' ' + self.trans}"
-
-    def operands(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-        """a and b with their layouts: uniform random numbers in [-1, 1), the same in every run."""
-        random = np.random.default_rng([self.m, self.n, self.k, self.batch])
-        lead = (self.batch,) if self.batch > 1 else ()
-
-        def matrix(rows: int, columns: int, trans: str) -> np.ndarray:
-            shape = (*lead, columns, rows) if trans == "T" else (*lead, rows, columns)
-            return random.uniform(-1, 1, shape).astype(dtype)
-
-        return matrix(self.m, self.k, self.trans[0]), matrix(self.k, self.n, self.trans[1])
-
-    def plain(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Views of the operands without transposition, for np.matmul."""
-        x, y = (np.swapaxes(x, -1, -2) if flip == "T" else x for x, flip in zip((a, b), self.trans, strict=True))
-        return x, y
 
 
 @dataclass
@@ -77,7 +47,7 @@ class Contestant:
         launch: one product on resident operands; None if the device has no memory of its own.
         offload: offload(n) sends the operands, multiplies n times and fetches the result; None like `launch`.
         out: the array that receives the results of `call`.
-        view: the device array that receives the results of `launch` and `offload`.
+        fetch: copy the result of `launch` and `offload` to the host; None if `offload` copies it to `out`.
         cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
             in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
@@ -91,7 +61,7 @@ class Contestant:
     out: np.ndarray
     launch: Callable[[], Any] | None = None
     offload: Callable[[int], Any] | None = None
-    view: DeviceView | None = None
+    fetch: Callable[[], np.ndarray] | None = None
     cold: float = 0.0
     host: list[float] = field(default_factory=list)
     resident: list[float] = field(default_factory=list)
@@ -101,104 +71,8 @@ class Contestant:
     def results(self) -> Iterator[np.ndarray]:
         """The results of the calls: the host array, and a copy of the device array if there is one."""
         yield self.out
-        if self.view is not None:
-            yield registry.backend(self.device.backend).to_host(self.view)
-
-
-class Entry(NamedTuple):
-    """What becomes a contestant.
-
-    Attributes:
-        kernel: the name of its kernel; with None, dispatch chooses the kernel.
-    """
-
-    backend: Backend
-    device: Device
-    kernel: str | None = None
-    reproducible: bool = False
-
-
-def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
-    backend, device, kernel, reproducible = entry
-    lead = (shape.batch,) if shape.batch > 1 else ()
-    # NaN marks elements that the product did not write.
-    out = np.full((*lead, shape.m, shape.n), np.nan, a.dtype)
-    trans_a, trans_b = (letter == "T" for letter in shape.trans)
-    if backend.name == "numpy":
-        x, y = shape.plain(a, b)
-        peer = Contestant(device, "np.matmul", lambda: matmul(x, y, out=out), out)
-        peer.cold = timed(peer.call)
-        return peer
-    problem = normalise(Given(a, b, out=out), Options(trans_a, trans_b, reproducible=reproducible)).problem
-    plan = execute.choose(problem, device.key, kernel)
-
-    def call() -> None:
-        api.gemm(a, b, out=out, trans_a=trans_a, trans_b=trans_b, reproducible=reproducible,
-                 backend=device.key, kernel=kernel)  # fmt: skip
-
-    entered = Contestant(device, plan.kernel.name, call, out)
-    entered.cold = timed(call)
-    try:
-        entered.view = backend.to_device(out, device)
-    except TypeError:  # this backend computes in host memory, so `resident` would equal `host`
-        return entered
-
-    def send() -> list[DeviceView]:
-        views = (backend.to_device(array, device) for array in (a, b))
-        return [view.mT if turned else view for view, turned in zip(views, (trans_a, trans_b), strict=True)]
-
-    _use_device_memory(entered, backend.launcher(plan.kernel, device, replace(problem, device=device.key)), send)
-    return entered
-
-
-def _use_device_memory(entered: Contestant, launch: Launch, send: Callable[[], list[DeviceView]]) -> None:
-    """Set `launch` and `offload` of a contestant with a `view`. `send` makes copies of a and b on the device."""
-    backend, result = registry.backend(entered.device.backend), entered.view
-    assert result is not None
-    left, right = send()
-
-    def resident() -> None:
-        launch(left, right, None, result, 1, 0)
-        backend.synchronize(entered.device)
-
-    def offload(times: int) -> np.ndarray:
-        operands = send()
-        for _ in range(times):
-            launch(*operands, None, result, 1, 0)
-        return backend.to_host(result)
-
-    entered.launch, entered.offload = resident, offload
-
-
-def compete(field_: list[Contestant], iterations: int, warmup: int, step: Callable[[str], None]) -> None:
-    """Time the contestants in `iterations` rounds. Each round samples every contestant; they take turns to be first.
-
-    `step` is called with the name of the contestant before each of its samples.
-    """
-    repeats: dict[int, tuple[int, int, bool]] = {}
-    stranger_before = True  # other libraries' threads may still spin after the warm-up
-    for one in field_:
-        for _ in range(warmup):
-            one.call()
-            if one.launch:
-                one.launch()
-        seconds = timed(one.call)
-        repeats[id(one)] = _repeat(seconds), _repeat(timed(one.launch)) if one.launch else 0, seconds < LONG
-    for turn in range(iterations):
-        at = turn % len(field_)
-        for one in field_[at:] + field_[:at]:
-            step(f"{one.kernel} on {one.device.key}")
-            often, resident_often, brief = repeats[id(one)]
-            stranger = one.device.backend not in OWN
-            if stranger_before or stranger:
-                settle()
-            stranger_before = stranger
-            if brief:
-                warm(one.call)
-            one.host.append(timed(one.call, often))
-            if one.launch:
-                one.resident.append(timed(one.launch, resident_often))
+        if self.fetch:
+            yield self.fetch()
 
 
 def timed(call: Callable[[], Any], times: int = 1) -> float:
@@ -209,19 +83,85 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _repeat(seconds: float) -> int:
+def warm(call: Callable[[], Any]) -> None:
+    """Make untimed calls for WAKING seconds, at least one."""
+    end = time.perf_counter() + WAKING
+    call()
+    while time.perf_counter() < end:
+        call()
+
+
+def settle() -> float:
+    """Wait until no other thread of this process runs, for a second at most. Returns the seconds that passed.
+
+    Threads of a BLAS keep spinning after a product, OpenBLAS's for 0.1 s, those of Intel's OpenMP for 0.2 s. They
+    would take a core away from the next contestant. If the system does not report thread states, wait 0.25 s.
+    """
+    start = time.perf_counter()
+    if sys.platform != "linux":
+        time.sleep(0.25)
+        return 0.25
+    idle = 0
+    while idle < 2 and time.perf_counter() - start < 1.0:
+        idle = 0 if _running() else idle + 1
+        time.sleep(2e-4)
+    return time.perf_counter() - start
+
+
+def _running() -> bool:
+    own = str(threading.get_native_id())
+    for task in os.listdir(_TASKS):
+        try:
+            state = "" if task == own else (_TASKS / task / "stat").read_text()
+        except OSError:  # the thread has ended
+            continue
+        if state.rpartition(")")[2].startswith(" R"):
+            return True
+    return False
+
+
+def compete(contestants: Sequence[Contestant], rounds: int, warmup: int, step: Callable[[str], None]) -> None:
+    """Time the contestants in rounds. Each round samples every contestant; they take turns to be first.
+
+    `step` is called with the name of the contestant before each of its samples.
+    """
+    waiting = []
+    foreign_before = True  # other libraries' threads may still spin after the warm-up
+    for one in contestants:
+        for _ in range(warmup):
+            one.call()
+            if one.launch:
+                one.launch()
+        seconds = timed(one.call)
+        waiting.append((one, seconds < LONG, _repeats(seconds), _repeats(timed(one.launch)) if one.launch else 0))
+    for turn in range(rounds):
+        at = turn % len(waiting)
+        for one, brief, times, resident_times in waiting[at:] + waiting[:at]:
+            step(f"{one.kernel} on {one.device.key}")
+            foreign = one.device.backend not in OWN
+            if foreign_before or foreign:
+                settle()
+            foreign_before = foreign
+            if brief:
+                warm(one.call)
+            one.host.append(timed(one.call, times))
+            if one.launch:
+                one.resident.append(timed(one.launch, resident_times))
+
+
+def _repeats(seconds: float) -> int:
     """The number of calls in a sample."""
     return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
-def check(field_: list[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:
+def check(contestants: Sequence[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:
     """Set `worst` and `sha256` of each contestant, by a reference computed here. Returns a text: what was compared.
 
     The reference is NumPy's product, in float64 for float32 and in longdouble for float64. The bound is that of the
     numerical contract, (k + 2)·u·|a|·|b| for each element. If longdouble is no wider than float64, the reference may
     have the same error as the result, so twice the bound is allowed.
     """
-    x, y = shape.plain(a, b)
+    x, y = shape.untransposed(a, b)
     wide: Any = np.float64 if a.dtype == np.float32 else np.longdouble
     every = 1 if a.dtype == np.float32 else int(shape.flops / 2 / _EXACT_WORK) + 1
     lines = np.unique([*range(0, shape.m, every), shape.m - 1])
@@ -229,9 +169,8 @@ def check(field_: list[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) 
     rows = x[..., lines, :]
     exact = matmul(rows.astype(wide), y.astype(wide))
     slack = 2.0 if np.finfo(wide).eps >= np.finfo(a.dtype).eps else 1.0
-    unit = np.finfo(a.dtype).eps / 2
-    bound = slack * (shape.k + 2) * unit * matmul(np.abs(rows).astype(np.float64), np.abs(y).astype(np.float64))
-    for one in field_:
+    bound = slack * (shape.k + 2) * np.finfo(a.dtype).eps / 2 * matmul(*(np.abs(x).astype(float) for x in (rows, y)))
+    for one in contestants:
         one.worst = max(_worst(result[..., lines, :], exact, bound) for result in one.results())
         one.sha256 = hashlib.sha256(one.out.tobytes()).hexdigest()
     return scope
@@ -242,3 +181,49 @@ def _worst(result: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> float:
         error = np.abs(result - exact)
         share = np.where(error == 0, 0, error / bound)
     return float("inf") if np.isnan(share).any() else float(share.max())
+
+
+class Watch:
+    """Measure the load by other processes since this object was made."""
+
+    def __init__(self) -> None:
+        self._load = _load()
+        self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
+
+    def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
+        """{load_before, load_after, others_cores, stolen, median_spread, warnings}. null: the system does not tell.
+
+        Args:
+            helper: CPU seconds of processes that the benchmark itself started.
+        """
+        wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
+        others = stolen = None
+        after = _ticks()
+        if self._ticks and after:
+            busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
+            others, stolen = max(0.0, busy - own) / wall, steal / wall
+        spread = statistics.median(spreads) if spreads else None
+        limits = (
+            (self._load[0] if self._load else None, 0.5, "the load average was {:.2f} before the first product"),
+            (others, 0.05, "other processes used {:.2f} cores on average"),
+            (stolen and 100 * stolen, 1, "the hypervisor withheld {:.1f} % of a core"),
+            (spread and 100 * spread, 5, "the ratios of the median row spread by {:.0f} % (interquartile range)"),
+        )
+        warnings = [warning.format(value) for value, most, warning in limits if value is not None and value > most]
+        return {"load_before": self._load, "load_after": _load(), "others_cores": others, "stolen": stolen,
+                "median_spread": spread, "warnings": warnings}  # fmt: skip
+
+
+def _load() -> list[float] | None:
+    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+
+
+def _ticks() -> tuple[float, float] | None:
+    """CPU seconds since boot: of all processes, and those withheld by a hypervisor. None except on Linux."""
+    try:
+        with Path("/proc/stat").open() as file:
+            user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])
+    except (OSError, ValueError):  # not Linux
+        return None
+    rate = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft) / rate, steal / rate

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from gemm.bench import contest
-from gemm.bench.contest import OWN, Contestant, timed
-from gemm.bench.families import Case
-from gemm.bench.field import Field
-from gemm.bench.peers.base import Unable
-from gemm.bench.rest import WAKING
-from gemm.bench.threshold import quartiles
+from gemm.bench.contest import OWN, WAKING, Contestant, timed
+from gemm.bench.contestants import Field
+from gemm.bench.peers import Unable
+from gemm.bench.products import Case
+from gemm.bench.verdicts import Row, quartiles
 from gemm.core.errors import BackendUnavailable, KernelFailed
 
 REPEATS = (1, 8, 64)
@@ -29,7 +28,6 @@ _LEAST = 5
 """The smallest number of rounds of a contest."""
 _SLOW = 0.3
 """Calls of this many seconds or more are sampled once, outside the rounds. Their repeated products are extrapolated."""
-Row = dict[str, Any]
 COLUMNS = (
     "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
     "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
@@ -48,61 +46,79 @@ PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
 """{quick: limits of a contest}."""
 
 
-def compete(
-    case: Case, field: Field, pace: Pace, dtype: str, peaks: dict[str, float], step: Callable[[str], None]
-) -> list[Row]:
-    """The results of one product.
+@dataclass(frozen=True)
+class Sweep:
+    """How the products of a comparison are timed.
 
-    Args:
+    Attributes:
         peaks: {device key: GFLOP/s}.
         step: called with the name of the next contestant.
-
-    Raises:
-        MemoryError: there is not enough memory for the product.
     """
-    shape = case.shape
-    a, b = shape.operands(dtype)
-    entered: dict[str, Contestant] = {}
-    rows: list[Row] = []
-    for name, enter in field.enter.items():
-        step(f"{shape}: {name}")
-        try:
-            entered[name] = enter(shape, a, b)
-        except Unable:
-            continue
-        except BackendUnavailable as error:
-            field.absent[name] = str(error)
-        except FAILURES as error:
-            rows.append(_row(case, name, error=str(error) or type(error).__name__))
-    once = {name: _offloads(one) for name, one in entered.items() if case.series and one.offload}
-    everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
-    _time(everyone, pace, lambda name: step(f"{shape}: {name}"))
-    contest.check(list(entered.values()), shape, a, b)
-    for name, one in entered.items():
-        rows += _figures(case, name, one, once.get(name, {}), peaks.get(one.device.key))
-    return rows
+
+    contestants: Field
+    pace: Pace
+    dtype: str = "float32"
+    peaks: dict[str, float] = field(default_factory=dict)
+    step: Callable[[str], None] = lambda text: None
+
+    def run(self, cases: Iterable[Case], done: Callable[[Case], None]) -> tuple[list[Row], list[str]]:
+        """The results of all products, and a line for each product for which there was not enough memory.
+
+        `done` is called after each product.
+        """
+        rows: list[Row] = []
+        left_out = []
+        for case in cases:
+            try:
+                rows += self.compete(case)
+            except MemoryError:
+                left_out.append(f"{case.name} ({case.family}): not enough memory")
+            done(case)
+        return rows, left_out
+
+    def compete(self, case: Case) -> list[Row]:
+        """The results of one product. Raises MemoryError if there is not enough memory for the product."""
+        shape = case.shape
+        a, b = shape.operands(self.dtype)
+        entered: dict[str, Contestant] = {}
+        rows: list[Row] = []
+        for name, enter in self.contestants.enter.items():
+            self.step(f"{shape}: {name}")
+            try:
+                entered[name] = enter(shape, a, b)
+            except Unable:
+                continue
+            except BackendUnavailable as error:
+                self.contestants.absent[name] = str(error)
+            except FAILURES as error:
+                rows.append(_row(case, name, error=str(error) or type(error).__name__))
+        once = {name: _offloads(one) if case.series else {} for name, one in entered.items()}
+        everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
+        _time(everyone, self.pace, lambda name: self.step(f"{shape}: {name}"))
+        contest.check(list(entered.values()), shape, a, b)
+        for name, one in entered.items():
+            rows += _rows(case, name, one, once[name], self.peaks.get(one.device.key))
+        return rows
 
 
-def _time(contestants: Sequence[Contestant], pace: Pace, step: Callable[[str], None]) -> None:
+def _time(contestants: Iterable[Contestant], pace: Pace, step: Callable[[str], None]) -> None:
     """Sample the contestants in rounds. Slow contestants are sampled once, outside the rounds."""
     racing, per_round = [], 0.0
     for one in contestants:
-        seconds = timed(one.call)
+        seconds, resident = timed(one.call), [timed(one.launch)] if one.launch else []
         if seconds >= _SLOW:
-            one.host, one.resident = [seconds], [timed(one.launch)] if one.launch else []
+            one.host, one.resident = [seconds], resident
         else:
             racing.append(one)
-            per_round += 2 * seconds + (timed(one.launch) if one.launch else 0.0) + WAKING
-            per_round += 0.0 if one.device.backend in OWN else _SPINNING
+            per_round += 2 * seconds + sum(resident) + WAKING + (0.0 if one.device.backend in OWN else _SPINNING)
     if racing:
-        rounds = max(_LEAST, min(pace.rounds, int(pace.seconds / per_round)))
-        contest.compete(racing, rounds, 1, step)
+        contest.compete(racing, max(_LEAST, min(pace.rounds, int(pace.seconds / per_round))), 1, step)
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:
     """{n: `one` with operands sent once for n products}, for each n that does not take too long."""
-    assert one.offload is not None
-    assert one.launch is not None
+    if not (one.offload and one.launch):
+        return {}
     product = timed(one.launch)
     return {
         times: Contestant(one.device, f"{one.kernel}, {times} products", partial(one.offload, times), one.out)
@@ -111,41 +127,36 @@ def _offloads(one: Contestant) -> dict[int, Contestant]:
 
 
 def _row(case: Case, contestant: str, **known: Any) -> Row:
-    shape = asdict(case.shape)
+    product = asdict(case)
+    shape = product.pop("shape")
     del shape["trans"]
-    place = {"family": case.family, "name": case.name, "series": case.series, "size": case.size}
-    return {**dict.fromkeys(COLUMNS), **place, **shape, "contestant": contestant, "samples_s": [], **known}
+    return {**dict.fromkeys(COLUMNS), **product, **shape, "contestant": contestant, "samples_s": [], **known}
 
 
-def _figures(case: Case, name: str, one: Contestant, once: dict[int, Contestant], peak: float | None) -> list[Row]:
-    """A row for each mode. The samples are seconds per product."""
-    samples: dict[tuple[str, int], tuple[list[float], bool]] = {("host", 1): (one.host, True)}
-    if one.resident:
-        samples["resident", 1] = one.resident, True
-    if once:
-        single = once[1].host
-        for times in REPEATS:
-            if times in once:
-                taken, measured = [seconds / times for seconds in once[times].host], True
-            else:
-                more = (times - 1) * statistics.median(one.resident)
-                taken, measured = [(seconds + more) / times for seconds in single], False
-            samples["once", times] = taken, measured
-    ours = one.device.backend in OWN
-    valid = one.worst is not None and one.worst <= (1 if ours else LOOSE)
-    worst = one.worst if one.worst != float("inf") else None
+def _rows(case: Case, name: str, one: Contestant, once: dict[int, Contestant], peak: float | None) -> list[Row]:
+    """A row for each mode."""
+    valid = one.worst is not None and one.worst <= (1 if one.device.backend in OWN else LOOSE)
     rows = []
-    for (mode, products), (taken, measured) in samples.items():
-        low, middle, high = quartiles(taken)
+    for mode, products, measured, samples in _samples(one, once):
+        low, middle, high = quartiles(samples)
         rate = case.shape.flops / middle / 1e9
         rows.append(_row(
             case, name, backend=one.device.backend, device=one.device.key, kernel=one.kernel, mode=mode,
             products=products, measured=measured, seconds=middle, spread=(high - low) / middle, gflops=rate,
-            percent_of_peak=100 * rate / peak if peak else None, worst_error=worst, valid=valid, samples_s=taken,
+            percent_of_peak=100 * rate / peak if peak else None,
+            worst_error=one.worst if one.worst != float("inf") else None, valid=valid, samples_s=samples,
         ))  # fmt: skip
     return rows
 
 
-def find(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """The rows that have times and whose columns have the values `wanted`."""
-    return [row for row in rows if row["seconds"] and all(row[name] == value for name, value in wanted.items())]
+def _samples(one: Contestant, once: dict[int, Contestant]) -> Iterable[tuple[str, int, bool, Sequence[float]]]:
+    """(mode, number of products, whether they were measured, seconds per product) for each mode."""
+    yield "host", 1, True, one.host
+    if one.resident:
+        yield "resident", 1, True, one.resident
+    for times in REPEATS if once else ():
+        if times in once:
+            yield "once", times, True, [seconds / times for seconds in once[times].host]
+        else:
+            more = (times - 1) * statistics.median(one.resident)
+            yield "once", times, False, [(seconds + more) / times for seconds in once[1].host]

@@ -13,15 +13,16 @@ from typing import Any
 
 from gemm import execute
 from gemm.backends import registry
+from gemm.bench.comparison import all_devices
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
 from gemm.core import threads
-from gemm.core.backend import Backend
-from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
 from gemm.select import probe
 from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
+LAYOUTS = ("NN", "NT", "TN", "TT")
+"""Layouts of a and b: T is transposed."""
 
 
 class Mistake(ValueError):
@@ -121,43 +122,36 @@ def look_for_devices() -> None:
         probe.facts(run=True)
 
 
-def select(args: argparse.Namespace) -> tuple[list[tuple[Backend, Device]], dict[str, str]]:
+def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
     """The devices that --backends, --kernel and --device select, and {backend: why it is missing}.
 
     Raises:
         Mistake: a name is unknown, or no device is left.
         BackendUnavailable: a backend or device that the user named is not available here.
     """
-    rows = check_kernels(args.kernel)
+    kernels = check_kernels(args.kernel)
     if unknown := [name for name in args.backends or () if name not in BACKENDS]:
         raise Mistake(f"--backends knows {', '.join(BACKENDS)}, not {', '.join(unknown)}")
-    if args.device and args.device.partition(":")[0] not in BACKENDS:
-        raise Mistake(f'--device is a backend and a number, such as "opencl:1", not {args.device!r}')
-    wanted = args.backends or list(dict.fromkeys(row.backend for row in rows)) or list(BACKENDS)
-    named = bool(args.backends or rows)
+    named = args.backends or list(dict.fromkeys(row.backend for row in kernels))
     if args.device:
-        owner, named = args.device.partition(":")[0], True
-        if owner not in wanted:
-            raise Mistake(f"--device {args.device} does not belong to {', '.join(wanted)}")
-        wanted = [owner]
-    if foreign := [row.name for row in rows if row.backend not in wanted]:
-        raise Mistake(f"--kernel {foreign[0]} does not belong to {', '.join(wanted)}")
-    found: list[tuple[Backend, Device]] = []
-    missing: dict[str, str] = {}
-    for name in wanted:
-        try:
-            backend = registry.backend(name)
-            devices = backend.devices() if named else probe.devices(name)
-            found += [(backend, device) for device in devices if args.device in (None, device.key)]
-        except BackendUnavailable as error:
-            if named:
-                raise
-            missing[name] = str(error)
-    if not found:
-        if args.device:
-            raise registry.absent(args.device)
-        raise Mistake("no backend works here: see gemm info")
-    return found, missing
+        owner = args.device.partition(":")[0]
+        if owner not in BACKENDS:
+            raise Mistake(f'--device is a backend and a number, such as "opencl:1", not {args.device!r}')
+        if named and owner not in named:
+            raise Mistake(f"--device {args.device} does not belong to {', '.join(named)}")
+        named = [owner]
+    if foreign := [row.name for row in kernels if row.backend not in named]:
+        raise Mistake(f"--kernel {foreign[0]} does not belong to {', '.join(named)}")
+    if not named:
+        found, missing = all_devices()
+        if not found:
+            raise Mistake("no backend works here: see gemm info")
+        return found, missing
+    devices = [device for name in named for device in registry.backend(name).devices()]
+    found = [device for device in devices if args.device in (None, device.key)]
+    if args.device and not found:
+        raise registry.absent(args.device)
+    return found, {}
 
 
 def save_json(path: Path, document: Mapping[str, Any], indent: int | None = 1) -> None:

@@ -1,13 +1,23 @@
-"""The arguments of `gemm bench --compare` and `--compare-to`. gemm.cli.comparing carries out the comparison."""
+"""`gemm bench --compare` and `--compare-to`: compare, print, write. See gemm.compare."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import textwrap
+import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-from gemm.bench.families import FAMILIES
-from gemm.bench.field import PEERS
-from gemm.cli.arguments import Mistake, listed, writable
+from gemm.bench import charts, report, text, verdicts
+from gemm.bench.comparison import Comparison, compare
+from gemm.bench.contestants import PEERS
+from gemm.bench.products import FAMILIES, cases
+from gemm.bench.sweep import COLUMNS
+from gemm.cli.arguments import Mistake, listed, look_for_devices, save_csv, save_json, save_text, select, writable
+from gemm.core.problem import Device
+from gemm.frontend.report import device_facts, machine
 
 COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""
@@ -47,3 +57,122 @@ def wanted(args: argparse.Namespace) -> bool:
     if args.compare_to and (args.quick or args.families or args.sizes):
         raise Mistake("--quick, --families and --sizes do not go with --compare-to: its file says what is multiplied")
     return bool(asked)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print and write the results, and return the exit status."""
+    if (args.html or args.plots) and importlib.util.find_spec("matplotlib") is None:
+        raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
+    families = _known("--families", args.families or (["squares"] if args.sizes else FAMILIES), FAMILIES)
+    peers = [] if args.peers == ["none"] else _known("--peers", args.peers or PEERS, PEERS)
+    devices, missing = select(args)
+    old = _earlier(args.compare_to, devices) if args.compare_to else None
+    if old:
+        args.quick, args.dtype = old.document["quick"], old.document["dtype"]
+        products = old.cases()
+    else:
+        products = cases(families, quick=args.quick, sizes=[m for m, _, _ in args.sizes or ()])
+    look_for_devices()
+    start = time.monotonic()
+    timed = partial(compare, quick=args.quick, dtype=args.dtype, devices=devices, peers=peers)
+    with text.Progress(len(products)) as bar:
+        found = timed(products=products, missing=missing, step=bar.step)
+    show(found)
+    slower = _regressions(old, found, timed) if old else []
+    if args.json:
+        save_json(args.json, found.document)
+    if args.csv:
+        save_csv(args.csv, COLUMNS, found.rows)
+    if args.html:
+        save_text(args.html, found.page())
+        print(f"Report: {args.html}")
+    if args.plots:
+        try:
+            written = charts.save(found.document, args.plots)
+        except OSError as error:
+            raise Mistake(f"cannot write to {args.plots}: {error.strerror}") from None
+        print(f"{text.counted(len(written), 'chart')} in {args.plots}")
+    print(f"It took {text.seconds(time.monotonic() - start)}.")
+    return int(bool(slower or found.failures()))
+
+
+def _known(option: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
+    if unknown := [name for name in names if name not in known]:
+        raise Mistake(f"{option} knows {', '.join(known)}, not {', '.join(unknown)}")
+    return list(names)
+
+
+def _earlier(path: Path, devices: list[Device]) -> Comparison:
+    try:
+        old = Comparison.load(path)
+        verdicts.check(old.document, machine(), list(map(device_facts, devices)))
+    except (OSError, ValueError) as error:
+        raise Mistake(f"--compare-to {path.name}: {error}") from None
+    return old
+
+
+def show(found: Comparison) -> None:
+    """Print the contestants, tables, curves and thresholds."""
+    document = found.document
+    for name, about in document["contestants"].items():
+        print(f"  {name:12} {about}")
+    for name, why in document["absent"].items():
+        print(f"  without {name}: {why.removeprefix(f'{name}: ')}")
+    for family in document["families"]:
+        _show_family(found, family)
+    head, lines = report.thresholds(document)
+    print()
+    if lines:
+        text.table(head, lines, numbers=range(2, len(head)), title="Offload thresholds")
+        print(textwrap.fill(report.THRESHOLDS, 110))
+    else:
+        print(report.NO_DEVICE)
+    for note in report.notes(document):
+        print(textwrap.fill(note, 110))
+
+
+def _show_family(found: Comparison, family: str) -> None:
+    """Print the table of a family, and the curves of its rates if the family is a single series."""
+    head, lines = report.family(found.document, family)
+    rates = [
+        [name, shape, *(text.number(row["gflops"] if row else None) for row in rows)] for name, shape, rows in lines
+    ]
+    print()
+    text.table(head, rates, numbers=range(2, len(head)), title=f"{family}, {found.document['dtype']}, GFLOP/s")
+    if len(lines) > 1 and len({row["series"] for row in found.rows if row["family"] == family} - {""}) == 1:
+        points = {
+            title: {row["size"]: row["gflops"] for _, _, rows in lines if (row := rows[at])}
+            for at, title in enumerate(head[2:])
+        }  # fmt: skip
+        print("", *text.curves(points, unit="GFLOP/s"), sep="\n")
+
+
+def _regressions(old: Comparison, found: Comparison, timed: partial[Comparison]) -> list[verdicts.Change]:
+    """Print what changed since `old`. A slower product is measured again, and counts only if it is slower each time."""
+    noise = verdicts.noise(old.rows, found.rows)
+    changes = verdicts.changes(old.rows, found.rows, noise)
+    slower = verdicts.regressions(changes)
+    for _ in range(verdicts.AGAIN):
+        suspects = {(each.row["family"], each.row["name"]) for each in slower}
+        again = [case for case in old.cases() if (case.family, case.name) in suspects]
+        if not again:
+            break
+        with text.Progress(len(again)) as bar:
+            rows = timed(products=again, step=bar.step).rows
+        noise = max(noise, verdicts.noise(old.rows, rows))
+        slower = verdicts.confirmed(slower, verdicts.regressions(verdicts.changes(old.rows, rows, noise)))
+    print()
+    if slower:
+        lines = [
+            [each.row["name"], each.row["contestant"], each.row["mode"], str(each.row["products"]),
+             text.seconds(each.before), text.seconds(each.row["seconds"]), f"{each.ratio:.2f}"]
+            for each in slower
+        ]  # fmt: skip
+        head = ["product", "contestant", "mode", "products", "then", "now", "then ÷ now"]
+        title = f"Slower than on {old.document['date'][:10]}, measured {1 + verdicts.AGAIN} times"
+        text.table(head, lines, numbers=range(3, 7), title=title)
+    ours = [each.verdict for each in changes if each.ours]
+    loud = ", for other libraries' times changed as well" if noise > verdicts.TOLERANCE else ""
+    print(f"{text.counted(len(slower), 'time')} of {len(ours)} slower, {ours.count('faster')} faster, "
+          f"by more than {noise:.0%}{loud}.")  # fmt: skip
+    return slower

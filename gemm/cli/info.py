@@ -1,6 +1,6 @@
 """`gemm info`: the devices, drivers, instruction sets, caches and versions of this machine, and what is missing.
 
-With --check the command looks for faults instead, and prints their remedies: gemm.cli.checks.
+With --check the command runs CHECKS instead, which look for faults, and prints their findings and remedies.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gemm.cli import checks
 from gemm.cli.arguments import Mistake, save_json, writable
+from gemm.cli.checks import Finding, drivers, installation
 from gemm.extras import libgemm
 from gemm.frontend import report
 
@@ -26,6 +26,20 @@ EXAMPLES = """examples:
 
 The exit status of --check is 0 if nothing is wrong, and 1 otherwise.
 """
+CHECKS: Mapping[str, Callable[[], Iterator[Finding]]] = {
+    "variables": installation.variables,
+    "versions": installation.versions,
+    "cache": installation.cache,
+    "pyopencl's caches": installation.caches_of_others,
+    "engine": installation.engine,
+    "threads": installation.threads,
+    "permissions": drivers.permissions,
+    "Android": drivers.android,
+    "OpenCL drivers": drivers.installed,
+    "devices": drivers.devices,
+    "verification": drivers.verification,
+}
+"""The checks, in the order in which they run."""
 MARKS = {"error": "x", "warning": "!", "note": "-"}
 """{severity of a finding: the mark in front of it}."""
 
@@ -68,18 +82,22 @@ def _give(to: Path, document: Mapping[str, Any]) -> None:
 
 
 def _check(to: Path | None) -> int:
-    """Run all checks and print their findings, or give them as JSON. Returns 1 if something is wrong, else 0."""
-    examined = checks.examine()
+    """Run all checks and print their findings, or give them as JSON. Returns 1 if something is wrong, else 0.
+
+    This takes seconds, because drivers are loaded in worker processes. Notes do not count as wrong.
+    """
+    found = {name: list(check()) for name, check in CHECKS.items()}
+    wrong = sum(finding.severity != "note" for findings in found.values() for finding in findings)
     if to is not None:
-        _give(to, examined.document())
-        return int(examined.wrong > 0)
-    for check, findings in examined.found.items():
-        print(f"  + {check}" if not findings else f"{check}")
+        checks = {name: [finding.document() for finding in findings] for name, findings in found.items()}
+        _give(to, {"wrong": wrong, "checks": checks})
+        return int(wrong > 0)
+    for name, findings in found.items():
+        print(name if findings else f"  + {name}")
         for finding in findings:
             print(f"  {MARKS[finding.severity]} {finding.what}\n      {finding.why}")
             if finding.remedy:
                 print(f"      remedy: {finding.remedy}")
             print(f"      {finding.document()['docs']}")
-    told = {0: "Nothing is wrong", 1: "One thing is wrong"}
-    print(told.get(examined.wrong, f"{examined.wrong} things are wrong"))
-    return int(examined.wrong > 0)
+    print({0: "Nothing is wrong", 1: "One thing is wrong"}.get(wrong, f"{wrong} things are wrong"))
+    return int(wrong > 0)

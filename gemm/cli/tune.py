@@ -8,12 +8,13 @@ import math
 import statistics
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from gemm import execute
-from gemm.bench import phrases
+from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
-from gemm.cli import text
 from gemm.cli.arguments import (
+    LAYOUTS,
     Mistake,
     add_selection,
     check_kernels,
@@ -87,7 +88,7 @@ def _seconds(argument: str) -> float:
 
 def _layouts(argument: str) -> list[str]:
     found = [item.upper() for item in listed(argument)]
-    if wrong := [item for item in found if item not in ("NN", "NT", "TN", "TT")]:
+    if wrong := [item for item in found if item not in LAYOUTS]:
         raise argparse.ArgumentTypeError(f"knows NN, NT, TN and TT, not {wrong[0]}")
     return found
 
@@ -101,25 +102,23 @@ def run(args: argparse.Namespace) -> int:
             count = tuning_db.imported(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise Mistake(f"cannot import {file}: {error}") from None
-        print(f"{phrases.counted(count, 'record')} imported from {file}")
-    status = 0
+        print(f"{text.counted(count, 'record')} imported from {file}")
     usual = "model" if args.quick else "off" if args.merge else "full" if args.kernel or args.shapes else "model"
-    level = args.level or usual
+    level, status, devices = args.level or usual, 0, None
     if args.quick and level != "model":
         raise Mistake(f"--quick is of --level model, not {level}")
-    devices = None
     if level != "off" or args.device or args.backends:
-        devices = [device for _, device in select(args)[0]]
-    if level == "model" and devices is not None:
-        _fit(devices, min(args.time_budget, QUICK if args.quick else MODEL))
-    elif level != "off" and devices is not None:
-        status = _tune(args, level == "fast", [each for each in devices if _rows(args, each)])
+        devices, _ = select(args)
+    if devices and level == "model":
+        _calibrate(devices, min(args.time_budget, QUICK if args.quick else MODEL))
+    elif devices and level != "off":
+        status = _tune(args, devices, fast=level == "fast")
     if args.export:
         save_text(args.export, tuning_records.text(tuning_db.exported(devices)))
     return status
 
 
-def _fit(devices: list[Device], budget: float) -> None:
+def _calibrate(devices: list[Device], budget: float) -> None:
     """Calibrate the cost model, and print by how much its predictions differ from the measured times."""
     probe.facts(run=True)
     start = time.monotonic()
@@ -128,14 +127,44 @@ def _fit(devices: list[Device], budget: float) -> None:
         for each in calibrate.fit(devices, start + budget):
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
-    took = phrases.seconds(time.monotonic() - start)
-    print(f"{phrases.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
+    took = text.seconds(time.monotonic() - start)
+    print(f"{text.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
     for device in devices:
         for where, own in (("host", False), ("resident", True)):
             errors = sorted(x.error for x in found if x.device == device and (x.problem.device != "host") == own)
             if errors:
                 middle = statistics.median(errors)
                 print(f"  {device.key:10} {where:9} {middle:5.2f}  {errors[0]:5.2f} … {errors[-1]:5.2f}  {device.name}")
+
+
+class _Class(NamedTuple):
+    """A class of products on a device, and the kernels to tune for it. The shape is (batch, m, n, k)."""
+
+    device: Device
+    rows: list[Kernel]
+    shape: tuple[int, int, int, int]
+    layout: str
+
+    def __str__(self) -> str:
+        batch, *sizes = self.shape
+        lead = f"{batch} × " if batch > 1 else ""
+        return f"{lead}{' × '.join(map(str, sizes))} {self.layout}"
+
+    def size(self) -> int:
+        """The number of candidates, at most."""
+        names = dict(zip(("batch", "m", "n", "k"), self.shape, strict=True)) | dict(self.device.limits)
+        return sum(search.size(row, names) for row in self.rows)
+
+
+def _classes(args: argparse.Namespace, devices: list[Device]) -> list[_Class]:
+    """The classes to tune on the devices that have kernels with tunable parameters."""
+    given = [(args.batch, *shape) for shape in args.shapes or ()]
+    return [
+        _Class(device, rows, shape, layout)
+        for device in devices if (rows := _rows(args, device))
+        for shape in given or [s for s in SHAPES if device.kind != "cpu" or 2 * math.prod(s) <= CPU_WORK]
+        for layout in args.trans
+    ]  # fmt: skip
 
 
 def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
@@ -146,91 +175,58 @@ def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
     rows = [row for row in rows if row.backend == device.backend and not execute.unavailable(row, device)]
-    if not any(row.space for row in rows):
-        return []
-    wanted = args.dtypes or {row.dtype for row in rows if row.space}
-    return [row for row in rows if row.dtype in wanted]
+    tunable = {row.dtype for row in rows if row.space}
+    return [row for row in rows if row.dtype in (args.dtypes or tunable)] if tunable else []
 
 
-def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
-    if not devices:
+def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int:
+    classes = _classes(args, devices)
+    if not classes:
         raise Mistake("nothing to tune: no kernel with a space of parameters runs here (see: gemm info)")
-    given = [(args.batch, *shape) for shape in args.shapes or ()]
-    jobs = [
-        (device, shape, layout)
-        for device in devices
-        for shape in given or [s for s in SHAPES if device.kind != "cpu" or 2 * math.prod(s) <= CPU_WORK]
-        for layout in args.trans
-    ]
     start = time.monotonic()
-    clock = _Clock(start, start + args.time_budget, [_size(args, device, shape) for device, shape, _ in jobs])
-    worked = False
+    until = start + args.time_budget
+    total, passed, tried, worked = max(1, sum(each.size() for each in classes)), 0, 0, False
     failures: list[str] = []
     with Child("gemm.tune.worker") as child:
-        for device, shape, layout in jobs:
-            if time.monotonic() >= clock.until:
+        for each in classes:
+            if time.monotonic() >= until:
                 break
             last: dict[str, tuner.Step] = {}
-            with text.Progress(clock.sizes[0]) as bar:
-                for step in tuner.tune(child, device, _rows(args, device), shape, layout, fast=fast, until=clock.until):
+            done = 0
+            with text.Progress(each.size()) as bar:
+                steps = tuner.tune(child, each.device, each.rows, each.shape, each.layout, fast=fast, until=until)
+                for done, step in enumerate(steps, 1):
                     last[step.row.name] = step
-                    clock.done += 1
-                    bar.step(f"{_title(shape, layout)} {step.row.name}, {clock.left()}")
+                    bar.step(f"{each} {step.row.name}, {_left(start, until, (passed + done) / total)} left")
                     if isinstance(step.trial, str):
-                        what = f"{step.row.tuned(step.params).label} on {device.key}, {_title(shape, layout)}"
+                        what = f"{step.row.tuned(step.params).label} on {each.device.key}, {each}"
                         failures.append(f"{what}: {step.trial.removeprefix(tuning_records.HERE)}")
-            clock.next()
-            print(f"{_title(shape, layout)} on {device.key}, {device.name}")
+            passed, tried = passed + each.size(), tried + done
+            print(f"{each} on {each.device.key}, {each.device.name}")
             for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):
                 print(f"  {_outcome(step)}", flush=True)
-            worked = worked or any(step.record.seconds for step in last.values())
+                worked = worked or step.record.seconds is not None
     text.bullets("Failed, and not tried again with this driver:", failures)
-    took = phrases.seconds(time.monotonic() - start)
-    finished = "all is tried" if time.monotonic() < clock.until and not fast else "run it again to go on"
-    print(f"{phrases.counted(clock.tried, 'candidate')} in {took}; {finished}.")
+    took = text.seconds(time.monotonic() - start)
+    finished = "all is tried" if time.monotonic() < until and not fast else "run it again to go on"
+    print(f"{text.counted(tried, 'candidate')} in {took}; {finished}.")
     return 0 if worked else 1
 
 
-def _size(args: argparse.Namespace, device: Device, shape: tuple[int, int, int, int]) -> int:
-    names = dict(zip(("batch", "m", "n", "k"), shape, strict=True)) | dict(device.limits)
-    return sum(search.size(row, names) for row in _rows(args, device))
-
-
-class _Clock:
-    """Estimate the remaining time of a run. `sizes` are the numbers of candidates of the remaining classes, at most."""
-
-    def __init__(self, start: float, until: float, sizes: list[int]) -> None:
-        self.start, self.until, self.sizes = start, until, sizes
-        self.done = self.tried = 0
-        self._before = 0
-
-    def next(self) -> None:
-        """Count the current class as finished."""
-        self.tried += self.done
-        self._before += self.sizes.pop(0)
-        self.done = 0
-
-    def left(self) -> str:
-        now = time.monotonic()
-        share = (self._before + self.done) / max(1, self._before + sum(self.sizes))
-        return f"{phrases.seconds(max(0.0, min(self.until - now, (now - self.start) * (1 / share - 1))))} left"
-
-
-def _title(shape: tuple[int, int, int, int], layout: str) -> str:
-    batch, *sizes = shape
-    lead = f"{batch} × " if batch > 1 else ""
-    return f"{lead}{' × '.join(map(str, sizes))} {layout}"
+def _left(start: float, until: float, share: float) -> str:
+    """The estimated remaining time of a run whose given share is done."""
+    now = time.monotonic()
+    return text.seconds(max(0.0, min(until - now, (now - start) * (1 / share - 1))))
 
 
 def _outcome(step: tuner.Step) -> str:
     record = step.record
-    tried = phrases.counted(len(record.trials), "candidate")
     failed = sum(isinstance(trial, str) for trial in record.trials.values())
-    notes = tried + (f", {failed} failed" if failed else "")
+    notes = text.counted(len(record.trials), "candidate") + (f", {failed} failed" if failed else "")
     if record.seconds is None or record.params is None:
         return f"{step.row.name:34} nothing worked ({notes})"
     rate = 2 * math.prod(record.shape) / record.seconds / 1e9
     chosen = " ".join(f"{name}={value}" for name, value in record.params.items())
     if record.gain is not None and record.gain > 1:
-        chosen += f", {phrases.faster(record.gain)} the default"
-    return f"{step.row.name:34} {phrases.number(rate):>6} GFLOP/s  {chosen}{' ' * bool(chosen)}({notes})"
+        chosen += f", {text.faster(record.gain)} the default"
+    return f"{step.row.name:34} {text.number(rate):>6} GFLOP/s  {chosen}{' ' * bool(chosen)}({notes})"

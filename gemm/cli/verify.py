@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from gemm import execute
-from gemm.bench import phrases
+from gemm.backends import registry
+from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
-from gemm.cli import text
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
-from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
@@ -31,7 +30,7 @@ EXAMPLES = """examples:
 
 The exit status is 1 when a check failed or nothing could be checked.
 """
-Job = tuple[Backend, Device, Kernel]
+Job = tuple[Device, Kernel]
 
 
 @dataclass
@@ -53,9 +52,9 @@ class Outcome:
     dtype: str
     passed: int
     total: int
-    ordered: bool | None
-    sha256: str | None
-    seconds: float
+    ordered: bool | None = None
+    sha256: str | None = None
+    seconds: float = 0.0
     error: str = ""
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -81,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
         return _stress(jobs, args.stress, args.seed)
     outcomes = []
     with text.Progress(len(jobs)) as progress:
-        for backend, device, row in jobs:
+        for device, row in jobs:
             progress.step(f"{row.name} on {device.key}", 0)
-            outcomes.append(_hash(backend, row, device) if args.hashes else _check(backend, row, device, args.quick))
+            outcomes.append(_hash(row, device) if args.hashes else _check(row, device, args.quick))
             progress.step(f"{row.name} on {device.key}")
     differing = _differing(outcomes)
     _print(outcomes, hashes=args.hashes)
@@ -95,30 +94,33 @@ def run(args: argparse.Namespace) -> int:
     if differing:
         print(f"FAILED: the reproducible results differ for {', '.join(differing)}")
     if args.json:
-        save_json(args.json, _document(outcomes, devices, skipped))
+        save_json(args.json, {
+            "schema": "gemm-verify/1", **report.head(), "devices": list(map(report.device_facts, devices)),
+            "outcomes": [asdict(outcome) for outcome in outcomes], "skipped": skipped,
+        })  # fmt: skip
     if not outcomes:
         print("Nothing was checked.")
         return 1
     what = "right bits" if args.hashes else "passed"
-    tested = phrases.counted(len(outcomes), "pair of kernel and device", "pairs of kernel and device")
+    tested = text.counted(len(outcomes), "pair of kernel and device", "pairs of kernel and device")
     print(f"{len(outcomes) - len(failures)} of {tested}: {what}.")
     return 1 if failures or differing else 0
 
 
-def _jobs(args: argparse.Namespace, devices: list[tuple[Backend, Device]]) -> tuple[list[Job], list[str]]:
+def _jobs(args: argparse.Namespace, devices: list[Device]) -> tuple[list[Job], list[str]]:
     """The kernels to check on each device, and a line for each kernel that cannot run there."""
     rows = check_kernels(args.kernel) or list(KERNELS)
     jobs: list[Job] = []
     skipped: list[str] = []
-    for backend, device in devices:
+    for device in devices:
         for row in rows:
-            if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
+            if row.backend != device.backend or (args.hashes and (not row.ordered or row.inputs)):
                 continue
             why = execute.unavailable(row, device, reproducible=args.hashes)
             if why:
                 skipped.append(f"{row.name} on {device.key}: {why}")
             else:
-                jobs.append((backend, device, row))
+                jobs.append((device, row))
     return jobs, skipped
 
 
@@ -127,97 +129,78 @@ def _stress(jobs: list[Job], seconds: int, seed: int | None) -> int:
     seed = secrets.randbits(32) if seed is None else seed
     print(f"--seed {seed}")
     made, failed = 0, False
-    for device in dict.fromkeys(device for _, device, _ in jobs):
-        backend = next(backend for backend, each, _ in jobs if each == device)
-        rows, count = [row for _, each, row in jobs if each == device], 0
+    for device in dict.fromkeys(device for device, _ in jobs):
+        rows, count = [row for each, row in jobs if each == device], 0
         try:
-            for _ in suite.stress(backend, device, rows, seconds, seed):
+            for _ in suite.stress(registry.backend(device.backend), device, rows, seconds, seed):
                 count += 1
         except (Mismatch, KernelFailed) as failure:
             failed = True
             print(f"FAILED after {count} on {device.key}, --seed {seed}: {failure}")
         else:
-            print(f"{device.key}: {phrases.counted(count, 'trial', 'trials')}, all right")
+            print(f"{device.key}: {text.counted(count, 'trial')}, all right")
         made += count
     if not made:
         print("Nothing was checked: --stress is for GPUs, and for OpenCL's devices.")
     return 1 if failed or not made else 0
 
 
-def _check(backend: Backend, row: Kernel, device: Device, quick: bool) -> Outcome:
-    offers = has_bits(row, device)
-    planned = suite.planned(backend, row, device, full=not quick)
-    total = len(planned)
-    passed, error = 0, ""
+def _check(row: Kernel, device: Device, quick: bool) -> Outcome:
+    planned = suite.planned(registry.backend(device.backend), row, device, full=not quick)
+    found = Outcome(row.name, device.key, row.dtype, 0, len(planned))
     start = time.perf_counter()
     try:
         for _, check in planned:
             check()
-            passed += 1
+            found.passed += 1
     except (Mismatch, KernelFailed) as failure:
-        error = str(failure)
-    # The checks of the ordered bits come last, so they have run only if all checks passed.
-    ordered = None if not offers else passed == total
-    left_out, took = suite.left_out(row, device, full=not quick), time.perf_counter() - start
-    return Outcome(row.name, device.key, row.dtype, passed, total, ordered, None, took, error, left_out)
+        found.error = str(failure)
+    if has_bits(row, device):  # the checks of the ordered bits come last, so they have run only if all checks passed
+        found.ordered = found.passed == found.total
+    found.left_out, found.seconds = suite.left_out(row, device, full=not quick), time.perf_counter() - start
+    return found
 
 
-def _hash(backend: Backend, row: Kernel, device: Device) -> Outcome:
-    start = time.perf_counter()
-    sha256, error = None, ""
+def _hash(row: Kernel, device: Device) -> Outcome:
+    found = Outcome(row.name, device.key, row.dtype, 0, 1, ordered=False)
+    start, right = time.perf_counter(), ORDERED[row.dtype]
     try:
-        sha256 = ordered_hash(backend, row, device)
-        right = sha256 == ORDERED[row.dtype]
-        error = "" if right else f"its bits are not the contract's, {ORDERED[row.dtype][:16]}"
+        found.sha256 = ordered_hash(registry.backend(device.backend), row, device)
+        found.error = "" if found.sha256 == right else f"its bits are not the contract's, {right[:16]}"
     except KernelFailed as failure:
-        right, error = False, str(failure)
-    return Outcome(row.name, device.key, row.dtype, int(right), 1, right, sha256, time.perf_counter() - start, error)
+        found.error = str(failure)
+    found.ordered = not found.error
+    found.passed, found.seconds = int(found.ordered), time.perf_counter() - start
+    return found
 
 
 def _left_out(outcomes: list[Outcome]) -> list[str]:
     """What could not be covered, why, and for which kernels."""
-    whose: dict[str, list[str]] = {}
+    kernels: dict[str, list[str]] = {}
     for outcome in outcomes:
         for what, why in outcome.left_out.items():
-            whose.setdefault(f"{what} on {outcome.device}: {why}", []).append(outcome.kernel)
-    return [f"{told} ({phrases.counted(len(names), 'kernel', 'kernels')}: {', '.join(names)})"
-            for told, names in whose.items()]  # fmt: skip
+            kernels.setdefault(f"{what} on {outcome.device}: {why}", []).append(outcome.kernel)
+    return [f"{what} ({text.counted(len(names), 'kernel')}: {', '.join(names)})" for what, names in kernels.items()]
 
 
 def _differing(outcomes: list[Outcome]) -> list[str]:
     """The dtypes whose kernels have different hashes."""
-    found: dict[str, set[str]] = {}
-    for outcome in outcomes:
-        if outcome.sha256:
-            found.setdefault(outcome.dtype, set()).add(outcome.sha256)
-    return sorted(dtype for dtype, hashes in found.items() if len(hashes) > 1)
+    hashes = {(outcome.dtype, outcome.sha256) for outcome in outcomes if outcome.sha256}
+    return sorted(dtype for dtype, count in Counter(dtype for dtype, _ in hashes).items() if count > 1)
 
 
 def _print(outcomes: list[Outcome], *, hashes: bool) -> None:
-    head: tuple[str, ...]
-    lines: list[tuple[str, ...]]
-    if hashes:
-        head = ("kernel", "device", "dtype", "sha256", "time")
-        lines = [(o.kernel, o.device, o.dtype, (o.sha256 or "–")[:16], phrases.seconds(o.seconds)) for o in outcomes]
-    else:
-        head = ("kernel", "device", "dtype", "cases", "ordered bits", "time")
-        lines = [
-            (o.kernel, o.device, o.dtype, f"{o.passed}/{o.total}", _ordered(o), phrases.seconds(o.seconds))
-            for o in outcomes
-        ]
+    columns = ["sha256"] if hashes else ["cases", "ordered bits"]
+    lines = [
+        [o.kernel, o.device, o.dtype, *([(o.sha256 or "–")[:16]] if hashes else [f"{o.passed}/{o.total}", _ordered(o)]),
+         text.seconds(o.seconds)]
+        for o in outcomes
+    ]  # fmt: skip
     if outcomes:
-        text.table(head, lines, numbers=(3, len(head) - 1))
+        text.table(["kernel", "device", "dtype", *columns, "time"], lines, numbers=(3, 3 + len(columns)))
 
 
 def _ordered(outcome: Outcome) -> str:
     if outcome.ordered is None:
         return "–"
     return "ok" if outcome.ordered else "not reached" if outcome.passed < outcome.total - 1 else "WRONG"
-
-
-def _document(outcomes: list[Outcome], devices: list[tuple[Backend, Device]], skipped: list[str]) -> dict[str, Any]:
-    return {
-        "schema": "gemm-verify/1", **report.head(),
-        "devices": [report.device_facts(device) for _, device in devices],
-        "outcomes": [asdict(outcome) for outcome in outcomes], "skipped": skipped,
-    }  # fmt: skip

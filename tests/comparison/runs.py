@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gemm.bench.peers import DevicePeer
-from gemm.bench.peers.base import Unable
+from gemm.bench.peers import Unable
+from gemm.bench.peers.devices import DevicePeer
 from gemm.cli import main
 from gemm.core.problem import Device
 
@@ -19,21 +19,19 @@ def result_of(capsys, *argv):
     return status, captured.out, captured.err
 
 
-class OnDevice(DevicePeer):
-    """A device peer that computes on the host."""
+def _multiply(a, b, out):
+    if a.ndim == 3:
+        raise Unable("stacks")
+    np.matmul(a, b, out=out)
 
-    name, about, device = "stand-in", "NumPy as a device", Device("opencl", "opencl:7", "x", kind="gpu")
 
-    def send(self, array):
-        return array.copy()
-
-    def multiply(self, a, b, out):
-        if a.ndim == 3:
-            raise Unable("stacks")
-        np.matmul(a, b, out=out)
-
-    def finish(self):
-        pass
-
-    def fetch(self, array, out):
-        out[...] = array
+ON_DEVICE = DevicePeer(
+    "stand-in",
+    "NumPy as a device",
+    Device("opencl", "opencl:7", "x", kind="gpu"),
+    np.copy,
+    _multiply,
+    lambda: None,
+    lambda array, out: np.copyto(out, array),
+)
+"""A device peer that computes on the host."""

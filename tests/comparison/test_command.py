@@ -9,8 +9,7 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, ROOT, result_of
-from gemm.bench import tables
-from gemm.cli import plot
+from gemm.bench import report, text
 from gemm.compare import Comparison
 
 
@@ -58,11 +57,11 @@ def test_tables_and_curves(capsys):
     assert "squares, float32, GFLOP/s" in out
     assert "feed-forward up, batch 8" in out
     assert "● cpu:0  ○ numpy:0" in out
-    assert tables.NO_DEVICE in out
+    assert report.NO_DEVICE in out
 
 
 def test_thresholds(capsys, with_device):
-    from gemm.cli.comparing import show
+    from gemm.cli.compare import show
 
     known = [
         x | dict(zip(("size", "below"), (24, 16) if x["mode"] == "resident" else (16, None), strict=True))
@@ -75,7 +74,7 @@ def test_thresholds(capsys, with_device):
 
 
 def test_plot():
-    lines = plot.curves({"a": {8: 1.0, 16: 100.0}, "b": {8: 1.0}}, unit="x", height=3)
+    lines = text.curves({"a": {8: 1.0, 16: 100.0}, "b": {8: 1.0}}, unit="x", height=3)
     assert lines == [
         "     100 │         ●",
         "      10 │",
@@ -84,8 +83,8 @@ def test_plot():
         "            8     16",
         "          ● a  ○ b",
     ]
-    assert plot.curves({}, unit="x") == []
-    assert len(plot.curves({"a": {8: 1.0}}, unit="x")) > 3
+    assert text.curves({}, unit="x") == []
+    assert len(text.curves({"a": {8: 1.0}}, unit="x")) > 3
 
 
 def test_suites_run(tmp_path):

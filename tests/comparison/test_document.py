@@ -2,28 +2,29 @@
 
 import csv
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import gemm
-from comparison.runs import HOST, OnDevice, result_of
-from gemm.bench import families, field, sweep
-from gemm.bench.contest import Shape
+from comparison.runs import HOST, ON_DEVICE, result_of
+from gemm.bench import contestants, products, sweep
+from gemm.bench.products import Shape
 from gemm.cli import main
 from gemm.compare import SCHEMA, Comparison
 
 
 def test_all_have_cases_and_quick_ones_are_fewer():
-    for name in families.FAMILIES:
-        few, whole = (families.cases([name], quick=quick) for quick in (True, False))
+    for name in products.FAMILIES:
+        few, whole = (products.cases([name], quick=quick) for quick in (True, False))
         assert 0 < len(few) < len(whole)
         assert len({case.name for case in whole}) == len(whole)
 
 
 def test_resnet50_has_the_work_that_is_known_of_it():
     """4.1 G multiply-adds an image, with each layer as often as the network has it."""
-    shapes = {case.name: case.shape.flops / 2 for case in families.cases(["resnet50"], quick=False)}
+    shapes = {case.name: case.shape.flops / 2 for case in products.cases(["resnet50"], quick=False)}
     times = {"conv2 1×1, in": 2, "conv2 3×3": 3, "conv2 1×1, out": 4, "conv3 1×1, in": 3, "conv3 3×3": 4,
              "conv3 1×1, out": 4, "conv4 1×1, in": 5, "conv4 3×3": 6, "conv4 1×1, out": 6, "conv5 1×1, in": 2,
              "conv5 3×3": 3, "conv5 1×1, out": 3}  # fmt: skip
@@ -31,7 +32,7 @@ def test_resnet50_has_the_work_that_is_known_of_it():
 
 
 def test_sizes_replace_those_of_squares():
-    assert [case.shape for case in families.cases(["squares"], quick=True, sizes=[7])] == [Shape(7, 7, 7)]
+    assert [case.shape for case in products.cases(["squares"], quick=True, sizes=[7])] == [Shape(7, 7, 7)]
 
 
 def test_schema(recorded):
@@ -86,9 +87,9 @@ def test_devices_are_resident_and_offloaded(with_device):
 
 def test_what_takes_long_is_added_up(monkeypatch):
     monkeypatch.setattr(sweep, "_SLOW", 1e-9)
-    enter = {"x": lambda *product: field._resident(OnDevice(), *product)}
-    case = families.Case("squares", "8", Shape(8, 8, 8), "s", 8)
-    rows = sweep.compete(case, field.Field(enter, {}, {}), sweep.Pace(3, 0.1), "float32", {}, lambda text: None)
+    enter = {"x": partial(contestants.enter_device_peer, ON_DEVICE)}
+    case = products.Case("squares", "8", Shape(8, 8, 8), "s", 8)
+    rows = sweep.Sweep(contestants.Field(enter, {}, {}), sweep.Pace(3, 0.1)).compete(case)
     assert [(row["mode"], row["products"], row["measured"]) for row in rows] == [
         ("host", 1, True), ("resident", 1, True), ("once", 1, True), ("once", 8, False), ("once", 64, False)
     ]  # fmt: skip
@@ -103,9 +104,9 @@ def test_failures_are_told_and_absences_are_not_failures():
     def miss(*product):
         raise gemm.BackendUnavailable("opencl", "no kernel works")
 
-    whole = field.Field({"bad": fail, "away": miss}, {}, {})
-    case = families.cases(["batched"], quick=True)[0]
-    (row,) = sweep.compete(case, whole, sweep.Pace(3, 0.1), "float32", {}, lambda text: None)
+    whole = contestants.Field({"bad": fail, "away": miss}, {}, {})
+    case = products.cases(["batched"], quick=True)[0]
+    (row,) = sweep.Sweep(whole, sweep.Pace(3, 0.1)).compete(case)
     assert row["error"] == "out of order"
     assert "no kernel works" in whole.absent["away"]
     assert Comparison({"results": [row]}).failures() == ["16 of 32 (batched), bad: out of order"]

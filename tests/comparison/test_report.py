@@ -7,7 +7,7 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, result_of
-from gemm.bench import tables
+from gemm.bench import report
 from gemm.compare import Comparison
 
 
@@ -62,7 +62,7 @@ def test_page(with_device):
 
 def test_without_a_device(recorded):
     text = Comparison.load(recorded)._repr_html_()  # a page's body, for notebooks
-    assert tables.NO_DEVICE in text
+    assert report.NO_DEVICE in text
     assert "There is no GPU on this machine." in text
     assert 'class="gemm-compare"' in text
     assert "<html" not in text

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gemm.bench.threshold import Threshold, quartiles, ratios, threshold, verdict
+from gemm.bench.verdicts import Threshold, quartiles, ratios, threshold, verdict
 
 
 def points(*speeds, noise=0.0):

@@ -2,64 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, TypeVar
 
-from gemm.core.problem import Device
+import numpy as np
 
-from .base import Absent, Peer
-from .cblas import Cblas, blis, mkl
-from .modules import BlisWheel, NumPy, NumPyBlas, PyTorch
-from .resident import ClBlastOn, CuPyOn, DevicePeer, TorchOn
-
-PEERS: dict[str, Callable[[], Peer]] = {
-    "numpy": NumPy, "openblas": NumPyBlas, "torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel
-}  # fmt: skip
-"""The peers in the order in which they are loaded. NumPy comes first, so the only BLAS loaded by then is NumPy's own.
-PyTorch comes before MKL, because `mkl` chooses its threading layer for PyTorch."""
-DEVICE_PEERS: dict[str, tuple[str, Callable[[Device], DevicePeer]]] = {
-    "clblast": ("opencl", ClBlastOn), "cupy": ("cuda", CuPyOn), "torch-cuda": ("cuda", TorchOn)
-}  # fmt: skip
-"""{name: (backend whose devices the peer runs on, function that loads the peer)}."""
+Loop = Callable[[int], None]
+"""loop(n) multiplies n times."""
+T = TypeVar("T")
 
 
-def load(names: Iterable[str], libraries: Mapping[str, str]) -> tuple[list[Peer], dict[str, str]]:
-    """Load the peers in `names`, and the BLAS at each path of `libraries`. Returns also {name: why it is missing}."""
-    makers = {name: make for name, make in PEERS.items() if name in set(names) - libraries.keys()}
-    found: list[Peer] = []
-    absent: dict[str, str] = {}
-    for name, make in makers.items():
+class Absent(Exception):
+    """The peer is not available. The text says why."""
+
+
+class Unable(Exception):
+    """The peer has no function for these operands."""
+
+
+class Peer(ABC):
+    """A library to compare with: it multiplies NumPy arrays with a given number of threads.
+
+    The constructor loads the library and raises Absent if that fails.
+
+    Attributes:
+        name: as in tables and JSON.
+        about: library, version and file, as far as the library provides them.
+        compiled: whether the timed loop is compiled code instead of Python.
+        batches: whether the library has a function for stacks of products. A loop over its matrix product does not
+            count.
+        most_threads: the largest number of threads; None without a limit.
+        awake: whether the peer has multiplied before. Libraries load code in the first call, which must not be timed.
+    """
+
+    name: str
+    about: str
+    compiled = False
+    batches = False
+    most_threads: int | None = None
+    awake = False
+
+    @abstractmethod
+    def set_threads(self, count: int) -> None:
+        """Use `count` threads from now on."""
+
+    @abstractmethod
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        """A loop that computes out = a @ b, with all preparation done. The arrays must outlive the loop.
+
+        Args:
+            a, b, out: (m, k), (k, n) and (m, n); or (batch, m, k), (batch, k, n) and (batch, m, n), where b may be one
+                (k, n) for all products. The columns of a row are contiguous.
+
+        Raises:
+            Unable: there is no such function. TypeError, ValueError or RuntimeError, here or from the first call of
+                the loop, mean the same.
+        """
+
+
+def looped(call: Callable[[], Any]) -> Loop:
+    """A loop over `call`, in Python."""
+
+    def loop(times: int) -> None:
+        for _ in range(times):
+            call()
+
+    return loop
+
+
+def module(name: str) -> Any:
+    """Import the module `name`. Raises Absent."""
+    try:
+        return import_module(name)
+    except Exception as error:  # a broken installation, of any kind, counts as a missing peer
+        raise Absent(f"import {name}: {error}") from error
+
+
+def made(makers: Iterable[tuple[str, Callable[[], T]]]) -> tuple[list[T], dict[str, str]]:
+    """The peers that the functions `makers` load, and {name: why it is missing}."""
+    found, absent = [], {}
+    for name, make in makers:
         try:
             found.append(make())
-        except Absent as reason:
-            absent[name] = str(reason)
-    for name, path in libraries.items():
-        try:
-            found.append(Cblas(name, path))
-        except Absent as reason:
-            absent[name] = str(reason)
+        except Exception as error:  # a broken installation, of any kind, counts as a missing peer
+            absent[name] = str(error)
     return found, absent
-
-
-def load_on(names: Iterable[str], devices: Iterable[Device]) -> tuple[list[DevicePeer], dict[str, str]]:
-    """Load the device peers in `names` for those of `devices` that they support, and say why others are missing.
-
-    Returns:
-        The loaded peers, and {name: why it is missing}.
-
-    A peer that supports none of the devices is not reported as missing.
-    """
-    found: list[DevicePeer] = []
-    absent: dict[str, str] = {}
-    wanted = set(names)
-    for device in devices:
-        for name, (backend, make) in DEVICE_PEERS.items():
-            if name not in wanted or backend != device.backend:
-                continue
-            try:
-                found.append(make(device))
-            except Exception as error:  # a broken installation, of any kind, counts as a missing peer
-                absent[name] = str(error)
-    return found, absent
-
-
-__all__ = ["DEVICE_PEERS", "PEERS", "Absent", "DevicePeer", "NumPy", "Peer", "load", "load_on"]

@@ -1,21 +1,30 @@
-"""Peers that are shared libraries with the C interface of BLAS. The compiled loops of native.c call them."""
+"""Peers that are shared libraries with the C interface of BLAS, and the compiled loops of native.c that call them.
+
+native.c, which is compiled when it is first needed, also measures the machine's peaks for benchmarks/cpu_vs_peers.py.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
+import re
 import sys
+from collections.abc import Iterable
 from ctypes import c_int, c_int64
 from ctypes.util import find_library
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from .base import Absent, Loop, Peer, Unable
-from .native import address, native
+from gemm.bench.peers import Absent, Loop, Peer, Unable
 
+_NAME = "_gemm_peers_native"
+_FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
 """The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
@@ -25,6 +34,45 @@ _THREAD_SETTERS: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 _MKL_LAYERS = {"INTEL": 0, "SEQUENTIAL": 1, "GNU": 3, "TBB": 4}
 _VERSIONS = ("bli_info_get_version_str", "openblas_get_config")
+
+
+@cache
+def native() -> Any:
+    """The compiled module, with `ffi` and `lib`. Raises Absent if it cannot be compiled."""
+    source = Path(__file__).with_name("native.c").read_text(encoding="utf-8")
+    try:
+        from cffi import FFI
+
+        builder = FFI()
+        builder.cdef(_declarations(source))
+        builder.set_source(_NAME, source, extra_compile_args=_FLAGS)
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return _load(builder.compile(tmpdir=folder))
+    except Exception as error:  # the errors of setuptools, the compiler and the loader have no common class
+        raise Absent(f"native.c does not compile here: {type(error).__name__}: {error}") from error
+
+
+def _declarations(source: str) -> str:
+    """Declarations of native.c's public items: its struct, the loops made by LOOP, and its non-static functions."""
+    struct = re.search(r"typedef struct \{.*?\} product;", source, re.S)
+    loops = re.findall(r"^(?:LOOP\(|void (?=cblas_\w+\())(\w+)", source, re.M)
+    functions = re.findall(r"^(?:int|int64_t) \w+\([^{]*\)(?= \{)", source, re.M)
+    lines = [struct.group() if struct else "", *(f"void {name}(const product *, int64_t);" for name in loops)]
+    return "\n".join([*lines, *(f"{function};" for function in functions)])
+
+
+def _load(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def address(array: np.ndarray) -> Any:
+    """The address of the array's first element as a void pointer of cffi."""
+    return native().ffi.cast("void *", array.ctypes.data)
 
 
 class Cblas(Peer):
@@ -101,10 +149,10 @@ def mkl() -> Cblas:
         raise Absent(f"MKL_THREADING_LAYER must be one of {', '.join(_MKL_LAYERS)}, not {asked!r}")
     layer = layer if with_torch and asked == "INTEL" else asked
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
-    for runtime in _in_folders(folders, "libiomp5.so", "libiomp5md.dll") if layer == "INTEL" else ():
-        ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
-    found = [*_in_folders(folders, "libmkl_rt.so*", "mkl_rt*.dll"), find_library("mkl_rt")]
-    path = _first(found, "pip install mkl")
+    if layer == "INTEL":
+        for runtime in _files(folders, "libiomp5.so", "libiomp5md.dll"):
+            ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
+    path = _path(folders, ("libmkl_rt.so*", "mkl_rt*.dll"), "mkl_rt", "pip install mkl")
     try:
         ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # must be the first call of MKL
     except (OSError, AttributeError) as error:
@@ -116,18 +164,18 @@ def mkl() -> Cblas:
 
 def blis() -> Cblas:
     """BLIS from the system's package (Debian: libblis4-pthread)."""
-    places = [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
-    found = [*_in_folders([p / sub for p in places for sub in ("blis-pthread", "blis-openmp", "")], "libblis.so.4"),
-             find_library("blis")]  # fmt: skip
-    return Cblas("blis", _first(found, "apt-get install libblis4-pthread"))
+    places = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+    folders = [Path(place, sub) for place in places for sub in ("blis-pthread", "blis-openmp", "")]
+    return Cblas("blis", _path(folders, ("libblis.so.4",), "blis", "apt-get install libblis4-pthread"))
 
 
-def _in_folders(folders: list[Path], *patterns: str) -> list[str]:
+def _files(folders: Iterable[Path], *patterns: str) -> list[str]:
     return [str(path) for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
-def _first(paths: list[str | None], remedy: str) -> str:
-    for path in paths:
+def _path(folders: Iterable[Path], patterns: Iterable[str], name: str, remedy: str) -> str:
+    """The first library in `folders`, or the one that the loader finds by its name. Raises Absent."""
+    for path in (*_files(folders, *patterns), find_library(name)):
         if path:
             return path
     raise Absent(f"not found; {remedy}")

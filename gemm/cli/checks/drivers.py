@@ -1,15 +1,20 @@
-"""Checks of device drivers: may this user open the device, does the driver load, does it find a device."""
+"""Checks of device drivers: may this user open the device, does the driver load, does it find a device.
+
+A library is loaded in a worker process, `python -m gemm.cli.checks.drivers`, so that a crash or a hang affects only the
+worker.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemm.cli.checks import loading
-from gemm.cli.checks.finding import Finding
+from gemm.cli.checks import Finding
 from gemm.select import probe
+from gemm.select.worker import Child, Line, serve, timeout
 
 GPUS = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/kgsl-3d0", "/dev/mali0")
 """Device files of GPUs on Linux, which drivers open."""
@@ -75,7 +80,7 @@ def installed() -> Iterator[Finding]:
                 continue
         if not library:
             yield Finding("error", f"{file} is empty", "it should name a driver's library", f"rm {file}", "drivers")
-        elif cause := loading.load(library):
+        elif cause := load(library):
             yield Finding("error", f"{file}: {library} does not load", cause,
                           f"Reinstall that driver, or remove it: rm {file}", "drivers")  # fmt: skip
 
@@ -113,3 +118,24 @@ def verification() -> Iterator[Finding]:
         for device, errors in failed.items():
             yield Finding("warning", f"{len(errors)} kernels fail on {device}; {errors[0]}", "they are never chosen",
                           f"Update its driver; gemm verify --device {device} says more", "misbehaving")  # fmt: skip
+
+
+def answer(request: Line) -> Iterator[Line]:
+    """Try to load the library that the request names."""
+    try:
+        ctypes.CDLL(request["library"])
+        yield {"step": "loaded", "cause": ""}
+    except OSError as error:
+        yield {"step": "failed", "cause": str(error)}
+
+
+def load(library: str) -> str:
+    """Try to load `library` in a worker process. Returns the cause of the failure, or "" if the library loads."""
+    with Child(__name__) as process:
+        lines = list(process.ask({"library": library}, timeout()))
+    line = lines[-1]  # the last line has the outcome
+    return f"its process {line['cause']}" if line["step"] == "died" else str(line["cause"])
+
+
+if __name__ == "__main__":
+    serve(answer)

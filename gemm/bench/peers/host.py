@@ -1,29 +1,20 @@
-"""Peers that are Python modules: NumPy, PyTorch, PyPI's blis package; and NumPy's BLAS, called without NumPy."""
+"""Peers in host memory: PyTorch, PyPI's blis package, MKL and BLIS; and NumPy's threads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import cache, partial
-from importlib import import_module, metadata
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from gemm.core.numpy_original import matmul
-
-from .base import Absent, Loop, Peer, Unable, looped
-from .cblas import Cblas
-
-
-def module(name: str) -> Any:
-    """Import the module `name`. Raises Absent."""
-    try:
-        return import_module(name)
-    except Exception as error:  # a broken installation, of any kind, counts as a missing peer
-        raise Absent(f"import {name}: {error}") from error
+from gemm.bench.peers import Absent, Loop, Peer, Unable, looped, made, module
+from gemm.bench.peers.cblas import blis, mkl
 
 
 @cache
-def _numpy_blas() -> list[Any]:
+def numpy_blas() -> list[Any]:
     """threadpoolctl's controllers of NumPy's BLAS. Must be called before another peer loads a BLAS."""
     found = module("threadpoolctl").ThreadpoolController().lib_controllers
     blas = [library for library in found if library.user_api == "blas" and library.internal_api != "gemm"]
@@ -32,48 +23,10 @@ def _numpy_blas() -> list[Any]:
     return blas
 
 
-class NumPy(Peer):
-    """np.matmul with out=, on the BLAS that NumPy was built with."""
-
-    name = "numpy"
-    batches = True
-
-    def __init__(self) -> None:
-        infos = [library.info() for library in _numpy_blas()]
-        named = ", ".join(f"{info['internal_api']} {info['version']} {info.get('architecture', '')}" for info in infos)
-        self.about = f"NumPy {np.__version__} with {named}".rstrip() + ", np.matmul(a, b, out=out)"
-
-    def set_threads(self, count: int) -> None:
-        for library in _numpy_blas():
-            library.set_num_threads(count)
-
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        mixed = {} if a.dtype == b.dtype == out.dtype else {"dtype": out.dtype}
-        return looped(partial(matmul, a, b, out=out, **mixed))
-
-
-class NumPyPlain(NumPy):
-    """np.matmul without out=, the most common call."""
-
-    name = "numpy, new"
-
-    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
-        matmul(a, b, out=out)
-        return looped(partial(matmul, a, b))
-
-
-class NumPyBlas(Cblas):
-    """The OpenBLAS in NumPy's wheels, by its symbols there. Only this prefix and suffix of symbols are supported."""
-
-    def __init__(self) -> None:
-        (library, *_) = _numpy_blas()
-        super().__init__("openblas", library.filepath, "scipy_cblas_{}64_", wide=True)
-        self.about = f"{library.internal_api} {library.version} {library.info().get('architecture', '')}, NumPy's own"
-        self.most_threads = None
-
-    def set_threads(self, count: int) -> None:
-        for library in _numpy_blas():
-            library.set_num_threads(count)
+def set_numpy_threads(count: int) -> None:
+    """Set the number of threads of NumPy's BLAS. Raises Absent without threadpoolctl."""
+    for library in numpy_blas():
+        library.set_num_threads(count)
 
 
 class PyTorch(Peer):
@@ -126,3 +79,12 @@ class BlisWheel(Peer):
         if a.dtype not in (np.float32, np.float64):
             raise Unable("no such function")
         return looped(partial(self._gemm, a, b, out=out, beta=0.0))
+
+
+PEERS: dict[str, Callable[[], Peer]] = {"torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel}
+"""The peers in the order in which they are loaded: PyTorch first, because `mkl` chooses its threading layer for it."""
+
+
+def load(names: Collection[str]) -> tuple[list[Peer], dict[str, str]]:
+    """Load the peers in `names`. Returns also {name: why it is missing}."""
+    return made((name, make) for name, make in PEERS.items() if name in names)

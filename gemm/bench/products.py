@@ -1,4 +1,4 @@
-"""The products of a comparison: squares, layers of neural networks, skinny products, stacks of small products.
+"""The products that are timed, and the families of a comparison: squares, layers, skinny products, stacks.
 
 A *series* is a family, or part of one, whose products grow with a single size, so a series has an offload threshold.
 """
@@ -8,7 +8,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gemm.bench.contest import Shape
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """m × n is the shape of C, k the length of the sums, `batch` the products per call. trans "NT": b is stored
+    transposed, a is not."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    trans: str = "NN"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} × " if self.batch > 1 else ""
+        return f"{batch}{self.m} × {self.n} × {self.k}{'' if self.trans == 'NN' else ' ' + self.trans}"
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The axes of the operands and of the result before the axes of a matrix."""
+        return (self.batch,) if self.batch > 1 else ()
+
+    def operands(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """a and b with their layouts: uniform random numbers in [-1, 1), the same in every run."""
+        random = np.random.default_rng([self.m, self.n, self.k, self.batch])
+        sizes = ((self.m, self.k), (self.k, self.n))
+        a, b = (
+            random.uniform(-1, 1, (*self.lead, *(size[::-1] if flip == "T" else size))).astype(dtype)
+            for size, flip in zip(sizes, self.trans, strict=True)
+        )
+        return a, b
+
+    def untransposed(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Views of the operands without transposition, for np.matmul."""
+        x, y = (np.swapaxes(x, -1, -2) if flip == "T" else x for x, flip in zip((a, b), self.trans, strict=True))
+        return x, y
+
+    def result(self, dtype: np.dtype) -> np.ndarray:
+        """An array for the result, full of NaN, which marks elements that a product did not write."""
+        return np.full((*self.lead, self.m, self.n), np.nan, dtype)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""The contestants of a benchmark: this package's backends, NumPy and other libraries ("peers")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm import execute
+from gemm.backends import registry
+from gemm.bench.contest import Contestant, timed
+from gemm.bench.peers import Absent, Peer, Unable
+from gemm.bench.peers.devices import DevicePeer, load_on
+from gemm.bench.peers.host import load, set_numpy_threads
+from gemm.bench.products import Shape
+from gemm.core.numpy_original import matmul
+from gemm.core.problem import Device, DeviceView
+from gemm.core.threads import granted
+from gemm.frontend import api
+from gemm.frontend.arguments import Given, Options
+from gemm.frontend.call import normalise
+
+PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
+"""The peers except NumPy, which is a backend."""
+
+
+class Entry(NamedTuple):
+    """A device of a backend of this package as a contestant.
+
+    Attributes:
+        kernel: the name of its kernel; with None, dispatch chooses the kernel.
+    """
+
+    device: Device
+    kernel: str | None = None
+    reproducible: bool = False
+
+
+def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+    """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
+    device, kernel, reproducible = entry
+    backend = registry.backend(device.backend)
+    out = shape.result(a.dtype)
+    if backend.name == "numpy":
+        x, y = shape.untransposed(a, b)
+        return _called(Contestant(device, "np.matmul", partial(matmul, x, y, out=out), out))
+    trans_a, trans_b = (letter == "T" for letter in shape.trans)
+    problem = normalise(Given(a, b, out=out), Options(trans_a, trans_b, reproducible=reproducible)).problem
+    plan = execute.choose(problem, device.key, kernel)
+    call = partial(api.gemm, a, b, out=out, trans_a=trans_a, trans_b=trans_b, reproducible=reproducible,
+                   backend=device.key, kernel=kernel)  # fmt: skip
+    entered = _called(Contestant(device, plan.kernel.name, call, out))
+    try:
+        result = backend.to_device(out, device)
+    except TypeError:  # this backend computes in host memory, so `resident` would equal `host`
+        return entered
+    launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
+
+    def send() -> Iterable[DeviceView]:
+        views = (backend.to_device(array, device) for array in (a, b))
+        return [view.mT if flip else view for view, flip in zip(views, (trans_a, trans_b), strict=True)]
+
+    def multiply(left: DeviceView, right: DeviceView) -> None:
+        launch(left, right, None, result, 1, 0)
+
+    entered.fetch = partial(backend.to_host, result)
+    finish = partial(backend.synchronize, device)
+    entered.launch, entered.offload = _resident(send, multiply, finish, entered.fetch)
+    return entered
+
+
+def enter_peer(peer: Peer, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+    """A peer in host memory as a contestant. Raises Unable, and any exception of the peer."""
+    if shape.batch > 1 and not peer.batches:
+        raise Unable("stacks of products")
+    out = shape.result(a.dtype)
+    call = partial(peer.prepare(a, b, out), 1)
+    return _called(Contestant(Device(peer.name, "cpu:0", peer.about), peer.name, call, out))
+
+
+def enter_device_peer(peer: DevicePeer, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+    """A peer on a device as a contestant. Raises Unable, and any exception of the peer."""
+    out = shape.result(a.dtype)
+    result = peer.send(out)
+    launch, offload = _resident(lambda: map(peer.send, (a, b)), lambda x, y: peer.multiply(x, y, result), peer.finish,
+                                lambda: peer.fetch(result, out))  # fmt: skip
+    device = Device(peer.name, peer.device.key, peer.about, kind=peer.device.kind)
+    return _called(Contestant(device, peer.name, partial(offload, 1), out, launch, offload))
+
+
+def _called(entered: Contestant) -> Contestant:
+    """The contestant after its first call."""
+    entered.cold = timed(entered.call)
+    return entered
+
+
+def _resident(
+    send: Callable[[], Iterable[Any]], multiply: Callable[[Any, Any], object], finish: Callable[[], object],
+    fetch: Callable[[], object],
+) -> tuple[Callable[[], None], Callable[[int], None]]:  # fmt: skip
+    """`launch` and `offload` of a contestant on a device with memory of its own. `send` copies the operands there."""
+    left, right = send()
+
+    def launch() -> None:
+        multiply(left, right)
+        finish()
+
+    def offload(times: int) -> None:
+        x, y = send()
+        for _ in range(times):
+            multiply(x, y)
+        fetch()
+
+    return launch, offload
+
+
+Enter = Callable[[Shape, np.ndarray, np.ndarray], Contestant]
+"""enter(shape, a, b) returns a contestant after its first call.
+
+Raises Unable if the contestant has no call for this shape, BackendUnavailable if it does not work on this machine,
+KernelFailed, MemoryError, and any exception of a peer.
+"""
+
+
+@dataclass
+class Field:
+    """The contestants of a comparison.
+
+    Attributes:
+        enter: {contestant: function that makes it}.
+        about: {contestant: its description}.
+        absent: {peer: why it is missing}.
+    """
+
+    enter: dict[str, Enter]
+    about: dict[str, str]
+    absent: dict[str, str]
+
+    @classmethod
+    def of(cls, devices: Iterable[Device], names: Iterable[str]) -> Field:
+        """The contestants on these devices, NumPy included, and the peers in `names`, with equal numbers of threads."""
+        names, devices = set(names), list(devices)
+        with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
+            set_numpy_threads(granted())
+        peers, absent = load(names)
+        device_peers, more = load_on(names, devices)
+        whole = cls({}, {}, absent | more)
+        for device in devices:
+            stand_in = device.backend == "opencl" and device.kind == "cpu"
+            about = f"{'an OpenCL device on the CPU, no GPU: ' if stand_in else ''}{named(device)}"
+            whole.add(device.key, partial(enter, Entry(device)), about)
+        for peer in peers:
+            peer.set_threads(granted())
+            whole.add(peer.name, partial(enter_peer, peer), peer.about)
+        for other in device_peers:
+            whole.add(f"{other.name} on {other.device.key}", partial(enter_device_peer, other), other.about)
+        return whole
+
+    def add(self, name: str, enter: Enter, about: str) -> None:
+        """Add a contestant."""
+        self.enter[name], self.about[name] = enter, about
+
+
+def named(device: Device) -> str:
+    """The device's name, platform and driver."""
+    origin = ", ".join(part for part in (device.platform, device.driver) if part)
+    return f"{device.name}{f' ({origin})' if origin else ''}"

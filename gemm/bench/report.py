@@ -1,0 +1,177 @@
+"""The report of a comparison: its tables, and one HTML page without scripts and external resources.
+
+The page has the reader's light or dark colours. The tables are shared with the terminal (gemm.cli.compare).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+from gemm.bench import charts, text
+from gemm.bench.products import FAMILIES, Shape
+from gemm.bench.sweep import REPEATS
+from gemm.bench.verdicts import Row, find, offloaded
+
+THRESHOLDS = (
+    "Each number is the smallest size from which a device stays ahead of the cpu backend; the number in brackets is "
+    "the next smaller size, at which the device is not ahead. –: the device is not ahead at the largest size."
+)
+NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
+_WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
+         **{("once", n): text.counted(n, "product") for n in REPEATS}}  # fmt: skip
+
+
+def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of the table of thresholds: series, contestant, and a column for each mode."""
+    found: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
+    for row in document["thresholds"]:
+        size, below = row["size"], row["below"]
+        shown = "–" if size is None else f"{size} ({below})" if below else f"{size}, the smallest"
+        found.setdefault((row["series"], row["contestant"]), {})[row["mode"], row["products"]] = shown
+    ways = [way for way in _WAYS if any(way in line for line in found.values())]
+    lines = [[*names, *(line.get(way, "–") for way in ways)] for names, line in found.items()]
+    return ["series", "device", *(_WAYS[way] for way in ways)], lines
+
+
+def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[str, str, list[Row | None]]]]:
+    """Head and lines of a family's table: name, shape, and the result of each contestant and mode, or None."""
+    rows = find(document["results"], family=name)
+    columns: list[tuple[str, str, int]] = []
+    found: dict[tuple[str, Shape], dict[tuple[str, str, int], Row]] = {}
+    for row in rows:
+        column = row["contestant"], row["mode"], row["products"]
+        if row["products"] in (1, 64) and column[1:] != ("once", 1) and column not in columns:
+            columns.append(column)
+        product = row["name"], Shape(row["m"], row["n"], row["k"], row["batch"])
+        found.setdefault(product, {})[column] = row
+    with_memory = offloaded(rows)
+    titles = [f"{one}, {_WAYS[mode, times]}" if one in with_memory else one for one, mode, times in columns]
+    lines = [(name, str(shape), [own.get(column) for column in columns]) for (name, shape), own in found.items()]
+    return ["product", "m × n × k", *titles], lines
+
+
+def failures(document: dict[str, Any]) -> list[str]:
+    """One line for each contestant that failed or computed a wrong result, without duplicates."""
+    return list(dict.fromkeys(
+        f"{r['name']} ({r['family']}), {r['contestant']}: {r['error'] or 'its result is wrong'}"
+        for r in document["results"] if r["error"] or r["valid"] is False
+    ))  # fmt: skip
+
+
+def notes(document: dict[str, Any]) -> list[str]:
+    """Warnings that a reader needs before reading the figures."""
+    found = []
+    if not any(device["kind"] == "gpu" for device in document["devices"]):
+        stand_in = any(device["backend"] == "opencl" for device in document["devices"])
+        found.append("There is no GPU on this machine." + (
+            " OpenCL devices on the CPU take its place: thresholds show the gain of OpenCL on the same cores."
+            if stand_in else ""))  # fmt: skip
+    if warnings := document["quiet"]["warnings"]:
+        found.append(f"The machine was not quiet, so do not quote these figures: {'; '.join(warnings)}.")
+    if failed := failures(document):
+        found.append(f"Failed: {'; '.join(failed)}.")
+    if document["left_out"]:
+        found.append(f"Left out: {'; '.join(document['left_out'])}.")
+    return found
+
+
+def page(document: dict[str, Any]) -> str:
+    """The report as a complete HTML page."""
+    title = f"gemm: {document['machine']['cpu']}, {document['date'][:10]}"
+    return Template(_file("page.html")).substitute(
+        title=escape(title), style=_file("page.css"), body=_sections(document)
+    )
+
+
+def body(document: dict[str, Any]) -> str:
+    """The report as an HTML element for a notebook."""
+    return f"<style>{_file('page.css')}</style>{_sections(document)}"
+
+
+def _file(name: str) -> str:
+    return resources.files("gemm.bench").joinpath(name).read_text(encoding="utf-8")
+
+
+def _sections(document: dict[str, Any]) -> str:
+    parts = [_machine(document), _section("thresholds", "Offload thresholds", _thresholds(document))]
+    for name, (title, caption, figure) in charts.charts(document).items():
+        drawn = f"<figure>{charts.svg(name, figure)}\n<figcaption>{escape(caption)}</figcaption></figure>"
+        parts.append(_section(f"chart-{name}", title, drawn))
+    parts += [_section(f"family-{name}", f"Results: {name}", _family(document, name)) for name in document["families"]]
+    parts.append(_section("method", "Method", f"<p>{escape(document['method'])}</p>"))
+    return f'<div class="gemm-compare">{"".join(parts)}</div>'
+
+
+def _section(name: str, title: str, content: str) -> str:
+    return f'\n<section id="{name}"><h2>{escape(title)}</h2>\n{content}</section>'
+
+
+def _machine(document: dict[str, Any]) -> str:
+    machine, versions = document["machine"], document["versions"]
+    facts = {
+        "machine": f"{machine['cpu']}, {text.counted(machine['cpus'], 'hardware thread')}; {machine['system']}",
+        "made": f"{document['date']}, commit {document['commit'] or 'unknown'}, {document['dtype']}, "
+        f"at most {document['rounds']} rounds{', quick' if document['quick'] else ''}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        **document["contestants"],
+        **{f"without {name}": why.removeprefix(f"{name}: ") for name, why in document["absent"].items()},
+        **_roofs(document["roofs"]),
+    }
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in facts.items())
+    warnings = "".join(f'<p class="warning">{escape(note)}</p>' for note in notes(document))
+    return f'<section id="machine">{warnings}<dl>{listed}</dl></section>'
+
+
+def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """{devices: their limits in words}."""
+    same: dict[str, list[str]] = {}
+    for key, roof in roofs.items():
+        peak, rate = roof["gflops"], roof["memory_gbs"]
+        arithmetic = f"{text.number(peak)} GFLOP/s, {roof['gflops_basis']}" if peak else "peak not known"
+        memory = f"memory {text.number(rate)} GB/s, {roof['memory_basis']}" if rate else "rate of its memory not known"
+        same.setdefault(f"{arithmetic}; {memory}", []).append(key)
+    return {f"roofs of {', '.join(keys)}": words for words, keys in same.items()}
+
+
+def _thresholds(document: dict[str, Any]) -> str:
+    head, lines = thresholds(document)
+    if not lines:
+        return f"<p>{escape(NO_DEVICE)}</p>"
+    cells = [[_cell(cell, "" if at < 2 else "number") for at, cell in enumerate(line)] for line in lines]
+    return f"<p>{escape(THRESHOLDS)}</p>" + _table(head, cells)
+
+
+def _family(document: dict[str, Any], name: str) -> str:
+    head, lines = family(document, name)
+    cells = []
+    for product, shape, rows in lines:
+        most = max((row["gflops"] for row in rows if row), default=None)
+        cells.append([_cell(product), _cell(shape), *(_rate(row, most) for row in rows)])
+    about = FAMILIES[name][1] if name in FAMILIES else ""
+    return f"<p>GFLOP/s, the fastest contestant marked; {escape(about)}.</p>" + _table(head, cells)
+
+
+def _rate(row: Row | None, most: float | None) -> str:
+    if row is None:
+        return _cell("–", "number")
+    spread = f"{text.seconds(row['seconds'])}, quartiles {100 * row['spread']:.0f} % apart"
+    percent = "" if row["percent_of_peak"] is None else f", {row['percent_of_peak']:.0f} % of peak"
+    classes = "number best" if row["gflops"] == most else "number"
+    return _cell(text.number(row["gflops"]), classes, f"{spread}{percent}, {row['kernel']}")
+
+
+def _cell(content: str, classes: str = "", tooltip: str = "") -> str:
+    attributes = "".join(
+        f' {name}="{escape(value)}"' for name, value in (("class", classes), ("title", tooltip)) if value
+    )
+    return f"<td{attributes}>{escape(content)}</td>"
+
+
+def _table(head: Sequence[str], lines: Iterable[Iterable[str]]) -> str:
+    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
+    rows = "\n".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'

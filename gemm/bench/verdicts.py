@@ -1,0 +1,239 @@
+"""Judge the results of comparisons: offload thresholds, and products that became slower since an earlier comparison.
+
+# Offload thresholds
+
+The offload threshold is the smallest size from which a device stays faster than the CPU. The definition follows
+GPU-BLOB, the GPU BLAS Offload Benchmark of the University of Bristol's HPC group (UoB-HPC, GPU-BLAS-Offload-Benchmark):
+the smallest size of a series such that offloading pays at this size and at all larger sizes. GPU-BLOB distinguishes two
+ways to transfer data. *Transfer-Always* sends each product from host to host, independent of the number of products.
+*Transfer-Once* sends the operands once, computes n products and fetches the result once. Unlike GPU-BLOB, differences
+within the noise of the measurement count for neither side.
+
+# Slower products
+
+The samples of one run vary less than runs do, because a run takes its samples within about a second. An experiment
+compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %. Between two runs, one
+median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples. Some were slower by
+50 %.
+
+NumPy and the other libraries, which are timed in the same rounds, have not changed. Their changes show how much of the
+variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than every time
+of another library (`noise`), and does so again in each of the AGAIN further measurements of the product. On a quiet
+machine the other libraries' times move little, and then the tolerance of 5 % applies.
+
+Five runs of the experiment were compared with each other, with the remaining runs as second and third measurements:
+
+    rule                                             orders of the five runs in which nothing was reported falsely
+    as above                                             99 %
+    only disjoint samples and 5 %, measured twice         7 %
+
+One process measures all of its times on the same cores and memory pages, so repeated measurements do not reveal the
+influence of cores and pages. The influence matters for products of a few microseconds. SLACK exempts such short
+products; benchmarks/cpu_vs_peers.py measures them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from gemm.bench.contest import OWN
+
+Row = dict[str, Any]
+"""A result of a comparison. gemm.compare defines its columns."""
+Verdict = Literal["ahead", "even", "behind"]
+TOLERANCE = 0.05
+"""Fraction by which a median may always differ, because another process has other memory pages and clock rates."""
+MOST = 1.0
+"""The largest fraction attributed to the machine. Spinning threads of other libraries may slow those down by more."""
+SLACK = 5e-6
+"""Seconds by which a time may always differ: the core's clock rate alone can turn one or two microseconds into five."""
+AGAIN = 2
+"""How often a slower product is measured again. It must be slower each time."""
+_KEY = ("family", "name", "m", "n", "k", "batch", "contestant", "mode", "products")
+
+
+def find(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """The rows that have times and whose columns have the values `wanted`."""
+    return [row for row in rows if row["seconds"] and all(row[name] == value for name, value in wanted.items())]
+
+
+def offloaded(rows: Iterable[Row]) -> list[str]:
+    """The contestants on devices with memory of their own."""
+    return list(dict.fromkeys(row["contestant"] for row in find(rows, mode="resident")))
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The quartiles of the samples, extremes included in the population. One sample suffices."""
+    low, middle, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
+    return low, middle, high
+
+
+def spread(samples: Sequence[float]) -> float:
+    """The interquartile range of the samples ÷ their median."""
+    low, middle, high = quartiles(samples)
+    return (high - low) / middle
+
+
+def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
+    """The host's time ÷ the device's time, round by round, because a disturbance of a round affects both samples.
+
+    If the two were not measured in the same rounds, the result is the single ratio of their medians.
+    """
+    if len(host) != len(device):
+        return [statistics.median(host) / statistics.median(device)]
+    return [theirs / own for theirs, own in zip(host, device, strict=True)]
+
+
+def spreads(rows: Iterable[Row]) -> list[float]:
+    """The spread of the ratios of cpu:0's samples to a contestant's samples, with operands in host memory.
+
+    There is one number for each product and each contestant except cpu:0.
+    """
+    hosted = find(rows, mode="host")
+    ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
+    return [
+        spread(ratios(ours[row["family"], row["name"]], row["samples_s"]))
+        for row in hosted if row["contestant"] != "cpu:0" and (row["family"], row["name"]) in ours
+    ]  # fmt: skip
+
+
+class Threshold(NamedTuple):
+    """The size from which a device stays ahead.
+
+    Attributes:
+        size: the smallest such size; None if the device is not ahead at the largest size.
+        below: the next smaller size that was measured; None if there is none, or if `size` is None.
+    """
+
+    size: int | None
+    below: int | None
+
+
+def verdict(ratios: Sequence[float]) -> Verdict:
+    """Whether a device is ahead of the host, if `ratios` are the host's times ÷ the device's. Both quartiles decide."""
+    low, _, high = quartiles(ratios)
+    return "ahead" if low > 1 else "behind" if high < 1 else "even"
+
+
+def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
+    """The threshold of a series.
+
+    The device must be ahead at the largest size. Going down from there, the lead continues until the first size at
+    which the device is behind. The threshold is the smallest size in this range at which the device is ahead. Sizes
+    at which neither is ahead, for example because of noise, do not end the range.
+
+    Args:
+        points: (size, ratios as `verdict` takes them), in any order.
+    """
+    size = below = smaller = None
+    found: Verdict = "behind"
+    for at, ratios in sorted(points):
+        found = verdict(ratios)
+        if found == "behind":
+            size = below = None
+        elif found == "ahead" and size is None:
+            size, below = at, smaller
+        smaller = at
+    return Threshold(size, below) if found == "ahead" else Threshold(None, None)
+
+
+def thresholds(rows: Sequence[Row]) -> list[Row]:
+    """The offload thresholds: one for each series, contestant with its own memory, and mode."""
+    found = []
+    with_memory = offloaded(rows)
+    kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}
+    for series, contestant, mode, products in kinds:
+        ours = {row["size"]: row["samples_s"] for row in find(rows, series=series, contestant="cpu:0", mode="host")}
+        own = find(rows, series=series, contestant=contestant, mode=mode, products=products)
+        points = sorted((r["size"], ratios(ours[r["size"]], r["samples_s"])) for r in own if r["size"] in ours)
+        if points and contestant in with_memory:
+            found.append({
+                "series": series, "contestant": contestant, "mode": mode, "products": products,
+                **threshold(points)._asdict(), "sizes": [size for size, _ in points],
+                "verdicts": [verdict(samples) for _, samples in points],
+                "ratios": [statistics.median(samples) for _, samples in points],
+            })  # fmt: skip
+    return found
+
+
+class Change(NamedTuple):
+    """An earlier time and the present time of one product.
+
+    Attributes:
+        row: the present result.
+        before: the earlier time in seconds.
+        ratio: the earlier time ÷ the present time.
+        verdict: "slower", "faster" or "same".
+        ours: whether the contestant is a backend of this package. Other contestants show the machine's variation.
+    """
+
+    row: Row
+    before: float
+    ratio: float
+    verdict: str
+    ours: bool
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    """The identity of a result: contestants, products and modes with the same key are comparable."""
+    return tuple(row[name] for name in _KEY)
+
+
+def check(old: dict[str, Any], machine: dict[str, Any], devices: Iterable[dict[str, Any]]) -> None:
+    """Raise ValueError unless the document `old` was recorded on this machine's CPU and devices."""
+    for what in ("cpu", "cpus"):
+        if old["machine"][what] != machine[what]:
+            raise ValueError(f"it was made on another machine: {what} {old['machine'][what]}, here {machine[what]}")
+    here = {device["key"]: device["name"] for device in devices}
+    for device in old["devices"]:
+        name = here.get(device["key"])
+        if device["backend"] != "numpy" and name != device["name"]:
+            raise ValueError(f"its {device['key']} was {device['name']}, here it is {name or 'absent'}")
+
+
+def changes(old: Iterable[Row], new: Iterable[Row], tolerance: float = TOLERANCE) -> list[Change]:
+    """The changes of all times that both comparisons measured.
+
+    A time is slower or faster if three conditions hold: the interquartile ranges of the samples are disjoint, the
+    medians differ by a fraction above `tolerance`, and they differ by more than SLACK.
+    """
+    before = {key(row): row for row in find(old, measured=True)}
+    found = []
+    for row in find(new, measured=True):
+        then = before.get(key(row))
+        if then is None:
+            continue
+        ratio = then["seconds"] / row["seconds"]
+        (fast, _, slow), (least, _, most) = quartiles(then["samples_s"]), quartiles(row["samples_s"])
+        verdict = "same"
+        if abs(then["seconds"] - row["seconds"]) > SLACK:
+            if ratio < 1 / (1 + tolerance) and slow < least:
+                verdict = "slower"
+            elif ratio > 1 + tolerance and most < fast:
+                verdict = "faster"
+        found.append(Change(row, then["seconds"], ratio, verdict, row["backend"] in OWN))
+    return found
+
+
+def noise(old: Iterable[Row], new: Iterable[Row]) -> float:
+    """The `tolerance` that covers what the machine did: the largest change of another library's time.
+
+    The result is at least TOLERANCE and at most MOST.
+    """
+    moved = [each.ratio for each in changes(old, new) if not each.ours and each.verdict != "same"]
+    return min(MOST, max([TOLERANCE, *(max(ratio, 1 / ratio) - 1 for ratio in moved)]))
+
+
+def regressions(found: Iterable[Change]) -> list[Change]:
+    """Our times that became slower, the worst first."""
+    return sorted((each for each in found if each.ours and each.verdict == "slower"), key=lambda each: each.ratio)
+
+
+def confirmed(first: Iterable[Change], again: Iterable[Change]) -> list[Change]:
+    """The changes of `first` that another measurement found as well."""
+    both = {key(each.row) for each in again}
+    return [each for each in first if key(each.row) in both]
