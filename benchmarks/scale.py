@@ -52,7 +52,7 @@ import gemm.dask
 from gemm.bench.quiet import Watch
 from gemm.cli import text
 from gemm.cli.arguments import positive, save_json
-from gemm.dask.chunks import choose, least_side
+from gemm.dask.chunks import Cut, Limits, choose, least_side
 from gemm.frontend import report
 
 CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
@@ -178,7 +178,7 @@ def main() -> int:
             for scaling, size in (("strong", options.size), ("weak", round(options.size * count ** (1 / 3)))):
                 least = least_side(size**3, workers[-1], "distributed")
                 cells = (128 << 20) // np.dtype(options.dtype).itemsize
-                side = choose(size, size, size, 1, cells=cells, threads=workers[-1], least=least, fused=False).m
+                side = choose(Cut(size, size, size, 1), Limits(cells, workers[-1], least), fused=False).m
                 samples = contest(size, side, options.dtype, options.rounds)
                 seconds = {name: statistics.median(own) for name, own in samples.items()}
                 efficiency = {}

@@ -18,8 +18,7 @@ from gemm.core.backend import Backend, Launch
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.frontend import api
-from gemm.frontend.arguments import Given, Options
-from gemm.frontend.call import normalise
+from gemm.frontend.arguments import Given, Options, normalise
 
 OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
