@@ -76,8 +76,7 @@ from gemm.cli.arguments import positive
 from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, Problem
-from gemm.frontend.arguments import Given, Options
-from gemm.frontend.call import normalise
+from gemm.frontend.arguments import Given, Options, normalise
 from gemm.select import calibration, probe
 
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}

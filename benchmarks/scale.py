@@ -53,7 +53,7 @@ from gemm.bench import text
 from gemm.bench.contest import Watch
 from gemm.bench.verdicts import spread
 from gemm.cli.arguments import positive
-from gemm.dask.chunks import choose, least_side
+from gemm.dask.chunks import Cut, Limits, choose, least_side
 
 CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
     "gemm": partial(gemm.dask.matmul, contraction="sum", chunks=None), "gemm, auto": gemm.dask.matmul,
@@ -172,7 +172,7 @@ def main() -> int:
             for scaling, size in (("strong", options.size), ("weak", round(options.size * count ** (1 / 3)))):
                 least = least_side(size**3, workers[-1], "distributed")
                 cells = (128 << 20) // np.dtype(options.dtype).itemsize
-                side = choose(size, size, size, 1, cells=cells, threads=workers[-1], least=least, fused=False).m
+                side = choose(Cut(size, size, size, 1), Limits(cells, workers[-1], least), fused=False).m
                 samples = contest(size, side, options.dtype, options.rounds)
                 seconds = {name: statistics.median(own) for name, own in samples.items()}
                 efficiency = {}

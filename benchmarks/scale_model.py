@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gemm.dask.chunks import choose, least_side
+from gemm.dask.chunks import Cut, Limits, choose, least_side
 
 SUMS = 4
 """Partial sums that one task of dask's reduction tree adds: its split_every."""
@@ -91,7 +91,7 @@ def bounds(n: int, workers: int, element: int) -> dict[str, float]:
 def own_side(n: int, workers: int, element: int) -> int:
     """The side of the blocks that gemm.dask chooses."""
     cells, least = LIMIT // element, least_side(n**3, workers, "distributed")
-    return choose(n, n, n, 1, cells=cells, threads=workers, least=least, fused=False).m
+    return choose(Cut(n, n, n, 1), Limits(cells, workers, least), fused=False).m
 
 
 def tables(known: Constants, n: int, workers: list[int], element: int) -> str:

@@ -16,17 +16,16 @@ from gemm.core.engine import get_num_threads, set_num_threads, start
 from gemm.core.errors import BackendUnavailable
 from gemm.extras import prepack
 from gemm.extras.batching import batching, gemm_many
-from gemm.extras.libgemm import get_include, get_library
 from gemm.extras.prepack import Prepared, prepare
 from gemm.extras.zero_copy import copied, empty
 from gemm.frontend import interop
 from gemm.frontend.api import GemmPlan, explain, gemm, matmul, plan
-from gemm.frontend.inventory import backends, kernels
+from gemm.frontend.inventory import backends, get_include, get_library, kernels
 from gemm.numpy_api import namespace
 from gemm.numpy_api.array import Array, array
-from gemm.numpy_api.contractions import matrix_transpose, tensordot, transpose, vecdot
+from gemm.numpy_api.einsum import einsum
 from gemm.numpy_api.override import use
-from gemm.numpy_api.summation import einsum
+from gemm.numpy_api.tensordot import matrix_transpose, tensordot, transpose, vecdot
 
 __version__ = VERSION
 

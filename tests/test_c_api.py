@@ -13,7 +13,7 @@ import pytest
 from helpers import ROOT, python
 
 import gemm
-from gemm.extras import libgemm
+from gemm.frontend import inventory
 
 PROGRAMS = ROOT / "tests" / "c_programs"
 
@@ -43,9 +43,9 @@ print(blas.gemm_get_num_threads(), gemm.get_num_threads())"""
 
 def test_where_the_library_is(monkeypatch, tmp_path):
     words = helpers.run("-m", "gemm", "info", "--cc").split()
-    assert words == libgemm.compiler_words().split()
+    assert words == inventory.compiler_words().split()
     assert Path(gemm.get_include(), "gemm_cblas.h").is_file()
-    monkeypatch.setattr(libgemm, "_FOLDER", tmp_path)
+    monkeypatch.setattr(inventory, "_PACKAGE", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"python build\.py"):
         gemm.get_library()
 
@@ -75,7 +75,7 @@ def test_document_s_program_prints_what_the_document_says(cc, prefix, tmp_path):
     program = tmp_path / "program.c"
     program.write_text(source, encoding="utf-8")
     static = (f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread")
-    for words in (libgemm.compiler_words().split(), static):
+    for words in (inventory.compiler_words().split(), static):
         run(cc, "-std=c99", *STRICT, program, *words, "-o", tmp_path / "program")
         assert run(tmp_path / "program").stdout == printed
 
@@ -84,7 +84,7 @@ def test_header_is_c_plus_plus_too(tmp_path):
     if not (compiler := shutil.which("c++")):
         pytest.skip("no C++ compiler")
     (tmp_path / "x.cpp").write_text('#include "gemm_cblas.h"\nint main() { return gemm_get_num_threads() < 1; }\n')
-    run(compiler, *STRICT, tmp_path / "x.cpp", *libgemm.compiler_words().split(), "-o", tmp_path / "x")
+    run(compiler, *STRICT, tmp_path / "x.cpp", *inventory.compiler_words().split(), "-o", tmp_path / "x")
     run(tmp_path / "x")
 
 
@@ -99,7 +99,7 @@ REPORTS = [
 
 @pytest.mark.parametrize("link", ["dynamic", "static"])
 def test_errors_are_reported_and_nothing_is_written(cc, prefix, tmp_path, link):
-    words = libgemm.compiler_words().split()
+    words = inventory.compiler_words().split()
     if link == "static":
         words = [f"-I{prefix}/include", f"{prefix}/lib/libgemm.a", "-lm", "-pthread"]
     program = tmp_path / "errors"

@@ -1,4 +1,4 @@
-"""gemm.extras.ordered_sum: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
+"""go_on of gemm.dask: the ORDERED chain in pieces along k has the bits of the whole one, by any kernel."""
 
 from itertools import pairwise
 
@@ -9,9 +9,11 @@ from oracle import check_same_bits, ordered
 
 import gemm
 from gemm.catalog import KERNELS
-from gemm.extras.ordered_sum import go_on, scale
 from gemm.select import probe
 from gemm.select.candidates import unavailable
+
+tasks = pytest.importorskip("gemm.dask.tasks", reason="dask is not installed (the extra `dask`)")
+go_on, scale = tasks.go_on, tasks.scale
 
 
 def targets():

@@ -11,7 +11,7 @@ import pytest
 from helpers import RNG, same, whole
 
 import gemm
-from gemm.numpy_api import matrix_pairs
+from gemm.core import operands
 
 DTYPES = ("float64", "float32", "int32", "int8", "complex128", "bool")
 
@@ -26,8 +26,7 @@ def products(monkeypatch):
         calls.append((a, b))
         return real(a, b, **options)
 
-    for module in ("gemm.numpy_api.matrix_pairs", "gemm.numpy_api.contractions"):
-        monkeypatch.setattr(sys.modules[module], "gemm", counted)
+    monkeypatch.setattr(sys.modules["gemm.numpy_api.tensordot"], "gemm", counted)
     return calls
 
 
@@ -298,7 +297,7 @@ def test_each_step_has_the_dtype_of_all_operands():
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_narrow_results_are_rounded_once(narrow):
-    kind = matrix_pairs.common_dtype({}, narrow, None)
+    kind = operands.named(narrow, "the test's dtype")
     ones, many = np.ones((2, 5000), kind), np.full(5000, 1, kind)
     for result in (gemm.einsum("ij,j->i", ones, many), gemm.einsum("ij->i", ones), gemm.tensordot(ones, many, 1)):
         assert result.dtype == kind
@@ -391,7 +390,7 @@ class Elsewhere:
 
 def test_device_arrays_are_turned_by_their_own_methods(monkeypatch):
     """Without a device: what `wrap` finds is said to lie on one, and the product is NumPy's."""
-    contract = sys.modules["gemm.numpy_api.contractions"]
+    contract = sys.modules["gemm.numpy_api.tensordot"]
     monkeypatch.setattr(contract, "DeviceView", Elsewhere)
     monkeypatch.setattr(contract.interop, "wrap", lambda array, name: array)
     monkeypatch.setattr(contract, "gemm", lambda a, b, **_: Elsewhere(a.array @ b.array, a.asked))

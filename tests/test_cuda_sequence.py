@@ -19,7 +19,7 @@ from gemm.backends.cuda.operand_layout import Map, Step
 from gemm.catalog import Kernel
 from gemm.core.errors import KernelFailed
 from gemm.frontend import plan_cache
-from gemm.frontend.call import scalar
+from gemm.frontend.arguments import scalar
 
 CONTEXT, POOL, ROOM_AT, STREAM = 0x1000, 0x2000, 0x70000, 0x3000
 A_MAP = Map(0, 64, 2, (40, 30, 2), (160, 4800), (32, 8, 1), 3)

@@ -389,7 +389,7 @@ def test_blocks_fit_the_memory_and_are_worth_a_task(size, fused):
     m, k, n, batch = size
     for threads in (1, 2, 64):
         least = chunks.least_side(m * k * n * batch, threads, "distributed")
-        cut = chunks.choose(m, k, n, batch, cells=LIMIT, threads=threads, least=least, fused=fused)
+        cut = chunks.choose(Cut(m, k, n, batch), chunks.Limits(LIMIT, threads, least), fused=fused)
         assert all(1 <= own <= most for own, most in zip(cut, size, strict=True))
         assert cut.k == k or not fused
         assert cut.most_cells() <= max(LIMIT, k if fused else 0)
@@ -406,7 +406,7 @@ def test_few_threads_have_large_blocks_and_many_have_enough():
     assert (n / sides[2]) ** 3 >= 1000  # tasks for 1024 threads
     assert sides[3] ** 3 * 2 / chunks.RATE >= 0.99 * chunks.TASK_SECONDS["distributed"]
     assert chunks.least_side(n**3, 16, "local") < sides[1]
-    spread = chunks.choose(n, n, n, 1, cells=10**9, threads=16, least=sides[1] // 3, fused=False)
+    spread = chunks.choose(Cut(n, n, n, 1), chunks.Limits(10**9, 16, sides[1] // 3), fused=False)
     assert (n // spread.m) * (n // spread.n) >= chunks.BLOCKS * 16
 
 

@@ -18,7 +18,7 @@ dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 import gemm.dask  # noqa: E402
-from gemm.dask import blocks, tasks  # noqa: E402
+from gemm.dask import chunks, tasks  # noqa: E402
 
 MIB = 1 << 20
 
@@ -50,7 +50,7 @@ def pair():
 def test_bits_and_names(pair):
     a, b, c = rand(90, 400), rand(400, 80), rand(90, 80)
     x, y = da.from_array(a, chunks=(30, 70)), da.from_array(b, chunks=(50, 40))
-    assert blocks._threads() == (2, "distributed")
+    assert chunks._threads() == (2, "distributed")
     found = gemm.dask.gemm(x, y, c, alpha=0.3, beta=-1.7, reproducible=True, chunks=None).compute()
     check_same_bits(found, ordered(a, b, c, alpha=0.3, beta=-1.7))
     small = da.ones((20, 20), chunks=10)

@@ -10,7 +10,7 @@ from gemm.backends import registry
 from gemm.backends.cuda import arrays
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, DeviceView, Problem
-from gemm.extras import ordered_sum, zero_copy
+from gemm.extras import zero_copy
 from gemm.frontend import interop, plan_cache
 
 A = np.ones((4, 4), np.float32)
@@ -41,7 +41,7 @@ def meets(failing, call):
 class There:
     """An array that some device holds."""
 
-    shape, ndim, dtype = (4, 4), 2, np.dtype(np.float32)
+    shape, ndim, dtype, on_a_device = (4, 4), 2, np.dtype(np.float32), True
 
 
 WAYS = {
@@ -62,8 +62,8 @@ def batched(x):
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_an_operand_that_cannot_be_looked_at(failing, monkeypatch, way):
-    backend = SimpleNamespace(name="cuda", view=failing)
-    monkeypatch.setattr(interop, "_with_memory", lambda x: [backend] if isinstance(x, There) else [])
+    monkeypatch.setattr(interop, "HOLDING", {"cuda": ((), ("on_a_device",))})
+    monkeypatch.setattr(interop, "registry", SimpleNamespace(backend=lambda _: SimpleNamespace(view=failing)))
     meets(failing, lambda: way(There()))
 
 
@@ -100,8 +100,9 @@ def test_memory_that_devices_share(failing, monkeypatch):
 
 def test_a_chain_in_pieces(failing, monkeypatch):
     """As products of dask's arrays are."""
-    monkeypatch.setattr(ordered_sum.CpuLaunch, "__call__", failing)
-    meets(failing, lambda: ordered_sum.go_on(np.zeros((4, 4), np.float32), A, A))
+    tasks = pytest.importorskip("gemm.dask.tasks", reason="dask is not installed (the extra `dask`)")
+    monkeypatch.setattr(tasks.CpuLaunch, "__call__", failing)
+    meets(failing, lambda: tasks.go_on(np.zeros((4, 4), np.float32), A, A))
 
 
 def test_a_repeated_product_goes_the_long_way(failing):

@@ -27,7 +27,7 @@ ABOVE = ("bench", "cli", "compare", "dask", "frontend.report", "tune")
 """Imported by each other, and by the public face within functions."""
 NAMING = (*ABOVE, "__main__", "backends", "catalog", "core.errors")
 """Which may name a backend: core.errors has links to their pages."""
-OWN = {"cli": {"backends.cpu"}, "extras": {"backends.cpu"}}
+OWN = {"cli": {"backends.cpu"}, "dask": {"backends.cpu"}}
 """{who knows a backend: which}: the engine is part of the package, and is asked for what no other backend has."""
 FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
 

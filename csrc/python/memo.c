@@ -1,6 +1,6 @@
 /* gemm._memo: repeats products of NumPy arrays, and of some device arrays, without the checks in Python.
  *
- * For the first product of a kind, gemm/frontend/call.py checks and normalises the arguments, and a plan is chosen.
+ * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen.
  * A Memo stores the plan under the operands' signature: element types, shapes and strides. Products with the same
  * signature are of one kind. A later call goes directly to the engine if its operands have a known signature and its
  * output overlaps no input. All other calls are unknown, and go through the checks in Python. This file makes no

@@ -21,8 +21,7 @@ from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.core.threads import granted
 from gemm.frontend import api
-from gemm.frontend.arguments import Given, Options
-from gemm.frontend.call import normalise
+from gemm.frontend.arguments import Given, Options, normalise
 
 PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
 """The peers except NumPy, which is a backend."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from gemm.cli.arguments import Mistake, save_json, writable
 from gemm.cli.checks import Finding, drivers, installation
-from gemm.extras import libgemm
-from gemm.frontend import report
+from gemm.frontend import inventory, report
 
 HELP = "show devices, kernels, caches and versions, what is missing and how to get it; --check: find faults"
 EXAMPLES = """examples:
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return _check(args.json)
     if args.cc:
         try:
-            print(libgemm.compiler_words())
+            print(inventory.compiler_words())
         except FileNotFoundError as error:
             print(error, file=sys.stderr)
             return 1

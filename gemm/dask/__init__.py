@@ -16,26 +16,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
-from dask.utils import parse_bytes
 from numpy.typing import DTypeLike
 
 from gemm import execute
 from gemm.core import operands
 from gemm.core.problem import NARROW
-from gemm.dask import blocks, tasks
-from gemm.dask import chunks as cutting
-from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, chain, elementwise, stacked
-from gemm.dask.graph import contract as contracted
-from gemm.frontend import call
-from gemm.frontend.arguments import Given, Options, Scalar, named
-from gemm.numpy_api import contractions, matrix_pairs
+from gemm.dask import tasks
+from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
+from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
+from gemm.frontend.arguments import Call, Given, Options, Scalar, common_dtype, named, normalise, transposes
+from gemm.numpy_api.tensordot import check, paired
 
 __all__ = ["gemm", "matmul", "tensordot"]
 
 CONTRACTIONS = ("auto", "sum", "fused", "chain")
+PRODUCT = "gemm-matmul"
+"""The name of the tasks."""
 
 
 def gemm(
@@ -50,79 +48,31 @@ def gemm(
         a, b, c, bias: dask arrays, or objects that dask converts to arrays. All chunk sizes must be known.
         reproducible: give the bits of `gemm.gemm` on one machine with reproducible=True, for all chunks.
         backend: "auto": each worker chooses its own backend, as the module's docstring says.
-        contraction: how the blocks along k are summed.
+        contraction: how the blocks along k are summed; docs/scale.md compares the ways.
             "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
             Partial sums of float16, bfloat16 and fp8 are float32.
             "fused": merge the blocks of k, and contract all of k in one task. "fused" needs fewer tasks and no
             partial sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
             "chain": for real floating-point numbers. One task for each block of k continues from the sums of the task
-            before, on the CPU. "chain" keeps the order of a single accumulation chain, and needs the memory of
-            three blocks.
+            before, on the CPU.
             "auto": "fused" if the merged panels are no larger than a block may be, and if merging them moves no more
-            elements, k·(m + n), than the partial sums have, m·n for each block of k; otherwise "sum". With
-            reproducible=True: "fused" if the merged panels are no larger than a block may be, otherwise "chain".
-        chunks: the chunks of the operands that are multiplied.
-            "auto": keep the operands' own chunks if these agree along k, if no chunk of an operand or of the result
-            exceeds dask's `array.chunk-size` (128 MiB), and if a task computes enough to pay for its scheduling.
-            Otherwise `gemm.dask.chunks` chooses the chunks, for the threads of the default client of dask.distributed,
-            or for the threads of this machine. A task needs about four times the limit in memory.
-            A size, such as "32 MiB": as "auto", with this limit.
-            None: always keep the operands' own chunks; along k, the chunks of a.
+            elements than the partial sums have; otherwise "sum". With reproducible=True: "fused" or "chain".
+        chunks: "auto": keep the operands' chunks if these agree along k, do not exceed dask's `array.chunk-size`, and
+            are worth a task each. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": as "auto",
+            with this limit. None: always keep the operands' own chunks; along k, the chunks of a. A task needs about
+            four times the limit in memory.
 
     Returns:
         A dask array. Its computed elements are within the error bounds of `gemm.gemm`.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; the message names it. Errors that only the computation can detect,
-            such as a backend that no worker has, are raised by the computation.
+        ValueError, TypeError: an argument is wrong; the message names it. The computation raises later errors.
     """
-    given = {"a": a, "b": b, "c": c, "bias": bias}
-    arrays = {name: _array(name, x) for name, x in given.items() if x is not None}
-    options: dict[str, Any] = {
-        "trans_a": trans_a, "trans_b": trans_b, "precision": precision, "reproducible": reproducible,
-    }  # fmt: skip
-    asked = _checked(arrays, alpha, beta, Options(dtype=dtype, activation=activation, **options))
-    execute.check_names(backend, kernel)
-    kind = operands.named(asked.problem.dtype, "the result")
-    x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
-    batch = stacked(max(len(x.labels), len(y.labels)) - 2)
-    kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
-    if asked.problem.k == 0:  # alpha = 0 also gives k = 0 here: neither case reads a and b
-        x, y = _without_depth(x), _without_depth(y)
-    contraction = _contraction(contraction, reproducible, kind)
-    if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # only the CPU backend continues a chain
-    x, y = blocks.cut(x, y, kind, chunks, contraction)
-
-    sizes = {label: lengths for o in (y, x) for label, lengths in zip(o.labels, o.array.chunks, strict=True)}
-    ends = {label: sizes[label] for label in kept[len(batch) :]}
-    more = {}
-    if "c" in arrays and asked.beta != 0:
-        z = arrays["c"]
-        more["c"] = Operand(z, kept[len(kept) - z.ndim :]).chunked(ends)
-    if "bias" in arrays:
-        more["bias"] = _bias(arrays["bias"], COLUMN if COLUMN in kept else ROW).chunked(ends)
-    options |= {"backend": backend, "kernel": kernel}
-    if x.blocks(DEPTH) == 1:
-        options |= {"alpha": alpha, "beta": beta if "c" in more else 0, "dtype": kind, "activation": activation}
-        return contracted(
-            tasks.product, [x, y, *more.values()], kept, (DEPTH,), kind, "gemm-matmul", named=tuple(more),
-            options=options,
-        )  # fmt: skip
-    wide = np.dtype(np.float32) if kind.name in NARROW else kind
-    options["dtype"] = wide
-    ordered = contraction in ("ordered", "chain")
-    if ordered:
-        sums = chain(x, y, kept, DEPTH, wide, "gemm-matmul", {**options, "reproducible": True})
-    else:
-        sums = contracted(tasks.product, [x, y], kept, (DEPTH,), wide, "gemm-matmul", named=(), options=options)
-    if not more and asked.alpha == 1 and activation is None and wide == kind:
-        return sums
-    return elementwise(
-        tasks.finish, [Operand(sums, kept), *more.values()], kind, "gemm-matmul-finish", named=tuple(more),
-        kind=kind, alpha=asked.alpha, beta=asked.beta, activation=activation,
-        dropped=(ROW not in kept, COLUMN not in kept), ordered=ordered,
-    )  # fmt: skip
+    arrays = {name: _array(name, x) for name, x in zip("abc", (a, b, c), strict=True) if x is not None}
+    if bias is not None:
+        arrays["bias"] = _array("bias", bias)
+    options = Options(trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation)
+    return _product(arrays, (alpha, beta), options, contraction, chunks)
 
 
 def product(given: Given, options: Options) -> Any:
@@ -148,36 +98,82 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     Raises:
         ValueError, TypeError, IndexError: an argument is wrong.
     """
-    matrix_pairs.check(options)
+    check(options)
     a, b = _array("a", a), _array("b", b)
-    left, right = contractions.paired(a.shape, b.shape, axes)
-    kind = call.common_dtype({"a": _nothing(a), "b": _nothing(b)}, dtype, None)
-    names = [f"k{pair}" for pair in range(len(left))]
-    labels = [[f"{name}{axis}" for axis in range(x.ndim)] for name, x in (("a", a), ("b", b))]
-    for name, i, j in zip(names, left, right, strict=True):
-        labels[0][i] = labels[1][j] = name
-    x, y = (Operand(array, tuple(own)) for array, own in ((a, labels[0]), (b, labels[1])))
-    y = y.chunked({name: a.chunks[i] for name, i in zip(names, left, strict=True)})
-    k = math.prod(a.shape[i] for i in left)
-    m, n = a.size // max(k, 1), b.size // max(k, 1)
-    parts = math.prod(a.numblocks[i] for i in left)
-    free = [math.prod(max(lengths) for lengths, label in zip(o.array.chunks, o.labels, strict=True)
-                      if label not in names) for o in (x, y)]  # fmt: skip
-    cells = parse_bytes(dask.config.get("array.chunk-size")) // kind.itemsize
-    own = cutting.Cut(free[0], -(-k // max(parts, 1)), free[1], 1)
+    left, right = paired(a.shape, b.shape, axes)
+    kind = common_dtype({"a": _nothing(a), "b": _nothing(b)}, dtype, None)
+    x, y = (
+        Operand(array, tuple(f"k{summed.index(i)}" if i in summed else f"{name}{i}" for i in range(array.ndim)))
+        for name, array, summed in (("a", a, left), ("b", b, right))
+    )
+    names = tuple(f"k{pair}" for pair in range(len(left)))
+    y = y.chunked({name: x.chunks[name] for name in names})
     contraction = _contraction(contraction, options.get("reproducible", False), kind)
     if contraction == "chain":
         raise ValueError('contraction must be "auto", "sum" or "fused" for tensordot')
-    if contraction in ("fused", "ordered") or (contraction == "auto" and cutting.fuses(m, k, n, own, cells)):
-        x, y = (o.chunked({name: (a.shape[i],) for name, i in zip(names, left, strict=True)}) for o in (x, y))
-    several = any(x.blocks(name) > 1 for name in names)
-    wide = np.dtype(np.float32) if kind.name in NARROW and several else kind
+    if contraction in ("fused", "ordered") or (contraction == "auto" and _fuses(x, y, names, kind)):
+        x, y = (o.chunked({name: (sum(x.chunks[name]),) for name in names}) for o in (x, y))
+    wide = _wide(kind) if any(x.blocks(name) > 1 for name in names) else kind
     kept = tuple(label for label in (*x.labels, *y.labels) if label not in names)
-    result = contracted(
-        tasks.tensors, [x, y], kept, tuple(names), wide, "gemm-tensordot", axes=(left, right),
-        options={**options, "dtype": wide},
-    )  # fmt: skip
+    options |= {"axes": (left, right), "dtype": wide}
+    result = contract([x, y], kept, names, wide, "gemm-tensordot", options=options)
     return result if wide == kind else result.astype(kind)
+
+
+def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: np.dtype[Any]) -> bool:
+    """`fuses` for the matrix product that computes the tensor product of x and y."""
+    k, parts = (math.prod(f(x.chunks[name]) for name in summed) for f in (sum, len))
+    m, n = (o.array.size // max(k, 1) for o in (x, y))
+    rows, columns = (
+        math.prod(max(lengths) for label, lengths in o.chunks.items() if label not in summed) for o in (x, y)
+    )
+    own = Cut(rows, -(-k // max(parts, 1)), columns, 1)
+    return fuses(Cut(m, k, n, 1), own, most_cells("auto", kind.itemsize))
+
+
+def _product(
+    arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options, contraction: str, chunks: Any
+) -> Any:
+    """The dask array of `gemm`. `arrays` are the operands a, b, c and bias that are given."""
+    asked = _checked(arrays, scales, options)
+    execute.check_names(options.backend, options.kernel)
+    kind = operands.named(asked.problem.dtype, "the result")
+    x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", options.trans_a), ("b", options.trans_b)))
+    batch = stacked(max(len(x.labels), len(y.labels)) - 2)
+    kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
+    if asked.problem.k == 0:  # alpha = 0 also gives k = 0 here: neither case reads a and b
+        x, y = _without_depth(x), _without_depth(y)
+    contraction = _contraction(contraction, options.reproducible, kind)
+    if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
+        contraction = "fused"  # only the CPU backend continues a chain
+    x, y = rechunked(x, y, kind, chunks, contraction)
+
+    sizes = {**y.chunks, **x.chunks}
+    ends = {label: sizes[label] for label in kept[len(batch) :]}
+    more = {}
+    if "c" in arrays and asked.beta != 0:
+        z = arrays["c"]
+        more["c"] = Operand(z, kept[len(kept) - z.ndim :]).chunked(ends)
+    if "bias" in arrays:
+        more["bias"] = _bias(arrays["bias"], COLUMN if COLUMN in kept else ROW).chunked(ends)
+    if x.blocks(DEPTH) == 1:
+        way = named(options._replace(dtype=kind), scales[0], scales[1] if "c" in more else 0)
+        return contract([x, y, *more.values()], kept, (DEPTH,), kind, PRODUCT, named=tuple(more), options=way)
+    wide, ordered = _wide(kind), contraction in ("ordered", "chain")
+    way = named(options._replace(dtype=wide, activation=None, reproducible=options.reproducible or ordered), 1, 0)
+    sums = chain(x, y, kept, PRODUCT, way) if ordered else contract([x, y], kept, (DEPTH,), wide, PRODUCT, options=way)
+    if not more and asked.alpha == 1 and options.activation is None and wide == kind:
+        return sums
+    dropped = ROW not in kept, COLUMN not in kept
+    to = tasks.Finish(asked.alpha, asked.beta, options.activation, kind, dropped, ordered)
+    return blockwise(
+        tasks.finish, [Operand(sums, kept), *more.values()], kept, kind, f"{PRODUCT}-finish", named=tuple(more), to=to
+    )
+
+
+def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of partial sums of a product of `kind`."""
+    return np.dtype(np.float32) if kind.name in NARROW else kind
 
 
 def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
@@ -207,30 +203,24 @@ def _nothing(x: Any, *shape: int) -> np.ndarray:
     return np.broadcast_to(np.empty((), x.dtype), shape)
 
 
-def _checked(arrays: dict[str, Any], alpha: Scalar, beta: Scalar, options: Options) -> call.Call:
+def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options) -> Call:
     """The call as `gemm.gemm` would check it, with a stack of zero products. Raises ValueError, TypeError."""
-    ndim = max(arrays["a"].ndim, arrays["b"].ndim)
-    stand_ins = {}
-    for name in ("a", "b"):
-        x = arrays[name]
-        stack = (0, *(1,) * (ndim - x.ndim)) if x.ndim > 1 else ()
-        stand_ins[name] = _nothing(x, *stack, *x.shape)
+    a, b = arrays["a"], arrays["b"]
+    ndim = max(a.ndim, b.ndim)
+    x, y = (_nothing(x, *((0, *(1,) * (ndim - x.ndim)) if x.ndim > 1 else ()), *x.shape) for x in (a, b))
     c = _nothing(arrays["c"]) if "c" in arrays else None
     bias = _nothing(arrays["bias"], *arrays["bias"].shape) if "bias" in arrays else None
-    stacks = [arrays[name].shape[:-2] for name in ("a", "b")]
     try:
-        batch = np.broadcast_shapes(*stacks)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
-        raise ValueError(f"the batches of a {stacks[0]} and b {stacks[1]} do not broadcast") from None
-    asked = call.normalise(Given(**stand_ins, c=c, bias=bias, alpha=alpha, beta=beta), options)
+        raise ValueError(f"the batches of a {a.shape[:-2]} and b {b.shape[:-2]} do not broadcast") from None
+    asked = normalise(Given(x, y, c, None, bias, *scales), options)
     if c is not None:
-        ends = asked.shape[1:][ndim - 2 :] if ndim > 1 else asked.shape
-        shape, own = (*batch, *ends), arrays["c"].shape
-        fits = len(own) <= len(shape) and all(
-            length in (1, whole) for length, whole in zip(reversed(own), reversed(shape), strict=False)
-        )
-        if not fits:
-            raise ValueError(f"c has shape {own}, which does not broadcast to the result's {shape}")
+        shape, own = (*batch, *(asked.shape[1:][ndim - 2 :] if ndim > 1 else ())), arrays["c"].shape
+        try:
+            np.broadcast_to(_nothing(c, *own), shape)
+        except ValueError:
+            raise ValueError(f"c has shape {own}, which does not broadcast to the result's {shape}") from None
     return asked
 
 
@@ -238,14 +228,14 @@ def _labelled(array: Any, name: str, trans: Any) -> Operand:
     """An operand with its labels. A transposed operand's labels are in the order in which its axes are stored."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
-    flip = trans.upper() != "N" if isinstance(trans, str) else bool(trans)
+    flip, _ = transposes(name, trans)
     matrix = (ROW, DEPTH) if name == "a" else (DEPTH, COLUMN)
     return Operand(array, (*stacked(array.ndim - 2), *(reversed(matrix) if flip else matrix)))
 
 
 def _without_depth(x: Operand) -> Operand:
     """An operand with the same blocks, but with length 0 along k."""
-    chunks = tuple((0,) if label == DEPTH else own for label, own in zip(x.labels, x.array.chunks, strict=True))
+    chunks = tuple((0,) if label == DEPTH else own for label, own in x.chunks.items())
     return Operand(da.zeros_like(x.array, shape=tuple(map(sum, chunks)), chunks=chunks), x.labels)
 
 

@@ -1,4 +1,4 @@
-"""The rule that cuts products into blocks, in pure functions. docs/scale.md derives the rule.
+"""The rule that cuts products into blocks, and operands rechunked by it. docs/scale.md derives the rule.
 
 A task multiplies a block of m × k elements by a block of k × n elements. Three conditions size a block. It is large
 enough for the scheduler's cost of a task to be small compared with the task's arithmetic. It is small enough for each
@@ -8,8 +8,17 @@ thread to get several blocks. It never exceeds the memory limit.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import dask
+import numpy as np
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes
+
+from gemm.core.problem import NARROW
+from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
 """Longer sides are multiples of this, so that no kernel for float32 or float64 has partial tiles at a block's edge."""
@@ -53,20 +62,29 @@ def least_side(work: int, threads: int, engine: str) -> int:
     return round(math.exp(math.log(max(alone, min(threads * alone / SHARE, work / threads))) / 3))
 
 
-def choose(m: int, k: int, n: int, batch: int, *, cells: int, threads: int, least: int, fused: bool) -> Cut:
-    """The blocks for `batch` products of m × k by k × n.
+class Limits(NamedTuple):
+    """What bounds the blocks of a product.
 
-    Args:
+    Attributes:
         cells: the largest number of elements of a block.
         threads: the number of threads that share the work.
         least: the result of `least_side`.
-        fused: keep k whole.
     """
-    if not m * k * n * batch:
-        return Cut(max(m, 1), max(k, 1), max(n, 1), max(batch, 1))
+
+    cells: int
+    threads: int
+    least: int
+
+
+def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
+    """The blocks for a product of the lengths `whole`. fused: keep k whole."""
+    m, k, n, batch = whole
+    cells = limits.cells
+    if not math.prod(whole):
+        return Cut(*(max(length, 1) for length in whole))
     most = _whole(math.isqrt(cells))
-    shared = math.isqrt(m * n * batch // (BLOCKS * threads))
-    side = min(most, _whole(max(least, shared)))
+    shared = math.isqrt(m * n * batch // (BLOCKS * limits.threads))
+    side = min(most, _whole(max(limits.least, shared)))
     lengths = (m, k, n)
     sides = [max(pieces(length, side)) for length in lengths]
     if fused:
@@ -81,21 +99,14 @@ def choose(m: int, k: int, n: int, batch: int, *, cells: int, threads: int, leas
     return one._replace(batch=min(batch, max(1, min(side**3 // math.prod(one), cells // one.most_cells()))))
 
 
-def suits(mean: Cut, largest: Cut, *, whole: Cut, cells: int, least: int) -> bool:
-    """Whether the operands can keep their blocks, which have these lengths.
-
-    No block may be too large. On average a task must do half the work of the smallest worthwhile task, or all the work.
-    """
-    return largest.most_cells() <= cells and (mean == whole or 2 * math.prod(mean) >= least**3)
-
-
-def fuses(m: int, k: int, n: int, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
+def fuses(whole: Cut, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
     """Whether contracting all of k in one task is better than summing blocks of k.
 
     Two conditions must hold. First, the merged panels are no larger than a block may be. Second, merging moves no more
     elements, k·(m + n), than the partial sums have, m·n for each block of k. With `ordered` the second condition is
     dropped, because the parts of an ordered sum cannot be computed in parallel anyway.
     """
+    m, k, n, _ = whole
     parts = -(-k // max(1, blocks.k))
     panel = max(blocks.m, blocks.n) * k * blocks.batch
     return parts <= 1 or (panel <= cells and (ordered or k * (m + n) <= parts * m * n))
@@ -123,3 +134,69 @@ def pieces(length: int, side: int) -> tuple[int, ...]:
 def _whole(side: int) -> int:
     """`side` rounded down to a multiple of TILE, or `side` itself if it is shorter than TILE."""
     return side // TILE * TILE or side
+
+
+def most_cells(limit: Any, *itemsizes: int) -> int:
+    """The number of elements in a block of `limit` bytes. "auto" or None: dask's limit for a chunk."""
+    size = dask.config.get("array.chunk-size") if limit in ("auto", None) else limit
+    return max(1, int(parse_bytes(size)) // max(itemsizes))
+
+
+def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:
+    """The operands, rechunked for the product; see `gemm.dask.gemm`.
+
+    contraction: as for `gemm.dask.gemm`, or "ordered": "fused" if the merged panels fit into a block, else a chain.
+    """
+    own: dict[str, tuple[int, ...]] = {}  # {label: chunks}
+    for label, blocks in (*y.chunks.items(), *x.chunks.items()):  # a label of both operands takes the chunks of x
+        if sum(blocks) != 1 or label not in own:
+            own[label] = blocks
+    stack = [label for label in max(x.labels, y.labels, key=len) if label not in (ROW, DEPTH, COLUMN)]
+    lengths = {label: sum(blocks) for label, blocks in own.items()}
+    whole = _cut(lengths, stack)
+    mean = _cut({label: -(-sum(blocks) // len(blocks)) for label, blocks in own.items()}, stack)
+    largest = _cut({label: max(blocks) for label, blocks in own.items()}, stack)
+    sums = 4 if kind.name in NARROW else kind.itemsize
+    cells = most_cells(chunks, sums, *(o.array.dtype.itemsize for o in (x, y)))
+    threads, engine = _threads()
+    limits = Limits(cells, threads, least_side(math.prod(whole), threads, engine))
+
+    def fused(blocks: Cut) -> bool:
+        if contraction in ("auto", "ordered"):
+            return fuses(whole, blocks, cells, ordered=contraction == "ordered")
+        return contraction == "fused"
+
+    merges = fused(largest)
+    # The operands keep their blocks if no block is too large, and if on average a task does half the work of the
+    # smallest worthwhile task, or all the work.
+    fits = largest._replace(k=whole.k if merges else largest.k).most_cells() <= cells
+    agree = x.chunks[DEPTH] == y.chunks[DEPTH]
+    if chunks is None or (agree and fits and (mean == whole or 2 * math.prod(mean) >= limits.least**3)):
+        wanted = {DEPTH: (whole.k,) if merges else own[DEPTH]}
+    else:
+        cut = choose(whole, limits, fused=contraction == "fused")
+        if contraction != "fused" and fused(cut):
+            cut = choose(whole, limits, fused=True)
+        sides = dict(zip((ROW, DEPTH, COLUMN), cut, strict=False))
+        sides |= dict(zip(stack, stacks([lengths[label] for label in stack], cut.batch), strict=True))
+        wanted = {label: pieces(length, sides[label]) for label, length in lengths.items()}
+    return x.chunked(wanted), y.chunked(wanted)
+
+
+def _cut(lengths: dict[str, int], stack: Sequence[str]) -> Cut:
+    """A block with these lengths along the labels; 1 along rows or columns that a vector lacks."""
+    m, k, n = (lengths.get(label, 1) for label in (ROW, DEPTH, COLUMN))
+    return Cut(m, k, n, math.prod(lengths[label] for label in stack))
+
+
+def _threads() -> tuple[int, str]:
+    """The number of threads that will compute, and the scheduler of the default client, else a local scheduler."""
+    if distributed := sys.modules.get("distributed"):
+        try:
+            client = distributed.default_client()
+        except ValueError:
+            pass
+        else:
+            if not client.asynchronous:  # an asynchronous client's answer would have to be awaited
+                return max(1, sum(client.nthreads().values())), "distributed"
+    return dask.config.get("num_workers", None) or CPU_COUNT, "local"

@@ -6,18 +6,20 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
 from dask.system import CPU_COUNT
 
+from gemm import execute
+from gemm.backends.cpu import CpuLaunch
 from gemm.catalog import KERNELS
 from gemm.core import engine, epilogue, threads
-from gemm.core.errors import BackendUnavailable
-from gemm.extras import ordered_sum
+from gemm.core.errors import BackendUnavailable, delivering
 from gemm.frontend.api import at_once as gemm
-from gemm.numpy_api.contractions import tensordot
+from gemm.frontend.arguments import Given, Options, normalise
+from gemm.numpy_api.tensordot import tensordot
 
 _TARGETS = {row.target for row in KERNELS if row.backend == "cpu"}
 _lock = threads.lock()
@@ -25,36 +27,85 @@ _used: dict[object, int] = {}
 """{address of a worker in this process, or None: threads that its products use at present}."""
 
 
-def product(a: Any, b: Any, *more: Any, named: Sequence[str], summed: int, tasks: int, options: dict[str, Any]) -> Any:
-    """gemm.gemm of blocks. The result has an axis of length 1 for each of the `summed` labels that dask still sums.
+def product(
+    a: Any, b: Any, *more: Any, tasks: int, options: dict[str, Any], named: Sequence[str] = (), summed: int = 0
+) -> Any:
+    """gemm.gemm of blocks, or gemm.tensordot if `options` have axes.
 
     Args:
         more, named: the blocks and the names of c and bias, if given.
         tasks: the number of tasks like this one in the whole product.
+        summed: the number of labels that dask still sums. The result has an axis of length 1 for each.
     """
     others = dict(zip(named, map(_block, more), strict=True))
+    settled = _settled(options)
     with sharing(tasks):
-        result = gemm(_block(a), _block(b), **others, **_settled(options))
+        multiply: Any = tensordot if "axes" in options else gemm
+        result = multiply(_block(a), _block(b), **others, **settled)
     return result.reshape(result.shape + (1,) * summed) if summed else result
 
 
-def going_on(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `gemm.extras.ordered_sum`."""
+def continued(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
+    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `go_on`."""
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
-        ordered_sum.go_on(
+        go_on(
             result, _block(a), _block(b), trans_a=options["trans_a"], trans_b=options["trans_b"],
             backend=backend if backend in _TARGETS else "cpu",
         )  # fmt: skip
     return result[()]
 
 
-def tensors(a: Any, b: Any, *, axes: Any, summed: int, tasks: int, options: dict[str, Any]) -> Any:
-    """gemm.tensordot of blocks; the arguments are as for `product`."""
-    with sharing(tasks):
-        result = tensordot(_block(a), _block(b), axes, **_settled(options))
-    return result.reshape(result.shape + (1,) * summed) if summed else result
+def go_on(
+    sums: np.ndarray, a: Any, b: Any, *, trans_a: bool | str = False, trans_b: bool | str = False, backend: str = "cpu"
+) -> None:
+    """Continue the accumulation in `sums` with the fused multiply-adds of a · b, in place.
+
+        sums = gemm.gemm(a[:, :k], b[:k], reproducible=True)
+        go_on(sums, a[:, k:], b[k:])        # the bits of gemm.gemm(a, b, reproducible=True)
+
+    This runs on the CPU, because the CPU engine continues from stored sums with each block of k in any case.
+
+    Args:
+        sums: the accumulated products of all earlier k, a C-contiguous array of float32 or float64.
+        a, b, trans_a, trans_b: as for `gemm.gemm`, for the next range of k, in host memory. Narrower types are
+            converted to the type of `sums` first.
+        backend: "cpu", or a target of the CPU, such as "avx2".
+
+    Raises:
+        ValueError, TypeError: an argument is wrong.
+        BackendUnavailable: the C extension is missing.
+        MemoryError: not enough memory.
+    """
+    if not isinstance(sums, np.ndarray) or sums.dtype not in (np.float32, np.float64) or not sums.flags.c_contiguous:
+        raise TypeError("sums must be a NumPy array of float32 or float64 in C's order")
+    left, right = (np.asarray(x).astype(sums.dtype, casting="same_kind", copy=False) for x in (a, b))
+    call = normalise(Given(left, right, out=sums), Options(trans_a, trans_b, sums.dtype, reproducible=True))
+    if call.out.size and call.problem.k:
+        plan = execute.choose(call.problem, backend)
+        with delivering(plan.kernel.name):
+            launch = CpuLaunch(engine.engine(), plan.kernel, call.problem, goes_on=True)
+            launch(call.a, call.b, None, call.out, 1.0, 0.0)
+
+
+def scale(sums: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, backend: str = "cpu") -> np.ndarray:
+    """alpha · sums + beta · c as a new array, rounded as the end of a chain: t = alpha·sums, then fma(beta, c, t).
+
+    Args:
+        sums: as for `go_on`.
+        c: an array that broadcasts to the shape of `sums`; None if there is no beta.
+        alpha, beta: numbers.
+    """
+    kind = sums.dtype.type
+    with np.errstate(all="ignore"):  # NaN and Inf are results, not errors
+        scaled = np.array(sums if alpha == 1 else sums * kind(alpha), order="C")
+    if c is not None and scaled.size:
+        rows = scaled.reshape(-1, 1, scaled.shape[-1] if scaled.ndim else 1)
+        addend = np.broadcast_to(c, scaled.shape).astype(sums.dtype).reshape(rows.shape)
+        # The fused multiply-add of beta and c, as a product of 1 × 1 by 1 × n that continues from `rows`.
+        go_on(rows, np.broadcast_to(kind(beta), (len(rows), 1, 1)), addend, backend=backend)
+    return scaled
 
 
 def part(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -65,44 +116,51 @@ def part(x: Any, axis: Any, keepdims: bool) -> Any:
 def total(blocks: Any, axis: Any, keepdims: bool) -> Any:
     """The sum of `blocks`, added in order."""
     first, *others = _flat(blocks)
-    result = first
     with np.errstate(all="ignore"):  # NaN and Inf are results, not errors
-        for count, term in enumerate(others):
-            if count:
-                result += term
-            else:
-                result = result + term
+        result = first + others[0] if others else first
+        for term in others[1:]:
+            result += term
     return result if keepdims else result.squeeze(axis)[()]
 
 
-def finish(
-    x: Any, *more: Any, named: Sequence[str], alpha: Any, beta: Any, activation: str | None, kind: np.dtype[Any],
-    dropped: tuple[bool, bool], ordered: bool,
-) -> Any:  # fmt: skip
-    """activation(alpha·x + beta·c + bias) as `kind`, computed in the type of the sums x.
+class Finish(NamedTuple):
+    """What `finish` does to sums of products.
 
-    Args:
+    Attributes:
+        alpha, beta, activation: as for `gemm.gemm`.
+        dtype: the dtype of the result.
         dropped: whether the result lacks the axis of rows, and whether it lacks the axis of columns.
         ordered: round as the end of an ordered accumulation does.
     """
+
+    alpha: Any
+    beta: Any
+    activation: str | None
+    dtype: np.dtype[Any]
+    dropped: tuple[bool, bool]
+    ordered: bool
+
+
+def finish(x: Any, *more: Any, named: Sequence[str], to: Finish) -> Any:
+    """activation(alpha·x + beta·c + bias), computed in the type of the sums x. `more`, `named`: as for `product`."""
     others = dict(zip(named, map(_block, more), strict=True))
+    c, bias = others.get("c"), others.get("bias")
     with np.errstate(all="ignore"):
-        if ordered:
-            result = ordered_sum.scale(np.asarray(x), others.get("c"), alpha, beta)
+        if to.ordered:
+            result = scale(np.asarray(x), c, to.alpha, to.beta)
         else:
-            result = x.copy() if alpha == 1 else x * x.dtype.type(alpha)
-            if "c" in others:
-                c = others["c"].astype(x.dtype)
-                result = result + (c if beta == 1 else c * x.dtype.type(beta))
+            result = x.copy() if to.alpha == 1 else x * x.dtype.type(to.alpha)
+            if c is not None:
+                c = c.astype(x.dtype)
+                result = result + (c if to.beta == 1 else c * x.dtype.type(to.beta))
             if isinstance(result, np.generic):
                 result = np.asarray(result)
-        bias = others.get("bias")
         if bias is not None and bias.ndim == 2:
-            bias = bias[tuple(0 if gone else slice(None) for gone in dropped)]
-        elif bias is not None and all(dropped):
+            bias = bias[tuple(0 if gone else slice(None) for gone in to.dropped)]
+        elif bias is not None and all(to.dropped):
             bias = bias[0]
-        epilogue.apply(result, bias, activation or "")
-        return result.astype(kind, copy=False)[()]
+        epilogue.apply(result, bias, to.activation or "")
+        return result.astype(to.dtype, copy=False)[()]
 
 
 @contextmanager
@@ -151,8 +209,9 @@ def _where() -> tuple[object, int]:
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:
     """`options` with the worker's own backend, if the worker has one and the caller names none."""
-    backend = options.get("backend", "auto")
-    return {**options, "backend": dask.config.get("gemm.backend", "auto") if backend == "auto" else backend}
+    if options.get("backend", "auto") != "auto":
+        return options
+    return {**options, "backend": dask.config.get("gemm.backend", "auto")}
 
 
 def _block(x: Any) -> Any:

@@ -16,7 +16,6 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,10 @@ from gemm import execute
 from gemm.catalog import HOST_BACKENDS
 from gemm.core import threads
 from gemm.core.errors import BackendUnavailable
-from gemm.core.operands import item
-from gemm.extras.pointer_batch import Together
+from gemm.extras.pointer_batch import Products
 from gemm.frontend import plan_cache
 from gemm.frontend.api import at_once, gemm
-from gemm.frontend.arguments import DEFAULTS, Given, Options, named
-from gemm.frontend.call import normalise
+from gemm.frontend.arguments import DEFAULTS, Given, Options, named, normalise
 
 log = logging.getLogger("gemm")
 
@@ -52,23 +49,20 @@ class Batch:
 
     def __len__(self) -> int:
         """The number of pending products."""
-        return int(self._pending.pending()) if self._pending is not None else 0
+        return int(self._pending.pending())
 
     def __enter__(self) -> Batch:
-        if self._depth == 0 and self._pending is not None:
+        if self._depth == 0:
             self._pending.enter()
             self._pending.remembers(True)
         self._depth += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._depth -= 1
         if self._depth:
             return
-        if self._pending is not None:
-            self._pending.remembers(False)
+        self._pending.remembers(False)
         self.deliver()
         if error is None:
             self._raise()
@@ -86,19 +80,19 @@ class Batch:
 
     def deliver(self) -> None:
         """Compute all pending products, but keep their errors for the next `flush`."""
-        self._compute(lambda pending: pending.run(self._goes, self._send, self._retry))
+        self._compute(lambda pending: pending.run(self._suits_device, self._send, self._retry))
 
     def _compute(self, how: Callable[[Any], Any]) -> Any:
-        """Compute all pending products by how(gemm._memo.Batch) and return its result; None if there is no Batch."""
+        """Compute all pending products by how(gemm._memo.Batch) and return its result."""
         with self._lock:
             before = plan_cache.exchange(None)  # calls during the computation are not collected
             self._failed = {}
             try:
-                found = how(self._pending) if self._pending is not None else None
+                found = how(self._pending)
             finally:
                 plan_cache.exchange(before)
                 failed, self._failed = self._failed, {}
-            if self._depth == 0 and self._pending is not None and before is self._pending:
+            if self._depth == 0 and before is self._pending:
                 self._pending.leave()
             self._failures += [_named(error, number) for number, error in failed.items()]
             return found
@@ -114,36 +108,29 @@ class Batch:
         The products are computed only if their predicted total time is so short that the GIL can be kept, if all of
         them are of one known kind, and if no other products are pending.
         """
-        memo = _memo(key)
+        memo = plan_cache.find(key)
         if memo is None or len(self):
             return None
         found = self._compute(lambda pending: pending.at_once(memo, count, *columns, *scales, self._retry))
         # A list that is the caller's `out` is returned unchanged, because copying 10 000 references takes 0.1 ms.
         return list(found) if type(found) is tuple else found
 
-    def extend(
-        self, key: object, scales: tuple[Any, Any], start: int, columns: Sequence[Any], results: list[Any]
-    ) -> int:
-        """Collect the products from number `start` on. Stop at the first one that gemm._memo does not know; return its
-        number.
-        """
-        memo = _memo(key)
-        if memo is None or self._pending is None:
-            return start
-        return int(self._pending.extend(memo, start, len(results), *columns, *scales, results))
-
-    def take(
-        self, key: object, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any], options: dict[str, Any]
-    ) -> None:
-        """Put the result of every product in `results`. Products are collected, launched together, or computed
+    def take(self, products: Products, options: dict[str, Any]) -> None:
+        """Put the result of every product in `products.results`. Products are collected, launched together, or computed
         immediately.
         """
-        together, number = Together(key or None, scales, columns, results), 0
-        while (number := self.extend(key, scales, number, columns, results)) < len(results):
-            if launched := together.launch(number):
+        results = products.results
+        number, count = 0, len(results)
+        while True:
+            if (memo := plan_cache.find(products.options)) is not None:
+                # Collect products up to the first one that gemm._memo does not know.
+                number = self._pending.extend(memo, number, count, *products.columns, *products.scales, results)
+            if number >= count:
+                return
+            if launched := products.launch(number):
                 number += launched
                 continue
-            x, y, z, target = (item(column, number) for column in columns)
+            x, y, z, target = products.operands(number)
             try:
                 results[number] = gemm(x, y, z, out=target, **options)
             except (TypeError, ValueError) as error:
@@ -152,7 +139,7 @@ class Batch:
 
     # The callbacks of gemm._memo.Batch.run. `options` is a key of plan_cache.memos.
 
-    def _goes(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
+    def _suits_device(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
         """Whether `count` products like this one should be computed by a device instead of the CPU engine."""
         a, b, c, _ = product
         if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
@@ -269,15 +256,14 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     count = _length(columns)
     alpha, beta, *values = (options.get(name, default) for name, default in DEFAULTS.items())
     key: Any = Options(*values, *map(type, values[:2])) if "bias" not in options else []
-    scales = alpha, beta
     with batching() as batch:
-        results = batch.at_once(key, scales, count, columns)
+        results = batch.at_once(key, (alpha, beta), count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])
             # Copy the lists, because other code may change them.
             columns = [tuple(x) if type(x) is list else x for x in columns[:3]]
             columns.append(None if out is None else results)
-            batch.take(key, scales, columns, results, options)
+            batch.take(Products(key, (alpha, beta), columns, results), options)
             if type(out) is list and len(out) == count and all(map(operator.is_, out, results)):
                 results = out
         batch.flush()
@@ -301,11 +287,3 @@ def _length(columns: Sequence[Any]) -> int:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"as many operands must be given of each, but {lengths}")
     return next(iter(lengths.values()))
-
-
-def _memo(key: object) -> Any:
-    """The gemm._memo.Memo for a key of plan_cache.memos, or None."""
-    try:
-        return plan_cache.memos.get(key)
-    except TypeError:  # an option is not hashable
-        return None

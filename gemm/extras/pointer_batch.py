@@ -19,7 +19,6 @@ from gemm.core.operands import item
 from gemm.core.plan import Plan
 from gemm.core.problem import Device, Problem
 from gemm.frontend import plan_cache
-from gemm.frontend.arguments import named
 from gemm.select import gpu_model
 
 log = logging.getLogger("gemm")
@@ -32,31 +31,35 @@ value.
 """
 
 
-class Together:
-    """The pointer batches in one call of gemm_many."""
+class Products:
+    """The products of one call of gemm_many, and their pointer batches.
+
+    Attributes:
+        options: a key of plan_cache.memos, or an unhashable object if the products have no plan cache.
+        scales: alpha and beta.
+        columns: the operands `a`, `b`, `c` and `out` of all products.
+        results: the list that receives new results. If the caller passed `out`, it is the entry of `columns` for `out`.
+    """
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
-        """`options` is a key of plan_cache.memos, `scales` are alpha and beta, and `columns` are the operands `a`, `b`,
-        `c` and `out` of all products.
-
-        `results` is the list that receives new results. If the caller passed `out`, it is the entry of `columns` for
-        `out`.
-        """
-        self._options, self._scales, self._columns, self._results = options, scales, tuple(columns), results
+        self.options, self.scales, self.columns, self.results = options, scales, tuple(columns), results
         # The number of products to examine in the next attempt, and the first product at which to try.
         self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
+
+    def operands(self, number: int) -> list[Any]:
+        """a, b, c and out of a product."""
+        return [item(column, number) for column in self.columns]
 
     def launch(self, number: int) -> int:
         """Launch products from `number` on as one pointer batch. Returns how many; 0: the product `number` is not
         launched.
         """
-        left = len(self._results) - number
-        known = plan_cache.memos.get(self._options) if left >= LEAST and number >= self._from else None
-        if known is None:
+        left = len(self.results) - number
+        cache = plan_cache.find(self.options) if left >= LEAST and number >= self._from else None
+        if cache is None:
             return 0
-        a, b, c, out = (item(column, number) for column in self._columns)
-        found, scales = known.devices.known((a, b, c, out, None, *self._scales))
+        found, scales = cache.devices.known((*self.operands(number), None, *self.scales))
         if found is None:
             return 0
         count = self._delivered(number, min(left, self._limit), found, scales)
@@ -68,18 +71,18 @@ class Together:
         return count
 
     def _delivered(self, number: int, count: int, found: plan_cache.Known, scales: tuple[Any, ...]) -> int:
-        asked, done = named(self._options, *self._scales), 0
-        where = asked["backend"], asked["kernel"], found.device
-        problem = found.problem
+        done, problem = 0, found.problem
+        where = self.options.backend, self.options.kernel, found.device
 
         def attempt(plan: Plan) -> None:
             nonlocal done
             together = getattr(execute.launcher(plan), "together", None)
-            done, made = (
-                (0, None) if together is None else together(found.replay, self._columns, number, count, *scales)
-            )
+            if together is None:
+                done = 0
+                return
+            done, made = together(found.replay, self.columns, number, count, *scales)
             if made is not None:
-                self._results[number : number + done] = made[:done]
+                self.results[number : number + done] = made[:done]
 
         batch = 1 << (count - 1).bit_length()  # rounded to a power of two, so that few sizes need a choice of kernel
         many = replace(problem, batch=batch, apart=True)

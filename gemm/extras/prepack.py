@@ -7,8 +7,6 @@ packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -25,8 +23,7 @@ from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
 from gemm.core.plan import ALL, HYBRID
 from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Given, Options
-from gemm.frontend.call import Call, normalise
+from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
 from gemm.select import verification
 
 _ROWS = 64
@@ -74,11 +71,10 @@ class Prepared:
             "a prepared matrix is packed for products and is no array; keep the array that it was made from"
         )
 
-    def __copy__(self) -> Prepared:
+    def __copy__(self, *_: Any) -> Prepared:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Prepared:
-        return self
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._repeated is None:
@@ -96,21 +92,14 @@ class Prepared:
         """
         since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
         cache = plan_cache.plan_cache(options, self._caches)
-        if cache is not None:
-            result = cache.run(*used)
-            if result is None and self._repeated is None:
-                result = cache.devices.run(used)
-            if result is not None:
-                return result
+        if cache is not None and (result := cache.repeat(used)) is not None:
+            return result
         self._check(options)
         call = self._call(given, options)
         if not call.out.size:
             return call.finish()
         if call.problem.k == 0:  # alpha = 0: the kernel does not read b
-            execute.run(
-                call.problem, options.backend, options.kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta,
-                call.bias,
-            )  # fmt: skip
+            call.run()
             return call.finish()
         call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
         launch = self._launched(call)
@@ -158,28 +147,17 @@ class Prepared:
         if cause := verification.failed(made.kernel, made.device):
             raise BackendUnavailable(made.kernel.name, cause)
         problem = replace(call.problem.unfused, reproducible=ordered or call.problem.reproducible)
-        with self._demoting():
-            launch = execute.launcher(replace(made, problem=problem))
-            more: tuple[Any, ...] = ()
-            if call.problem.fused:
-                launch, more = Finishing(launch, call.problem), (call.bias,)
-            launch(call.a, call.b, call.c, call.out, call.alpha, call.beta, *more)
-        return launch
-
-    @contextmanager
-    def _demoting(self) -> Iterator[None]:
-        """A context for launches by the kernel for which the matrix is packed. No other kernel can read the packed
-        data.
-
-        A failure therefore demotes the kernel and is raised to the caller.
-        """
-        made = self._plan
         with delivering(made.kernel.name):
             try:
-                yield
-            except KernelFailed as error:
+                launch = execute.launcher(replace(made, problem=problem))
+                more: tuple[Any, ...] = ()
+                if call.problem.fused:
+                    launch, more = Finishing(launch, call.problem), (call.bias,)
+                launch(call.a, call.b, call.c, call.out, call.alpha, call.beta, *more)
+            except KernelFailed as error:  # no other kernel can read the packed matrix
                 verification.demote(made.kernel, made.device, error)
                 raise
+        return launch
 
 
 def product(given: Given, options: Options) -> Any:
@@ -238,22 +216,27 @@ def prepare(
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: there is not enough memory for the packed copy.
     """
+    return _packed(b, Options(False, trans_b, dtype, precision, reproducible, backend, kernel))
+
+
+def _packed(b: Any, options: Options) -> Prepared:
+    backend, kernel = options.backend, options.kernel
     if backend in (HYBRID, *ALL):
         raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
     plan_cache.settle()  # b may be the result of a pending product
     matrix = interop.wrap(b, "b")
     if matrix.ndim != 2:
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
-    row = (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0])
+    transposed, _ = transposes("b", options.trans_b)
+    row = (1, matrix.shape[transposed])
     left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)
-    held_by = None
+    b_on = None
     if isinstance(matrix, DeviceView):
-        left, held_by = operands.nothing_of(matrix, *row), matrix.device
-    options = Options(False, trans_b, dtype, precision, reproducible)
+        left, b_on = operands.nothing_of(matrix, *row), matrix.device
     call = normalise(Given(left, matrix), options)
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
-    asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
+    asked = "cpu" if (backend, b_on, kernel) == ("auto", None, None) else backend
     # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
     # in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
@@ -267,5 +250,5 @@ def prepare(
         kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
         made.append(Prepared(kept, plan))
 
-    execute.deliver(problem, asked, kernel, held_by, attempt)
+    execute.deliver(problem, asked, kernel, b_on, attempt)
     return made[0]

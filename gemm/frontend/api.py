@@ -6,20 +6,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import execute
-from gemm.catalog import Kernel
 from gemm.core.errors import KernelFailed
 from gemm.core.plan import Candidate, Plan, Split
 from gemm.core.problem import DeviceView, Problem
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Given, Options, Scalar
-from gemm.frontend.call import Call, normalise
+from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
 from gemm.select import background
 
 
-@plan_cache.quick
+@plan_cache.front
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
     trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
@@ -28,57 +27,25 @@ def gemm(
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
 
-    Operands are NumPy arrays, array-likes, host arrays of other libraries, pyopencl Arrays or CUDA arrays (CuPy,
-    PyTorch, `__cuda_array_interface__`, DLPack). All operands are on the host, or all are on one device. Their strides
-    are arbitrary. If an operand is a dask array, the result is a dask array: `gemm.dask.gemm`.
-
-    A product of device arrays is enqueued, and the call returns before the result is ready. A product of pyopencl
-    Arrays is enqueued on the queue of out (without out, on the queue of a), after all events of the operands. The
-    result carries the product's event.
+    Operands are array-likes, host arrays of any library, pyopencl Arrays or CUDA arrays (`__cuda_array_interface__`,
+    DLPack), all on the host or all on one device, with any strides. A product of device arrays is enqueued, on the
+    queue of out or a for pyopencl. With dask arrays, the result is a dask array: `gemm.dask.gemm`.
 
     Args:
-        a: (..., m, k) array, or (..., k, m) with trans_a. A vector (k,) is a single row, and the result has no row
-            axis.
-        b: (..., k, n) array, or (..., n, k) with trans_b. A vector (k,) is a single column, and the result has no
-            column axis. Leading axes of a and b are batch axes and broadcast as in np.matmul. b may also be a matrix
-            packed by `prepare`.
-        c: array that broadcasts to the shape of the result. gemm reads c only if beta != 0, and writes to c only if c
-            is `out`.
+        a, b: (..., m, k) and (..., k, n) arrays. A vector (k,) is one row of a, or one column of b, and the result
+            lacks this axis. Other axes broadcast as in np.matmul. b may also be a matrix packed by `prepare`.
+        c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
-        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": the last two axes
-            are exchanged and the elements are conjugated.
-        out: array that receives the result; it has exactly the result's shape and may overlap a, b and c. Default: a
-            new array.
-        dtype: the dtype of the arithmetic and of the result. Default: NumPy's promotion of the operands' dtypes, in
-            which fp8 operands (float8_e4m3fn and float8_e5m2 of ml_dtypes or PyTorch) count as bfloat16. A result is
-            never fp8.
-        precision: the error bound of each element. u is the dtype's unit roundoff; for float16 and bfloat16, u is
-            float32's, 2⁻²⁴, and the result is rounded once.
-            "highest": the error is at most (k + 2)·u·(|alpha|·|a|·|b| + |beta·c|).
-            "high" also allows bfloat16 instructions that treat products and sums below the smallest normal float32 as
-            zero. For float32 on CUDA, it also allows sums of several products of narrower numbers on tensor cores. The
-            bound then has (k + 48)·u, and elements below 2⁻¹⁷ times the largest element of their row of a (column of b)
-            may lose 2⁻³⁹ of that largest element.
-            "medium" also allows three kinds of arithmetic, with other factors in place of (k + 2)·u: TF32 for float32
-            on CUDA, 2⁻¹⁰ + (k + 2)·2⁻²²; the tensor cores' own sums of fp8, 2⁻⁵ + (k + 2)·2⁻²⁴; and sums of float16 in
-            float16, u = 2⁻¹¹, while no sum exceeds 65504.
-        reproducible: True: the result has the same bits on every device. Each element is one chain of fused
-            multiply-adds in the order of k.
-        backend: "auto"; a backend "cpu", "opencl", "cuda" or "numpy"; a target such as "neon" or "adreno"; or a device
-            such as "opencl:1". Arrays on a device are always multiplied on that device.
-            "hybrid": the CPU and the fastest other device share a large product of host arrays.
-            "cuda:all": all GPUs share the product.
-            With "hybrid" and "cuda:all", each device computes a rectangle of the result, in proportion to its predicted
-            rate. One device computes the whole result where more devices would not save time. Except with
-            reproducible=True, devices may round elements differently.
+        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": conjugated, too.
+        out: array that receives the result, of exactly its shape; it may overlap a, b and c. Default: a new array.
+        dtype: of the arithmetic and the result. Default: NumPy's promotion, in which fp8 counts as bfloat16.
+        precision: "highest", "high" or "medium": the error bound of each element (docs/contract.md).
+        reproducible: True: the same bits on every device, by one chain of fused multiply-adds in the order of k.
+        backend: "auto", "cpu", "opencl", "cuda", "numpy"; a target such as "neon"; a device such as "opencl:1";
+            "hybrid": the CPU and the fastest other device share the product; "cuda:all": all GPUs share it.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
-        bias: (n,) or (1, n): added to each row of the result. (m, 1), or (m,) where b is a vector: added to each
-            column. The bias is rounded to the result's dtype and is the same for all products of a batch.
-        activation: None; "relu": max(x, 0); "gelu": x·Φ(x), computed with the error function; "gelu_tanh": the
-            approximation of gelu with tanh. Results must be real. CUDA kernels apply bias and activation in their
-            epilogue. For other kernels, gemm applies them in a separate pass over the result, in host memory only. Each
-            step is rounded to the result's dtype. For float16 and bfloat16 results, the steps are rounded to float32
-            and the result is rounded once, at the end.
+        bias: (n,) or (1, n), added to each row; (m, 1), or (m,) where b is a vector, added to each column.
+        activation: "relu": max(x, 0); "gelu": x·Φ(x); "gelu_tanh": its approximation; for real results.
 
     Returns:
         `out`, or a new array of the operands' library on the operands' device.
@@ -88,25 +55,27 @@ def gemm(
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: no device had enough memory for the product.
     """
-    key = (
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
-        trans_a.__class__, trans_b.__class__,
-    )  # fmt: skip
-    since, operands = plan_cache.since(), (a, b, c, out, bias, alpha, beta)
+    options = Options(
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b)
+    )
+    return _product(Given(a, b, c, out, bias, alpha, beta), options)
+
+
+def _product(given: Given, options: Options) -> Any:
+    """`gemm` for arguments that front.c has not found in a plan cache."""
+    since = plan_cache.since()
     plan_cache.settle()
-    options, given = Options._make(key), Given._make(operands)
     cache = plan_cache.plan_cache(options, plan_cache.memos)
-    if cache is not None and (result := cache.devices.run(given)) is not None:
+    a, b, c, _, bias, *_ = given
+    if cache is not None and type(a) is not np.ndarray and (result := cache.devices.run(given)) is not None:
         return result
     if made_by := interop.maker("product", a.__class__, b.__class__, c.__class__, bias.__class__):
         return made_by(given, options)
     call = normalise(given, options)
     if not call.out.size:
-        execute.check_names(backend, kernel)
+        execute.check_names(options.backend, options.kernel)
         return call.finish()
-    chosen = execute.run(
-        call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
-    )
+    chosen = call.run()
     if chosen is not None and cache is not None:
         merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
         cache.learn_product(since, execute.launcher(chosen), call, given, merged=merged)
@@ -141,10 +110,10 @@ class GemmPlan:
     """
 
     def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
-        held_by = example.out.device if isinstance(example.out, DeviceView) else None
-        self._options, self._scales, self._problem, self._held_by = options, scales, example.problem, held_by
+        operands_on = example.out.device if isinstance(example.out, DeviceView) else None
+        self._options, self._scales, self._problem, self._operands_on = options, scales, example.problem, operands_on
         asked = options.backend, options.kernel
-        execute.deliver(example.problem, *asked, held_by, lambda chosen: self._take(chosen, example))
+        execute.deliver(example.problem, *asked, operands_on, lambda chosen: self._take(chosen, example))
         self._cache = plan_cache.PlanCache(4)
 
     def _take(self, chosen: Plan, example: Call) -> None:
@@ -162,7 +131,7 @@ class GemmPlan:
 
     @property
     def candidates(self) -> list[Candidate]:
-        return execute.candidates(self._problem, self._options.backend, self._options.kernel, self._held_by)
+        return execute.candidates(self._problem, self._options.backend, self._options.kernel, self._operands_on)
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
@@ -170,10 +139,7 @@ class GemmPlan:
         """
         given = a, b, c, out, bias, *self._scales
         since = plan_cache.since()
-        result = self._cache.run(*given)
-        if result is None:
-            plan_cache.settle()
-            result = self._cache.devices.run(given)
+        result = self._cache.repeat(given)
         return self._delivered(since, Given._make(given)) if result is None else result
 
     def _delivered(self, since: object, given: Given) -> Any:
@@ -181,10 +147,7 @@ class GemmPlan:
         call = normalise(given, self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
-        delivered = execute.run(
-            call.problem, self._options.backend, self._options.kernel, call.a, call.b, call.c, call.out, call.alpha,
-            call.beta, call.bias, first=(self._plan, self._launch),
-        )  # fmt: skip
+        delivered = call.run((self._plan, self._launch))
         if delivered is None:  # a later call may run on another device
             return call.finish()
         if delivered is not self._plan:
@@ -210,13 +173,11 @@ def plan(
     bias: Any = None, activation: str | None = None,
 ) -> GemmPlan:  # fmt: skip
     """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
-    refuse = interop.maker("plan", a.__class__, b.__class__)
-    if refuse is not None:
+    if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
     options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation,
-        trans_a.__class__, trans_b.__class__,
-    )  # fmt: skip
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b)
+    )
     call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
@@ -237,33 +198,26 @@ def describe(chosen: GemmPlan) -> str:
     problem: Problem = chosen._problem
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
-
-    def fits(c: Candidate) -> bool:
-        return c.kernel.multiplies(problem.dtype, problem.inputs)
-
     used = {(side.kernel.name, side.device.key) for side in chosen._sides}
-    able = sorted((c for c in chosen.candidates if c.seconds is not None), key=lambda c: c.seconds or 0)
-    for c in able:
+    candidates = chosen.candidates
+    for c in sorted((c for c in candidates if c.seconds is not None), key=lambda c: c.seconds or 0):
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) in used else " "
-        corrected = [f"× {c.factor:.2f} as such products were measured"] if c.factor != 1 else []
-        tuned = ", ".join([c.basis, *corrected, *([f"{_parameters(c.kernel)} {c.origin}"] if c.origin else [])])
-        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {_time(c.seconds or 0)}  = {terms} ({tuned})")
-    lines += [
-        f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}" for c in chosen.candidates if c.why_not and fits(c)
-    ]
+        basis = [c.basis]
+        if c.factor != 1:
+            basis.append(f"× {c.factor:.2f} as such products were measured")
+        if c.origin:
+            basis.append(" ".join([*(f"{name}={c.kernel.params[name]}" for name in c.kernel.space), c.origin]))
+        time = _time(c.seconds or 0)
+        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {time}  = {terms} ({', '.join(basis)})")
+    for c in candidates:
+        if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs):
+            lines.append(f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}")
     if chosen.operands:
         lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
     return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
 
 
-def _parameters(kernel: Kernel) -> str:
-    """The tunable parameters of a kernel with their values, as text."""
-    return " ".join(f"{name}={kernel.params[name]}" for name in kernel.space)
-
-
 def _time(seconds: float) -> str:
-    for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:7.2f} {unit}"
-    return f"{seconds / 1e-6:7.2f} µs"
+    unit, scale = ("s ", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
+    return f"{seconds / scale:7.2f} {unit}"

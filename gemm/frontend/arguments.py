@@ -1,12 +1,33 @@
-"""The only definition of a product's arguments: the caller's operands and scalars, and the options."""
+"""The arguments of a product: their names and defaults, and `normalise`, which checks a call and builds its `Call`:
+operands as views of equal rank, a Problem, and a function that returns the result.
+"""
 
 from __future__ import annotations
 
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import DTypeLike
 
+from gemm import execute
+from gemm.backends import registry
+from gemm.catalog import INPUTS, KERNELS
+from gemm.core import operands
+from gemm.core.backend import Launch
+from gemm.core.errors import delivering
+from gemm.core.plan import Plan
+from gemm.core.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.frontend import interop
+
 Scalar = complex | float | int
+
+_CLASSES = {0: "0", 1: "1"}
+"""How a Problem represents alpha and beta: "0", "1", or "x" for all other values."""
 
 
 class Given(NamedTuple):
@@ -50,3 +71,394 @@ DEFAULTS: dict[str, Any] = {
 def named(options: Options, alpha: Any, beta: Any) -> dict[str, Any]:
     """alpha, beta and `options` as keyword arguments for gemm.gemm."""
     return dict(zip(DEFAULTS, (alpha, beta, *options), strict=False))
+
+
+@dataclass
+class Call:
+    """A checked call to `gemm`, ready to launch.
+
+    Attributes:
+        a, b, c, out: operands of shape (*batch, rows, columns). All have one dtype, except that a and b may have the
+            types problem.inputs. c is None if beta = 0.
+        alpha, beta: the scalars, rounded to the dtype.
+        bias: an operand of shape (1, n) or (m, 1) with the dtype of the product, or None.
+        problem: the Problem by which a plan is chosen.
+        shape: the shape of the result that the caller receives.
+        direct: True if the kernel reads the caller's own operands, not conjugated copies, and writes to the caller's
+            result: to the caller's `out`, or to the new array that is returned.
+        options: the caller's options.
+        finish: function that returns the caller's result. If the field `out` is a temporary array, `finish` first
+            copies this array to the caller's out.
+    """
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand
+    alpha: Any
+    beta: Any
+    problem: Problem
+    shape: tuple[int, ...]
+    direct: bool
+    finish: Callable[[], Any]
+    options: Options
+    bias: Operand | None = None
+
+    def run(self, first: tuple[Plan, Launch] | None = None) -> Plan | None:
+        """Compute the product by `execute.run`."""
+        return execute.run(
+            self.problem, self.options.backend, self.options.kernel, self.a, self.b, self.c, self.out, self.alpha,
+            self.beta, self.bias, first,
+        )  # fmt: skip
+
+
+class Types(NamedTuple):
+    """The types and scalars of a product.
+
+    Attributes:
+        kind: the dtype of the result.
+        inputs: the types of a and b as a Problem has them.
+        alpha, beta: the scalars, rounded to `kind`.
+    """
+
+    kind: np.dtype[Any]
+    inputs: tuple[str, ...]
+    alpha: Any
+    beta: Any
+
+
+class Shapes(NamedTuple):
+    """The shapes of a product.
+
+    Attributes:
+        whole: the shape of the result that the caller receives.
+        row: True if a is a vector; the result then has no row axis.
+        column: True if b is a vector; the result then has no column axis.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    whole: tuple[int, ...]
+    row: bool
+    column: bool
+
+    def as_matrices(self, operand: Operand) -> Operand:
+        """An operand of the result's shape as a stack of matrices: the dropped row and column axes are added again."""
+        operand = operands.expanded(operand, -1) if self.column else operand
+        return operands.expanded(operand, operand.ndim - 1) if self.row else operand
+
+
+def normalise(given: Given, options: Options) -> Call:
+    """Check every argument and build the Call. Writes nothing. An error names the argument that is wrong."""
+    if options.precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
+    a, b, c, out, bias, *scales = given
+    views = Given(
+        interop.wrap(a, "a"), interop.wrap(b, "b"), None if c is None else interop.wrap(c, "c"),
+        None if out is None else interop.wrap_output(out), None if bias is None else interop.wrap(bias, "bias"),
+        *scales,
+    )  # fmt: skip
+    device = _one_place(views) if DeviceView in map(type, views) else "host"
+    types = _types(views, options)
+    x, row = _matrix("a", views.a, options.trans_a, axis=0)
+    y, column = _matrix("b", views.b, options.trans_b, axis=-1)
+    shapes = _shapes(x, y, row, column)
+    z, added = _summands(views, types, shapes)
+    x, y, k, alpha = _factors(x, y, types, shapes)
+    target, direct, finish = _target(Given(x, y, z, views.out, added), shapes, types.kind, given)
+    if shapes.batch:
+        x, y = (operands.broadcast(each, (*shapes.batch, *each.shape[-2:])) for each in (x, y))
+    alpha, beta = alpha.item(), types.beta.item()
+    places = tuple(map(operands.place, (x, y, z, target)))
+    problem = Problem(
+        dtype=operands.name_of(types.kind), m=shapes.m, n=shapes.n, k=k, batch=math.prod(shapes.batch),
+        layout="".join(map(operands.layout, (x, y, target))), alpha=_CLASSES.get(alpha, "x"),
+        beta=_CLASSES.get(beta, "x"), precision=options.precision, reproducible=bool(options.reproducible),
+        device=device, inputs=types.inputs, places=places if any(places) else (), bias=added is not None,
+        activation=options.activation or "",
+    )  # fmt: skip
+    if types.kind.kind == "c":
+        given_factors = (views.a.dtype.kind, options.trans_a), (views.b.dtype.kind, options.trans_b)
+        direct = direct and not {("c", "C"), ("c", "c")} & {*given_factors}  # a conjugated operand is a copy
+    return Call(x, y, z, target, alpha, beta, problem, shapes.whole, direct, finish, options, added)
+
+
+def _one_place(views: Given) -> str:
+    """The key of the device that holds all operands. Raises TypeError if the operands are in different memories."""
+    places = {
+        name: operand.device.key if isinstance(operand, DeviceView) else "host"
+        for name, operand in zip(Given._fields[:5], views, strict=False)
+        if operand is not None
+    }
+    if len(set(places.values())) > 1:
+        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise TypeError(f"operands must lie in one place, but {where}; move them to one first")
+    return places["a"]
+
+
+def _types(views: Given, options: Options) -> Types:
+    x, y, z = views[:3]
+    kind = common_dtype({"a": x, "b": y, "c": z}, options.dtype, views.out)
+    inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
+    if isinstance(x, DeviceView):  # and so are y and z
+        for name, operand in (("c", z),) if inputs else (("a", x), ("b", y), ("c", z)):
+            _on_device_as(kind, name, operand)
+    alpha, beta = scalar("alpha", views.alpha, kind), scalar("beta", views.beta, kind)
+    activation = options.activation
+    if activation is not None:
+        if activation not in ACTIVATIONS[1:]:
+            raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS[1:])}, not {activation!r}")
+        if kind.kind != "f" and kind.name not in NARROW:
+            raise TypeError(f"activation={activation!r} is for real numbers, not for {kind}")
+        if options.reproducible and activation != "relu":
+            raise ValueError(
+                f"activation={activation!r} has not the same bits on every device; reproducible=True allows relu"
+            )
+    if z is None and beta != 0:
+        raise ValueError(f"beta = {views.beta} scales c, but c is None; pass c (c=out to update out in place)")
+    return Types(kind, inputs, alpha, beta)
+
+
+def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> None:
+    """Raises TypeError if an operand on a device has not the dtype `kind`: gemm does not convert it there."""
+    if isinstance(operand, DeviceView) and operand.dtype != kind:
+        raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
+
+
+def _shapes(x: Operand, y: Operand, row: bool, column: bool) -> Shapes:
+    (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
+    if k != rows:
+        raise ValueError(
+            f"a is {m} × {k} and b is {rows} × {n}: the columns of a ({k}) and rows of b ({rows}) must agree"
+        )
+    batch, other = x.shape[:-2], y.shape[:-2]
+    try:
+        batch = batch if batch == other else np.broadcast_shapes(batch, other)
+    except ValueError:
+        raise ValueError(f"the batches of a {batch} and b {other} do not broadcast") from None
+    return Shapes(m, n, k, batch, (*batch, *(() if row else (m,)), *(() if column else (n,))), row, column)
+
+
+def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
+    """c and bias as the kernel reads them. None: the kernel does not read the operand."""
+    z, bias, whole = views.c, views.bias, shapes.whole
+    if z is not None:
+        try:
+            z = shapes.as_matrices(operands.broadcast(z, whole))
+        except ValueError:
+            raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {whole}") from None
+    if views.out is not None and views.out.shape != whole:
+        raise ValueError(f"out has shape {views.out.shape}; the result's is {whole}")
+    if types.beta == 0:
+        z = None
+    if bias is not None:
+        bias = _bias(bias, shapes, types.kind)
+    if z is not None and all(whole):
+        z = operands.kernel_ready(z, types.kind)
+    return z, bias
+
+
+def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Operand, Operand, int, Any]:
+    """a and b as the kernel multiplies them, k, and alpha."""
+    m, n, k, batch = shapes[:4]
+    kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
+    if k == 0 or types.alpha == 0:
+        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither A nor
+        # B. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
+        alpha = types.kind.type(-1 if types.beta != 0 and types.kind.kind not in "biu" else 1)
+        left, right = (*batch, m, 0), (*batch, 0, n)
+        if isinstance(x, DeviceView) and isinstance(y, DeviceView):
+            return operands.nothing_of(x, *left), operands.nothing_of(y, *right), 0, alpha
+        return np.empty(left, kinds[0]), np.empty(right, kinds[1]), 0, alpha
+    if all(shapes.whole):
+        x, y = operands.kernel_ready(x, kinds[0]), operands.kernel_ready(y, kinds[1])
+    return x, y, k, types.alpha
+
+
+def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
+    """The dtype of the arithmetic and of the result: `asked`, or NumPy's promotion of the operands' dtypes.
+
+    Raises TypeError if an operand or out has a dtype that does not fit.
+    """
+    if asked is not None:
+        asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
+    present = []
+    for name, operand in given.items():
+        if operand is not None:
+            present.append((name, operand.dtype, operand.dtype.num))
+    kind = _common(tuple(present), asked, asked and asked.num)
+    if out is not None and not np.can_cast(kind, out.dtype, "same_kind"):
+        raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind}")
+    if isinstance(out, DeviceView) and out.dtype != kind:
+        raise TypeError(f"out has dtype {out.dtype}; on a device it must be the result's {kind}")
+    return kind
+
+
+@lru_cache(maxsize=256)
+def _common(
+    given: tuple[tuple[str, np.dtype[Any], int], ...], asked: np.dtype[Any] | None, _: int | None
+) -> np.dtype[Any]:
+    """`common_dtype` of operands with these names, dtypes and type numbers.
+
+    The type numbers, the last one that of `asked`, are only part of the cache's key: int64 and longlong are equal as
+    dtypes, but their scalars have different types.
+    """
+    for name, dtype, _ in given:
+        if not operands.is_number(dtype):
+            raise TypeError(f"{name} has dtype {dtype}; it must be boolean, integer, real or complex")
+    kind: np.dtype[Any]
+    if asked is None:
+        try:
+            # fp8 counts as bfloat16, as in PyTorch's scaled products.
+            kind = np.result_type(*(operands.bfloat16("fp8") if own.name in FP8 else own for _, own, _ in given))
+        except TypeError:  # such as bfloat16 and float16, or bfloat16 and int32
+            types = ", ".join(f"{name} {dtype}" for name, dtype, _ in given)
+            raise TypeError(f"NumPy has no common type for {types}; pass dtype=float32, say") from None
+    else:
+        kind = asked.newbyteorder("=")
+        if not operands.is_number(kind) or kind.name in FP8:
+            raise TypeError(f"dtype {kind} is no result's; pass a boolean, integer, real or complex one, no fp8")
+    for name, dtype, _ in given:
+        if not np.can_cast(dtype, kind, "same_kind"):
+            raise TypeError(f"{name} has dtype {dtype}, which dtype={kind} would not keep; convert it first")
+    return kind
+
+
+@lru_cache(maxsize=256)
+def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: str | None) -> tuple[str, ...]:
+    """The names of the types of a and b if a kernel reads these types directly and they are narrower than `kind`; else
+    ().
+
+    For operands on a device, the kernel must belong to `backend`, because gemm does not convert operands on a device.
+    """
+    pair = a.name, b.name
+    if pair not in INPUTS:
+        return ()
+    known = any(
+        row.inputs == pair and row.multiplies(kind.name, pair) and backend in (None, row.backend) for row in KERNELS
+    )
+    return pair if known else ()
+
+
+def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
+    """alpha or beta rounded to `kind`, as a NumPy scalar."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # the usual values
+        return kind.type(value)
+    if not isinstance(value, numbers.Number | np.generic):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if isinstance(value, complex | np.complexfloating) and kind.kind != "c":
+        raise TypeError(f"{name} = {value} is complex and the product {kind}; pass dtype=complex128")
+    number: Any = value
+    if kind.kind in "biu" and not isinstance(number, numbers.Integral) and number != np.trunc(number):
+        raise TypeError(f"{name} = {value} cannot scale a product of {kind} exactly; pass dtype=float64")
+    if kind.kind == "b" and number not in (0, 1):
+        raise TypeError(f"{name} = {value} cannot scale a boolean product; pass dtype=int64")
+    try:
+        with np.errstate(over="ignore"):
+            return kind.type(int(number) if kind.kind in "iu" else number)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} = {value} does not fit {kind}: {error}") from None
+
+
+def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
+    """`bias` as a matrix with one row or one column."""
+    m, n = shapes[:2]
+    if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
+        raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
+    if bias.ndim == 1:
+        bias = operands.expanded(bias, -1 if shapes.column else 0)
+    if bias.shape not in ((1, n), (m, 1)):
+        raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
+    _on_device_as(kind, "bias", bias)
+    return operands.kernel_ready(bias, kind)
+
+
+def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
+    """Whether the option trans_a or trans_b exchanges the last two axes, and whether it conjugates."""
+    if isinstance(trans, str):
+        if trans.upper() not in ("N", "T", "C"):
+            raise ValueError(f'trans_{name} must be a bool, "N", "T" or "C", not {trans!r}')
+        return trans.upper() != "N", trans.upper() == "C"
+    if not isinstance(trans, bool | np.bool_):
+        raise TypeError(f'trans_{name} must be a bool, "N", "T" or "C", not {type(trans).__name__}')
+    return bool(trans), False
+
+
+def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
+    """`operand` as a stack of matrices, transposed as `trans` says; and whether an axis was added at `axis`."""
+    flip, conjugate = transposes(name, trans) if trans is not False else (False, False)
+    if operand.ndim == 0:
+        raise ValueError(f"{name} is a scalar; it must have one axis or more (alpha scales a product)")
+    if conjugate and operand.dtype.kind == "c":
+        operand = interop.conjugated(operand)
+    if operand.ndim == 1:
+        return operands.expanded(operand, axis), True
+    return (operands.transposed(operand) if flip else operand), False
+
+
+def _target(read: Given, shapes: Shapes, kind: np.dtype[Any], given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
+    """The array that the kernel writes, whether the caller reads that array, and a function that returns the caller's
+    result.
+
+    The kernel writes directly to the caller's `out`, with two exceptions: `out` overlaps an operand that the kernel
+    still reads, or the result needs a cast. Then the kernel writes to a temporary array, which is copied to `out` at
+    the end.
+    """
+    out, x = read.out, read.a
+    if out is not None and _direct(read, shapes, kind):
+        return shapes.as_matrices(out), True, lambda: given.out
+    made: Operand | None = None
+    if isinstance(x, DeviceView):
+        with delivering(x.device.key):
+            made = registry.backend(x.device.backend).empty(shapes.whole, replace(x, dtype=kind))
+    result: Operand = np.empty(shapes.whole, kind) if made is None else made
+    target = shapes.as_matrices(result)
+    if out is None:
+        return target, True, lambda: interop.like(result, *given[:3])
+
+    def copied() -> Any:
+        if not result.size:
+            return given.out
+        if isinstance(result, DeviceView):
+            _copy_on_device(target, shapes.as_matrices(out))
+        else:
+            np.copyto(out, result, casting="same_kind")
+        return given.out
+
+    return target, False, copied
+
+
+def _direct(read: Given, shapes: Shapes, kind: np.dtype[Any]) -> bool:
+    """Whether a kernel may write directly to `read.out` while it reads the other operands."""
+    x, y, z, out, bias = read[:5]
+    return (
+        out.dtype == kind
+        and out.dtype.isnative
+        and operands.distinct(out)
+        and not operands.overlap(out, x)
+        and not operands.overlap(out, y)
+        and (bias is None or not operands.overlap(out, bias))
+        and (z is None or not operands.overlap(out, z) or operands.identical(shapes.as_matrices(out), z))
+        and operands.kernel_ready(out, kind) is out
+    )
+
+
+def _copy_on_device(source: Any, target: Operand) -> None:
+    """Copy `source` to `target` on a device, as a product without terms: k = 0, c = `source`, beta = 1.
+
+    A product copies arrays with any strides on any device, so that no other copy code is needed. The catalog lists the
+    simplest kernel of each dtype last. That kernel is named explicitly, so that no probe of other devices starts.
+    """
+    *batch, m, n = source.shape
+    device, dtype = source.device, source.dtype.name
+    rows = [row for row in KERNELS if (row.backend, row.dtype) == (device.backend, dtype)]
+    rows = [row for row in rows if not execute.unavailable(row, device)]
+    row = ([row for row in rows if not row.inputs] or rows)[-1]
+    a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
+    inputs = row.inputs  # the kernel reads no elements of a and b
+    problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
+    execute.run(problem, "auto", row.name, a, b, source, target, -1.0, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from gemm.backends import registry
 from gemm.catalog import HOLDING
-from gemm.core.backend import Backend
 from gemm.core.errors import delivering
 from gemm.core.operands import extra, overlap
 from gemm.core.problem import EXTRA, DeviceView, Operand
@@ -49,11 +48,6 @@ def read_any(array: Any, name: str) -> Operand:
     return _on_host(array, name) if view is None else view
 
 
-def _as_it_is(array: Any, _: str) -> Operand:
-    operand: Operand = array
-    return operand
-
-
 def _masked(_: Any, name: str) -> Operand:
     raise TypeError(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(value)")
 
@@ -71,7 +65,7 @@ def _tensor(array: Any, name: str) -> Operand:
 
 
 KINDS = [
-    Kind("gemm.core.problem", "DeviceView", _as_it_is),
+    Kind("gemm.core.problem", "DeviceView", lambda array, _: array),
     Kind("numpy.ma", "MaskedArray", _masked),
     Kind("torch", "Tensor", _tensor),
 ]
@@ -110,11 +104,18 @@ def wrap(array: Any, name: str) -> Operand:
 
 
 def _on_device(array: Any, name: str) -> DeviceView | None:
-    for backend in _with_memory(array):
-        with delivering(backend.name):
-            view = backend.view(array, name)
-        if view is not None:
-            return view
+    """The operand by a backend that owns the memory of `array`. No library is loaded to find out."""
+    # DLPack comes first: the CUDA Array Interface of a tensor that requires a gradient raises an error.
+    try:
+        where = int(array.__dlpack_device__()[0])
+    except (AttributeError, TypeError, ValueError, BufferError):
+        where = None
+    for backend, (types, attributes) in HOLDING.items():
+        if where in types or (where is None and any(hasattr(array, each) for each in attributes)):
+            with delivering(backend):
+                view = registry.backend(backend).view(array, name)
+            if view is not None:
+                return view
     return None
 
 
@@ -129,44 +130,31 @@ def wrap_output(array: Any) -> Operand:
     """`wrap` for out. Raises an error if out is read-only, is broadcast, or would be a copy of the caller's array."""
     operand = wrap(array, "out")
     if isinstance(operand, DeviceView):
-        if operand.readonly:
-            raise ValueError("out is read-only; pass a writeable array")
-        _refuse_broadcast(operand)
-        return operand
-    # Two empty views share no memory, so the memory cannot show that the operand is a view. For an empty operand, an
-    # object with a shape counts as an array of some library.
-    shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
-    if operand is not array and not shared:
-        raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
-    if not operand.flags.writeable:
+        readonly = operand.readonly
+    else:
+        # Two empty views share no memory, so the memory cannot show that the operand is a view. For an empty operand,
+        # an object with a shape counts as an array of some library.
+        shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
+        if operand is not array and not shared:
+            raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
+        readonly = not operand.flags.writeable
+    if readonly:
         raise ValueError("out is read-only; pass a writeable array")
-    _refuse_broadcast(operand)
+    if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
+        raise ValueError("out is broadcast: several of its elements are one; pass an array of its own")
     return operand
 
 
-def _refuse_broadcast(operand: Operand) -> None:
-    if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
-        raise ValueError("out is broadcast: several of its elements are one; pass an array of its own")
-
-
-def _with_memory(array: Any) -> Iterator[Backend]:
-    """The backends that may own the memory of `array`. No library is loaded to find out."""
-    # DLPack comes first: the CUDA Array Interface of a tensor that requires a gradient raises an error.
-    try:
-        where = int(array.__dlpack_device__()[0])
-    except (AttributeError, TypeError, ValueError, BufferError):
-        where = None
-    for name, (types, attributes) in HOLDING.items():
-        if where in types or (where is None and any(hasattr(array, each) for each in attributes)):
-            yield registry.backend(name)
-
-
-def like(result: Operand, example: Any) -> Any:
-    """`result` as an array of `example`'s library.
+def like(result: Operand, *operands: Any) -> Any:
+    """`result` as an array of the library of the operands: of the first operand that is not a NumPy array.
 
     For a DeviceView this is an array of the library that owns the memory. For a host array it is an array that shares
     the memory.
     """
+    example = operands[0]
+    for x in reversed(operands):
+        if x is not None and type(x) is not np.ndarray:
+            example = x
     if isinstance(result, DeviceView):
         with delivering(result.device.key):
             return registry.backend(result.device.backend).returned(result, example)

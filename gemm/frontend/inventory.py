@@ -1,14 +1,14 @@
-"""The kernels of the catalog that can run on this machine, and the backends that can be used."""
+"""What this installation offers: the kernels that can run here, the backends, and libgemm (docs/c-api.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gemm import execute
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.core.errors import BackendUnavailable
-from gemm.core.problem import Device
 from gemm.select import probe, verification
 
 
@@ -40,25 +40,20 @@ def kernels() -> list[KernelStatus]:
     found = []
     for row in KERNELS:
         able, reasons, untrusted = [], [], {}
-        for device, reason in _on(row):
-            if reason:
-                reasons.append(reason)
-            elif device is not None:
+        try:
+            for device in probe.devices(row.backend):
+                if reason := execute.unavailable(row, device):
+                    reasons.append(reason)
+                    continue
                 able.append(device.key)
                 if cause := verification.known_to_fail(row, device):
                     untrusted[device.key] = cause
+        except BackendUnavailable as error:
+            reasons.append(error.told)
         reason = "" if able else "; ".join(dict.fromkeys(reasons))
         names = row.name, row.backend, row.target, row.dtype
         found.append(KernelStatus(*names, bool(able), reason, tuple(able), row, untrusted))
     return found
-
-
-def _on(row: Kernel) -> list[tuple[Device | None, str]]:
-    try:
-        devices = probe.devices(row.backend)
-    except BackendUnavailable as error:
-        return [(None, error.told)]
-    return [(device, execute.unavailable(row, device)) for device in devices]
 
 
 def backends() -> dict[str, str]:
@@ -74,3 +69,33 @@ def backends() -> dict[str, str]:
         except BackendUnavailable as error:
             found[name] = str(error)
     return found
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def get_include() -> str:
+    """The folder of `gemm_cblas.h`, for the option -I of a C compiler."""
+    return str(_PACKAGE / "include")
+
+
+def get_library() -> str:
+    """The path of the shared library libgemm, for a C compiler or a loader.
+
+    Raises FileNotFoundError if the package was built without libgemm.
+    """
+    library = _PACKAGE / "lib" / "libgemm.so"
+    if not library.is_file():
+        raise FileNotFoundError(f"{library} is not there: build it with `python build.py` in a checkout of gemm")
+    return str(library)
+
+
+def compiler_words() -> str:
+    """The options of a C compiler that compile and link a program with libgemm.
+
+    The options include the library's present folder as run path, where the program finds libgemm when it starts.
+    """
+    import shlex
+
+    folder = str(Path(get_library()).parent)
+    return shlex.join([f"-I{get_include()}", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lgemm"])

@@ -20,7 +20,6 @@ import inspect
 import numbers
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
@@ -30,8 +29,7 @@ import numpy as np
 from gemm.core import epilogue, operands
 from gemm.core.errors import KernelFailed, delivering
 from gemm.core.problem import Device, DeviceView, Problem
-from gemm.frontend.arguments import DEFAULTS
-from gemm.frontend.call import Call, scalar
+from gemm.frontend.arguments import DEFAULTS, Call, Given, normalise, scalar
 from gemm.select import verification
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -46,7 +44,7 @@ A full cache in C replaces randomly chosen entries.
 
 
 class _Nothing:
-    """Replaces gemm._memo.Memo where the C extension was not built. This class caches nothing."""
+    """Replaces Memo and Batch of gemm._memo where the C extension was not built: caches and collects nothing."""
 
     def __new__(cls, *_: Any) -> _Nothing:
         return object.__new__(cls)
@@ -54,12 +52,18 @@ class _Nothing:
     def run(self, *_: Any) -> None:
         return None
 
-    learn = run
+    learn = enter = leave = remembers = at_once = run
+
+    def pending(self) -> int:
+        return 0
+
+    def extend(self, _: Any, start: int, *__: Any) -> int:
+        return start
 
 
 def _without() -> Any:
-    """Replaces the module gemm._memo where it was not built: a Memo that caches nothing, eras, and no batches."""
-    made = SimpleNamespace(era=object(), Memo=_Nothing, current=lambda: None, exchange=lambda _: None)
+    """Replaces the module gemm._memo where it was not built."""
+    made = SimpleNamespace(era=object(), Memo=_Nothing, Batch=_Nothing, current=lambda: None, exchange=lambda _: None)
     made.since, made.forget = lambda: made.era, lambda: setattr(made, "era", object())
     return made
 
@@ -97,7 +101,7 @@ class Known(NamedTuple):
             array if out is None. It returns None if the product must go through the checks in Python.
         dtype: the dtype of the product.
         alpha: replaces the caller's alpha if that is 0 or k is 0. The product then has no terms: see `_factors` in
-            call.py.
+            arguments.py.
         problem: the problem that was computed.
         device: the device that computed the problem.
     """
@@ -226,6 +230,14 @@ class PlanCache(_Memo):  # type: ignore[misc]
         made.devices = DevicePlans()
         return made
 
+    def repeat(self, given: Operands) -> Any:
+        """The product of operands like earlier ones, in host memory or on a device; None if there is none."""
+        result = self.run(*given)
+        if result is None:
+            settle()
+            result = self.devices.run(given)
+        return result
+
     def learn_product(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
         """Add the product that `launch` has just computed to the cache, if the product may be repeated.
 
@@ -250,27 +262,26 @@ class PlanCache(_Memo):  # type: ignore[misc]
     def _learn_native(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool) -> None:
         a, b, c, out, bias, *_ = given
         native, problem = getattr(launch, "native", None), call.problem
-        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
-        used = zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True)
-        # The launch read a converted copy of an operand with another dtype, not the caller's array.
-        for x, y in used:
-            if x is not None and y is not None and getattr(x, "dtype", None) != y.dtype:
-                return
         if native is None and (not merged or bias is not None):
             return
-        if problem.dtype == "bfloat16":  # memo.c accepts only the dtype object that operands.bfloat16 returns
-            own = operands.bfloat16("repeated")
-            if any(x is not None and x.dtype.kind == "V" and x.dtype is not own for x in (a, b, c, out, bias)):
+        # memo.c accepts only the bfloat16 that operands.bfloat16 returns.
+        bfloat16 = operands.bfloat16("repeated") if problem.dtype == "bfloat16" else None
+        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
+        for x, y in zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True):
+            kind = getattr(x, "dtype", None)
+            if x is not None and y is not None and kind != y.dtype:
+                return  # the launch read a converted copy of the caller's array
+            if bfloat16 is not None and getattr(kind, "kind", "") == "V" and kind is not bfloat16:
                 return
         finish = wide = None
-        views: tuple[Any, Any, Any, Any] | None = (call.a, call.b, call.c, call.out)
         ready: Any = 0, float(problem.m * problem.n * problem.k * problem.batch)
         if native is not None:
             if problem.fused:
                 finish = partial(epilogue.finish, launch.activation, len(call.shape) < call.out.ndim)
+            views: tuple[Any, ...] | None = (call.a, call.b, call.c, call.out)
             if getattr(launch, "wide", None) is not None:
                 wide = np.dtype(launch.wide)
-                views = _widened((a, b, c), call, wide)
+                views = _widened(given, call, wide)
             ready = None if views is None else native(*views)
         if ready is not None:
             make = (call.shape, call.out.dtype) if out is None else None
@@ -290,6 +301,14 @@ def forget() -> None:
 verification.repeating.append(forget)
 
 
+def find(options: object) -> PlanCache | None:
+    """The PlanCache in `memos` for these options, or None. An option may be an object that is not hashable."""
+    try:
+        return memos.get(options)
+    except TypeError:
+        return None
+
+
 def plan_cache(options: object, caches: dict[object, PlanCache]) -> PlanCache | None:
     """The PlanCache in `caches` for these options, created if necessary. None: an option is not hashable."""
     try:
@@ -306,7 +325,7 @@ def plan_cache(options: object, caches: dict[object, PlanCache]) -> PlanCache | 
 _at_once: dict[Any, Any] = {}
 
 
-def quick(function: Function) -> Function:
+def front(function: Function) -> Function:
     """A C function in front of `function` (gemm.gemm). It calls `function` only for products that no PlanCache knows;
     see front.c.
     """
@@ -324,52 +343,35 @@ def quick(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """The variant of a function from `quick` for callers that read the result at once: `gemm.batching` does not delay
+    """The variant of a function from `front` for callers that read the result at once: `gemm.batching` does not delay
     its products.
     """
     return cast(Function, _at_once.get(function, function))
 
 
 def pending(owner: Any) -> Any:
-    """A gemm._memo.Batch that calls owner.deliver() to compute its pending products. None if the C extension was not
-    built.
-    """
-    return _memo.Batch(*_engine[1:], owner) if built else None
+    """A gemm._memo.Batch that calls owner.deliver() to compute its pending products."""
+    return _memo.Batch(*_engine[1:], owner)
 
 
 def settle() -> None:
     """Compute the pending products of this thread, so that their results can be read."""
-    if (batch := current()) is not None and len(batch):
+    if batch := current():
         batch.deliver()
 
 
-_SEEN: tuple[Callable[[Any], Any], ...] = (
-    lambda x: x, lambda x: x.swapaxes(-1, -2), lambda x: x[..., None, :], lambda x: x[..., None],
-)  # fmt: skip
-"""The views that `normalise` may make of an operand before it broadcasts the operand."""
-
-
-def _widened(given: tuple[Any, Any, Any], call: Call, wide: np.dtype[Any]) -> tuple[Any, Any, Any, Any] | None:
+def _widened(given: Operands, call: Call, wide: np.dtype[Any]) -> tuple[Any, Any, Any, Any] | None:
     """The operands a, b, c and out from which memo.c's plan of a product in the dtype `wide` is made.
 
-    memo.c converts the caller's arrays `given` to `wide` in each product. If the result is narrower than `wide`, memo.c
-    also creates an array for the sums. Returns None if memo.c cannot convert the operands.
+    memo.c converts the caller's arrays to `wide` in each product. If the result is narrower than `wide`, memo.c also
+    creates an array for the sums. Returns None if memo.c cannot convert the operands: the launch read a copy of one.
     """
-
-    def converted(x: Any, view: Any) -> Any:
-        made = np.empty_like(x, wide) if type(x) is np.ndarray else None
-        for seen in () if made is None else _SEEN:
-            with suppress(ValueError):
-                if operands.identical(np.broadcast_to(seen(x), view.shape), view):
-                    return np.broadcast_to(seen(made), view.shape)
-        return None
-
-    if call.problem.k:
-        a, b = (converted(*each) for each in zip(given, (call.a, call.b), strict=False))
-    else:  # the kernel does not read a and b
-        a, b = (np.empty(x.shape, wide) for x in (call.a, call.b))
-    c, out = call.c, call.out
-    if out.dtype.itemsize < wide.itemsize:
-        c, out = None if c is None else converted(given[2], c), np.empty(out.shape, wide)
-    known = a is not None and b is not None and (c is None) == (call.c is None)
-    return (a, b, c, out) if known else None
+    a, b, c, *_, alpha, beta = given
+    factors = ((a, call.a), (b, call.b)) if call.problem.k else ()  # with k = 0, the kernel does not read a and b
+    for x, view in (*factors, (c, call.c)):
+        if view is not None and not (type(x) is np.ndarray and operands.overlap(x, view)):
+            return None
+    a, b, c = (None if x is None else np.empty_like(x, wide) for x in (a, b, c))
+    again = normalise(Given(a, b, c, None, None, alpha, beta), call.options._replace(dtype=wide, activation=None))
+    c, out = (again.c, again.out) if call.out.dtype.itemsize < wide.itemsize else (call.c, call.out)
+    return again.a, again.b, c, out

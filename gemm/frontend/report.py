@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -42,10 +43,8 @@ def versions() -> dict[str, str]:
     """{distribution: version} of the package and its dependencies, without distributions that are not installed."""
     found = {"gemm": VERSION, "python": platform.python_version(), "numpy": np.__version__}
     for name in _RELATED:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     if blas.get("name"):
         found["numpy's BLAS"] = f"{blas['name']} {blas.get('version', '')}".strip()
@@ -106,11 +105,9 @@ def head() -> dict[str, Any]:
 
 def device_facts(device: Device) -> dict[str, Any]:
     """The fields of a Device, for JSON."""
-    return {
-        "key": device.key, "backend": device.backend, "name": device.name, "platform": device.platform,
-        "driver": device.driver, "kind": device.kind, "unified": device.unified,
-        "features": sorted(device.features), "limits": dict(device.limits),
-    }  # fmt: skip
+    names = "key", "backend", "name", "platform", "driver", "kind", "unified"
+    own = {name: getattr(device, name) for name in names}
+    return {**own, "features": sorted(device.features), "limits": dict(device.limits)}
 
 
 def cache_facts() -> dict[str, Any]:

@@ -40,20 +40,16 @@ class Array(np.ndarray):
         return MappingProxyType(self._options)
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **kwargs: Any) -> Any:
-        bare = Bare()
-        given, named = [bare(x) for x in inputs], {name: bare(x) for name, x in kwargs.items()}
-        result: Any = NotImplemented
-        if method == "__call__" and (product := _UFUNCS.get(ufunc)):
-            result = attempt(product, bare.around(), given, named)
+        bare = Bare(inputs, kwargs)
+        result = bare.attempt(_PRODUCTS.get(ufunc) if method == "__call__" else None)
         if result is NotImplemented:
-            result = super().__array_ufunc__(ufunc, method, *given, **named)
+            result = super().__array_ufunc__(ufunc, method, *bare.args, **bare.kwargs)
         return bare.back(result)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if product := _FUNCTIONS.get(func):
-            bare = Bare()
-            given, named = [bare(x) for x in args], {name: bare(x) for name, x in kwargs.items()}
-            result = attempt(product, bare.around(), given, named)
+        if product := _PRODUCTS.get(func):
+            bare = Bare(args, kwargs)
+            result = bare.attempt(product)
             if result is not NotImplemented:
                 return bare.back(result)
         result = super().__array_function__(func, types, args, kwargs)
@@ -90,19 +86,22 @@ class Array(np.ndarray):
 
 
 class Bare:
-    """Converts the arguments of one call to plain NumPy arrays, and the results to what the caller expects.
+    """The arguments of one call as plain NumPy arrays. Converts the results to what the caller expects.
 
     Attributes:
-        options: the combined options of the arguments that were converted so far.
+        args, kwargs: the converted arguments.
+        options: the combined options of the arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.options = _NONE
         self._seen: dict[int, tuple[Any, Any]] = {}  # {id of a plain array: (plain array, original argument)}
+        self.args = [self._bare(x) for x in args]
+        self.kwargs = {name: self._bare(x) for name, x in kwargs.items()}
 
-    def __call__(self, argument: Any) -> Any:
+    def _bare(self, argument: Any) -> Any:
         if argument.__class__ is tuple:
-            return tuple(map(self, argument))
+            return tuple(map(self._bare, argument))
         if not isinstance(argument, np.ndarray):
             return argument
         array = argument
@@ -115,8 +114,11 @@ class Bare:
 
     def around(self) -> Options:
         """The options of the arguments together with those of `gemm.use`. Options of arguments take precedence."""
-        options = inside()
-        return self.options if options is None else {**options, **self.options}
+        return {**(inside() or _NONE), **self.options}
+
+    def attempt(self, product: Callable[..., Any] | None) -> Any:
+        """The result of a function of `products`, or NotImplemented if NumPy must compute the result."""
+        return attempt(product, self.around(), self.args, self.kwargs) if product else NotImplemented
 
     def back(self, result: Any) -> Any:
         """`result` for the caller: an Array, a scalar, or the original argument into which the result was written."""
@@ -124,9 +126,7 @@ class Bare:
             return tuple(map(self.back, result))
         if id(result) in self._seen:
             return self._seen[id(result)][1]
-        if result.__class__ is not np.ndarray:
-            return result
-        return _made(result, self.options)
+        return _made(result, self.options) if result.__class__ is np.ndarray else result
 
 
 def _made(array: np.ndarray, options: Options) -> Any:
@@ -138,20 +138,7 @@ def _made(array: np.ndarray, options: Options) -> Any:
     return made
 
 
-def product(function: Callable[..., Any], operands: Sequence[Any], **kwargs: Any) -> Any:
-    """Call a function of `products` on operands of any class, for the array API. The result is an Array or a scalar."""
-    bare = Bare()
-    given = [bare(operand) for operand in operands]
-    return bare.back(function(bare.around(), *given, **kwargs))
-
-
-_UFUNCS: dict[Any, Callable[..., Any]] = {numpy_original.matmul: products.matmul}
-if hasattr(np, "vecdot"):
-    _UFUNCS[np.vecdot] = products.vecdot
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    numpy_original.dot: products.dot, numpy_original.inner: products.inner, numpy_original.vdot: products.vdot,
-    numpy_original.tensordot: products.tensordot, numpy_original.einsum: products.einsum,
-}  # fmt: skip
+_PRODUCTS = {getattr(np, name): product for name, product in products.PRODUCTS.items() if hasattr(np, name)}
 
 
 def array(x: Any, **options: Any) -> Array:

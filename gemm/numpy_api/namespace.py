@@ -16,25 +16,29 @@ from typing import Any
 
 import numpy as np
 
-from gemm.numpy_api import array, contractions, products
+from gemm.numpy_api import array, products
+from gemm.numpy_api.tensordot import matrix_transpose
+
+
+def _product(function: Callable[..., Any], x1: Any, x2: Any, **kwargs: Any) -> Any:
+    """A function of `products`, for operands of any class. The result is an Array or a scalar."""
+    bare = array.Bare((x1, x2), kwargs)
+    return bare.back(function(bare.around(), *bare.args, **bare.kwargs))
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:
     """The matrix product of x1 and x2."""
-    return array.product(products.matmul, (x1, x2))
+    return _product(products.matmul, x1, x2)
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     """The sums of products of x1 and x2 over `axes`: a number of axes, or a pair (axes of x1, axes of x2)."""
-    return array.product(products.tensordot, (x1, x2), axes=axes)
+    return _product(products.tensordot, x1, x2, axes=axes)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The scalar products of the vectors along `axis`. The vectors of x1 are conjugated."""
-    return array.product(products.vecdot, (x1, x2), axis=axis)
-
-
-matrix_transpose = contractions.matrix_transpose
+    return _product(products.vecdot, x1, x2, axis=axis)
 
 
 class _Linalg:

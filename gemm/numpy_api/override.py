@@ -7,10 +7,11 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.linalg import multi_dot
 
 from gemm.frontend import plan_cache
 from gemm.numpy_api import products
@@ -64,19 +65,14 @@ class Using:
         self._options = options
 
     def __enter__(self) -> None:
-        outer = active.get()
-        while outer is not None and not outer.live:  # the block of this frame has ended in another context
-            outer = outer.outer
-        active.set(outer)
+        outer = _live(active.get())
         around = products.inside()
         if around is not None:
             products.only_products({**around, **self._options})
         _install()
         active.set(Frame(self._options, outer, self))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the innermost block of this object that is active in the current context.
 
         If there is no such block, nothing happens: the call comes from another context (a generator was closed late),
@@ -88,10 +84,7 @@ class Using:
         if frame is None:
             return
         frame.live = False
-        inner = active.get()
-        while inner is not None and not inner.live:
-            inner = inner.outer
-        active.set(inner)
+        active.set(_live(active.get()))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -114,20 +107,23 @@ class Using:
         return computing
 
 
+def _live(frame: Frame | None) -> Frame | None:
+    """The innermost frame from `frame` outwards whose block has not ended. A block may end in another context."""
+    while frame is not None and not frame.live:
+        frame = frame.outer
+    return frame
+
+
 def _multi_dot(options: Options, arrays: Any, *, out: Any = None) -> Any:
     """np.linalg.multi_dot on `gemm.Array`s, so that gemm computes its products."""
     given = list(arrays)
     if any(x.__class__ is not np.ndarray for x in given):
         return NotImplemented
-    result = _own["multi_dot"]([array(x, **options) for x in given], out=out)
+    result = multi_dot([array(x, **options) for x in given], out=out)
     return result.view(np.ndarray) if isinstance(result, Array) else result
 
 
-_own = {"multi_dot": np.linalg.multi_dot}
-_PRODUCTS: dict[str, Callable[..., Any]] = {
-    "matmul": products.matmul, "dot": products.dot, "inner": products.inner, "vdot": products.vdot,
-    "vecdot": products.vecdot, "tensordot": products.tensordot, "einsum": products.einsum, "multi_dot": _multi_dot,
-}  # fmt: skip
+_PRODUCTS = {**products.PRODUCTS, "multi_dot": _multi_dot}
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
@@ -155,7 +151,7 @@ def _replacement(own: Any, product: Callable[..., Any]) -> Any:
     return replaced
 
 
-class _Answering(ModuleType):
+class _Patched(ModuleType):
     """The class of the modules numpy and numpy.linalg after the first entry into `use`.
 
     The modules' own attributes stay unchanged. Each access to a name in _PRODUCTS returns a function that depends on
@@ -167,44 +163,44 @@ class _Answering(ModuleType):
         return importlib.import_module, (self.__name__,)  # picklers recognise a module by its exact class
 
 
-def _answer(name: str, own: Any, ours: Any) -> property:
-    """A property of _Answering: `ours` inside `use`, as long as the module still contains `own`."""
+def _replaced(name: str, original: Any, ours: Any) -> property:
+    """A property of _Patched: `ours` inside `use`, as long as the module still contains `original`."""
 
-    def held(module: ModuleType) -> Any:
+    def stored(module: ModuleType) -> Any:
         try:
             return module.__dict__[name]
         except KeyError:
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name) from None
 
-    def asked(module: ModuleType) -> Any:
-        found = held(module)
-        if active.get() is None or found is not own or products.inside() is None:
+    def read(module: ModuleType) -> Any:
+        found = stored(module)
+        if active.get() is None or found is not original or products.inside() is None:
             return found
-        return own if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
+        return original if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
 
-    def put(module: ModuleType, value: Any) -> None:
+    def write(module: ModuleType, value: Any) -> None:
         # Code inside `use` gets `ours` when it reads this name, and may later assign it to the module again. The module
-        # must then contain `own`, not `ours`.
-        module.__dict__[name] = own if value is ours else value
+        # must then contain `original`, not `ours`.
+        module.__dict__[name] = original if value is ours else value
 
-    def drop(module: ModuleType) -> None:
-        held(module)
+    def delete(module: ModuleType) -> None:
+        stored(module)
         del module.__dict__[name]
 
-    return property(asked, put, drop)
+    return property(read, write, delete)
 
 
 _PROTOCOLS = ("__array_ufunc__", "__array_function__")
 
 
-def _answering(module: ModuleType) -> type[ModuleType]:
-    """The subclass of _Answering for a module."""
-    own = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
-    answers = {name: _answer(name, each, _replacement(each, _PRODUCTS[name])) for name, each in own.items()}
-    return type(_Answering.__name__, (_Answering,), answers)
+def _patched(module: ModuleType) -> type[ModuleType]:
+    """The subclass of _Patched for a module."""
+    originals = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
+    names = {name: _replaced(name, own, _replacement(own, _PRODUCTS[name])) for name, own in originals.items()}
+    return type(_Patched.__name__, (_Patched,), names)
 
 
-_CLASSES = [(module, _answering(module)) for module in (np, np.linalg)]
+_CLASSES = [(module, _patched(module)) for module in (np, np.linalg)]
 
 
 def _install() -> None:

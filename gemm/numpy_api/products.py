@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from numpy.typing import DTypeLike
 
 from gemm.frontend import plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.numpy_api import contractions, matrix_pairs, summation
+from gemm.numpy_api import einsum as sums
+from gemm.numpy_api import tensordot as contractions
 
 Options = dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
     """One active `with gemm.use(...)` block of a thread or task.
 
@@ -32,10 +35,10 @@ class Frame:
             `live` also shows the task when a block has ended.
     """
 
-    __slots__ = ("live", "options", "outer", "owner")
-
-    def __init__(self, options: Options, outer: Frame | None, owner: object) -> None:
-        self.options, self.outer, self.owner, self.live = options, outer, owner, True
+    options: Options
+    outer: Frame | None
+    owner: object
+    live: bool = True
 
 
 active: ContextVar[Frame | None] = ContextVar("gemm.use", default=None)
@@ -135,12 +138,19 @@ def tensordot(options: Options, a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def einsum(options: Options, *operands: Any, out: Any = None, optimize: Any = True) -> Any:
-    return summation.einsum(*operands, out=out, optimize=optimize, **options) if _ours(*operands) else NotImplemented
+    return sums.einsum(*operands, out=out, optimize=optimize, **options) if _ours(*operands) else NotImplemented
+
+
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "matmul": matmul, "dot": dot, "inner": inner, "vdot": vdot, "vecdot": vecdot, "tensordot": tensordot,
+    "einsum": einsum,
+}  # fmt: skip
+"""{name of a function of NumPy: the function here that computes it}."""
 
 
 def only_products(options: Options) -> Options:
     """Check the options of `use` and `array`, and return them. Raises the errors of `gemm.gemm`."""
-    matrix_pairs.check({name: value for name, value in options.items() if name != "dtype"})
+    contractions.check({name: value for name, value in options.items() if name != "dtype"})
     nothing = np.empty((0, 0), bool)  # an empty boolean array fits any dtype, so that only the options are checked
     gemm(nothing, nothing, **options)
     return options

@@ -1,5 +1,5 @@
 """np.einsum by matrix products: read the subscripts, find a path of pairs, and multiply each pair with
-`matrix_pairs.product`.
+`tensordot.product`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike
 from gemm.core import numpy_original
 from gemm.core.problem import NARROW, DeviceView
 from gemm.frontend import interop, plan_cache
-from gemm.numpy_api.contractions import foreign
-from gemm.numpy_api.matrix_pairs import Term, check, kind_of, product, summed
+from gemm.frontend.arguments import common_dtype
+from gemm.numpy_api.tensordot import Term, check, product, summed
 
 
 def einsum(
@@ -24,20 +24,18 @@ def einsum(
 ) -> Any:
     """np.einsum, in which gemm computes each pair of operands that is summed over a label as one batched product.
 
-    NumPy computes steps without a matrix product: diagonals, sums within one operand, and products element by element.
-    NumPy also computes a step with three or more operands. A path has such a step where pairs would need more memory.
-    With reproducible=True, gemm computes such a step pair by pair, and sums are products with ones.
+    NumPy computes steps without a matrix product: diagonals, sums within one operand, products element by element, and
+    steps with three or more operands, which a path has where pairs would need more memory. With reproducible=True, gemm
+    computes such a step pair by pair, and sums are products with ones.
 
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
             result. Operands are arrays in host memory.
         out: array that receives the result; it has exactly the result's shape. Default: a new array. For a single
             operand without a sum, the result is a view of the operand.
-        optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. The default True means "greedy". False
-            means a single step with all operands.
-        dtype: the dtype of the arithmetic and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
-            dtypes. Every step is computed in this dtype. For float16 and bfloat16, the steps are computed in float32,
-            and the result is rounded once.
+        optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
+        dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
+            dtypes. For float16 and bfloat16, the steps are in float32, and the result is rounded once.
         options: precision, reproducible, backend and kernel of `gemm`.
 
     Returns:
@@ -51,14 +49,14 @@ def einsum(
     plan_cache.settle()
     subscripts, given = _spelled(arguments)
     arrays = {f"operand {i}": _host(array, f"operand {i}") for i, array in enumerate(given)}
-    kind = kind_of(arrays, dtype)
+    kind = common_dtype(arrays, dtype, None)
     reading = _reading(subscripts, tuple(array.shape for array in arrays.values()), _hashable(optimize))
     target = None if out is None else _target(out, reading.shape, kind)
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
     terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
     result = _followed(reading, terms, work, options).ordered(reading.output).astype(kind, copy=False)
     if target is None:
-        return interop.like(result, foreign(*given))
+        return interop.like(result, *given)
     np.copyto(target, result)
     return out
 
