@@ -6,5 +6,5 @@ mapfile -t tools < <(requirements test pytest pytest-xdist pytest-timeout hypoth
 copy_source "$CI_WORK/amx"
 cd "$CI_WORK/amx"
 CFLAGS="-DGEMM_EMULATE_AMX -I$PWD/tests/amx" venv .venv -e . "${tools[@]}"
-rows="$(kernels 'row.target == "amx"') and $(remembered bgemm_amx)"
-.venv/bin/python -m pytest tests/conformance -n 2 -q -k "$rows" --require=amx --kernel-report "$CI_REPORTS/amx.kernels.json"
+rows=$(kernels 'row.target == "amx"')
+.venv/bin/python -m pytest tests/conformance -n 2 -q --rows "$rows" -k "$(remembered bgemm_amx)" --require=amx --kernel-report "$CI_REPORTS/amx.kernels.json"

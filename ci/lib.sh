@@ -114,19 +114,19 @@ repair_wheel() { # WHEEL FOLDER: repair a wheel as for a release: the oldest val
     "$TOOLS/abi3audit" --strict --verbose "$2"/*.whl
 }
 
-kernels() { # CONDITION on `row`: print the catalog's rows that fulfil it, as an expression for pytest -k
+kernels() { # CONDITION on `row`: print the names of the catalog's rows that fulfil it, separated by commas
     PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
-print("(" + " or ".join(row.name for row in rows if eval(sys.argv[1])) + ")")' "$1"
+print(*(row.name for row in rows if eval(sys.argv[1])), sep=",")' "$1"
 }
 
 remembered() { # ROW: print the expression for pytest -k that keeps the tests of repeated and of pending products to one row
     # Each of these tests computes three or four products by way of Python code that is the same for all rows and
     # architectures. The job test runs them with every row.
-    echo "($1 or not (repeated or pending))"
+    echo "$1 or not (repeated or pending)"
 }
 
-named() { # EXPRESSION of `kernels`: print the same rows as options of gemm verify
-    tr -d '()' <<<"$1" | sed 's/ or / /g; s/[^ ]* */--kernel &/g'
+named() { # NAMES of `kernels`: print them as options of gemm verify
+    sed 's/[^,]*/--kernel &/g; s/,/ /g' <<<"$1"
 }
 
 readme() { # TAG: print the command in README.md's code block marked "sh TAG"
@@ -152,9 +152,9 @@ make_conformance_venv() {
 conformance() { # NAME CONDITION ARGUMENT...: run the suite on the rows that fulfil it; hash these and the CPU's kernels
     local rows hashed
     cd "$SOURCE"
-    rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
+    rows=$(kernels "$2") hashed=$rows,$(kernels 'row.backend == "cpu" and row.ordered')
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
     # shellcheck disable=SC2046 # word splitting is intended
     "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(named "$hashed")
-    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
+    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q --rows "$rows" "${@:3}"
 }

@@ -26,7 +26,7 @@ mapfile -t suite < <(requirements test pytest pytest-xdist pytest-timeout hypoth
 venv "$work/venv" "$wheel" "${suite[@]}" intel-opencl-rt intel-cmplr-lib-rt
 say "the conformance suite from the wheel"
 PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -n 2 -q --thin --require=cpu \
-    -k "$(kernels 'row.backend == "cpu"') and $(remembered sgemm_scalar_4x4)"
+    --rows "$(kernels 'row.backend == "cpu"')" -k "$(remembered sgemm_scalar_4x4)"
 say "from the wheel: tests of failures and of imports"
 "$work/venv/bin/python" -m pytest -n 2 -q "$work"/source/tests/test_{faults,late,import}.py
 
