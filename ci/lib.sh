@@ -62,7 +62,7 @@ apt_install_missing() {
         retry apt-get update -qq || true
         touch "$CI_WORK/apt-updated"
     fi
-    retry apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}" >"$CI_WORK/apt.log" 2>&1 ||
+    retry apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io "${missing[@]}" >"$CI_WORK/apt.log" 2>&1 ||
         { tail -n 40 "$CI_WORK/apt.log"; die "apt-get install failed"; }
 }
 
