@@ -9,7 +9,7 @@ GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64
 mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
 
 export DEBIAN_FRONTEND=noninteractive
-export UV_CACHE_DIR=$GEMM_CI_CACHE/uv UV_HTTP_RETRIES=10 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never
+export UV_CACHE_DIR=$GEMM_CI_CACHE/uv UV_HTTP_RETRIES=10 UV_HTTP_TIMEOUT=120 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never
 export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
 export PIP_COMPILE=0 # Python compiles modules when it imports them, which are a small part of what is installed
 # Each job has its own cache of compiled kernels and of facts about drivers, which does not outlive the run.
