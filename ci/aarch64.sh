@@ -7,7 +7,8 @@
 #
 # G_SLICE selects malloc because a fork of an emulated process with threads can hang. QEMU before 8.0 allocates its
 # trees from glib's slices, and another thread may hold the lock of the slices during the fork
-# (https://gitlab.com/qemu-project/qemu/-/issues/285). malloc survives forks.
+# (https://gitlab.com/qemu-project/qemu/-/issues/285). malloc survives forks. NumPy's OpenBLAS gets one thread, because
+# waiting threads use a CPU, and it computes only the expected results.
 #
 # The root is made once, in a minute, under $GEMM_CI_CACHE. Its name has a hash of this script and of the packages, so
 # that a change of either makes a new root.
@@ -25,7 +26,7 @@ mapfile -t wheels < <({
 root=$GEMM_CI_CACHE/aarch64-$(cat "${BASH_SOURCE[0]}" - <<<"${wheels[*]}" | sha256sum | cut -c1-12)
 
 make_root() { # FOLDER
-    local glibc platforms=() site=$1/usr/local/lib/python3.11/dist-packages mirror
+    local site=$1/usr/local/lib/python3.11/dist-packages mirror
     apt_install mmdebstrap
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
     # The variant "extract" unpacks packages without running maintainer scripts, so it needs no emulation.
@@ -34,10 +35,8 @@ make_root() { # FOLDER
         --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*' bookworm "$1" ${mirror:+"$mirror"}
     mkdir -p "$1"/{proc,sys,dev,tmp,src,etc}
     echo 'root:x:0:0:root:/tmp:/bin/bash' >"$1/etc/passwd"
-    for glibc in 17 24 27 28 31 34 36; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
-    python3 -m venv "$CI_WORK/aarch64-pip"
-    retry "$CI_WORK/aarch64-pip/bin/pip" install -qq --target "$site" --only-binary=:all: --implementation cp \
-        --python-version 3.11 --abi cp311 --abi abi3 --abi none "${platforms[@]}" --platform manylinux2014_aarch64 "${wheels[@]}"
+    retry uv pip install -q --target "$site" --only-binary :all: --python-version 3.11 --python-platform aarch64-manylinux_2_36 \
+        "${wheels[@]}"
     # Native Python of the same minor version compiles the bytecode once, instead of emulated Python at every start.
     python3 -m compileall -q -s "$1" "$1/usr/lib/python3.11" "$site" >/dev/null || true
 }
@@ -71,6 +70,6 @@ unshare "${namespaces[@]}" bash -euc '
     for part in proc sys dev; do mount --rbind /$part "$root/$part"; done
     mount -t tmpfs none "$root/tmp"
     mount --bind "$folder" "$root/src"
-    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true G_SLICE=always-malloc QEMU_CPU="$QEMU_CPU" \
+    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true OPENBLAS_NUM_THREADS=1 G_SLICE=always-malloc QEMU_CPU="$QEMU_CPU" \
         /usr/sbin/chroot "$root" bash -c "cd /src && exec \"\$@\"" bash "$@"
 ' bash "$@"

@@ -2,12 +2,13 @@
 
 Zig contains the headers of all these systems.
 
-    macos           All sources are compiled. FOLDER has NumPy's headers for macOS; Python's headers are those of this
-                    machine. Only libgemm is linked, and nothing runs.
+    macos           All sources are compiled, without optimisation, because nothing runs. FOLDER has NumPy's headers for
+                    macOS; Python's headers are those of this machine. Only libgemm is linked.
     windows         The engine is compiled with clang-cl's options, as for the wheel, and linked with MinGW's C library
                     to the programs of tests/fuzz, in FOLDER.
     musl-x86_64,    The same programs, linked to the system's musl, because half of Zig's static libc is not musl; for
-    musl-aarch64    x86_64 also libgemm.
+    musl-aarch64    x86_64 also libgemm. For x86_64 with little optimisation: the program for Windows runs the same
+                    kernels, optimised by the same compiler.
 """
 
 import os
@@ -49,9 +50,9 @@ def engine(system: str, machine: str, folder: Path) -> tuple[list[str], list[str
         return engine_sources(build, folder), made.extra_compile_args
 
 
-def library(system: str, machine: str, compiler: list[str], folder: Path) -> None:
-    """Link FOLDER/lib/libgemm.so. Raises CalledProcessError if that fails."""
-    with build_on(system, machine, CC=shlex.join([*ZIG, *compiler])) as build:
+def library(system: str, machine: str, compiler: list[str], level: str, folder: Path) -> None:
+    """Link FOLDER/lib/libgemm.so, optimised at this level. Raises CalledProcessError if that fails."""
+    with build_on(system, machine, CC=shlex.join([*ZIG, *compiler]), CFLAGS=level) as build:
         build["make_library"](folder, package=True)
     print(f"{system}, {machine}: libgemm is linked")
 
@@ -86,11 +87,11 @@ def macos(numpy_headers: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sources, flags = engine("Darwin", "arm64", folder)
-        compile_all("macOS, engine", [*mac, "-Icsrc", *flags], sources, folder)
+        compile_all("macOS, engine", [*mac, "-Icsrc", *flags, "-O0"], sources, folder)
         headers = [f"-I{each}" for each in (sysconfig.get_path("include"), numpy_headers)]
         modules = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "csrc" / "python").glob("*.c"))]
         compile_all("macOS, extensions", [*mac, *headers], modules, folder)
-        library("Darwin", "arm64", mac, folder)
+        library("Darwin", "arm64", mac, "-O0", folder)
 
 
 def windows(folder: Path) -> None:
@@ -110,10 +111,11 @@ def windows(folder: Path) -> None:
 def musl(machine: str, folder: Path) -> None:
     compiler = ["cc", "-target", f"{machine}-linux-musl", "-dynamic", "-Wno-unused-command-line-argument"]
     sources, flags = engine("Linux", machine, folder)
-    objects = compile_all(f"musl, {machine}, engine", [*compiler, "-Icsrc", *flags], sources, folder)
+    level = "-O1" if machine == "x86_64" else "-O3"
+    objects = compile_all(f"musl, {machine}, engine", [*compiler, "-Icsrc", *flags, level], sources, folder)
     programs(["check_engine", "fuzz_engine", "race_engine"], compiler, [*objects, "-lm"], folder)
     if machine == "x86_64":
-        library("Linux", machine, compiler, folder)
+        library("Linux", machine, compiler, level, folder)
 
 
 if __name__ == "__main__":

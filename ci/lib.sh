@@ -9,13 +9,19 @@ GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64
 mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
 
 export DEBIAN_FRONTEND=noninteractive
+export UV_CACHE_DIR=$GEMM_CI_CACHE/uv UV_HTTP_RETRIES=10 UV_HTTP_TIMEOUT=120 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never
 export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
+export PIP_COMPILE=0 # Python compiles modules when it imports them, which are a small part of what is installed
 # Each job has its own cache of compiled kernels and of facts about drivers, which does not outlive the run.
 export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm-$(basename "$0" .sh)
 # The jobs compile the same engine in copies of the same checkout. ccache shares the object files within one run.
 export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$CI_WORK/ccache CCACHE_NOHASHDIR=1
 
-say() { printf -- '--- %s\n' "$*"; }
+say() { # TEXT: print it, with the seconds since the job began and the CPU seconds that its commands have taken
+    local spent=$CI_WORK/times.$BASHPID
+    times >"$spent"
+    printf -- '--- %s (at %d s, after %.0f s of CPU time)\n' "$*" "$SECONDS" "$(awk -F '[ms ]+' '{s += 60 * ($1 + $3) + $2 + $4} END {print s}' "$spent")"
+}
 
 die() {
     printf 'error: %s\n' "$*" >&2
@@ -32,9 +38,9 @@ retry() { # COMMAND...: run it up to three times, because registries fail occasi
     return 1
 }
 
-alone() { # COMMAND...: run it while no other job runs a command by this function
+alone() { # FUNCTION ARGUMENT...: run it while no other job runs it by this function
     local lock
-    exec {lock}>"$CI_WORK/lock"
+    exec {lock}>"$CI_WORK/lock-$1"
     flock "$lock"
     "$@"
     exec {lock}>&-
@@ -56,7 +62,7 @@ apt_install_missing() {
         retry apt-get update -qq || true
         touch "$CI_WORK/apt-updated"
     fi
-    retry apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}" >"$CI_WORK/apt.log" 2>&1 ||
+    retry apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io "${missing[@]}" >"$CI_WORK/apt.log" 2>&1 ||
         { tail -n 40 "$CI_WORK/apt.log"; die "apt-get install failed"; }
 }
 
@@ -71,9 +77,22 @@ requirements() { # EXTRA[,EXTRA] [NAME...]: print requirement lines of pyproject
     python3 "$ROOT/ci/requirements.py" "$@"
 }
 
-venv() { # FOLDER REQUIREMENT...: make a new virtual environment
-    python3 -m venv --clear "$1"
-    retry "$1/bin/pip" install -qq "${@:2}"
+uv() { # ARGUMENT...: run uv, which installs packages in less than a tenth of pip's CPU time
+    apt_install python3-venv
+    alone make_uv
+    "$CI_WORK/uv/bin/uv" "$@"
+}
+
+make_uv() {
+    [[ ! -e $CI_WORK/uv/.done ]] || return 0
+    python3 -m venv --clear "$CI_WORK/uv"
+    retry "$CI_WORK/uv/bin/pip" install -qq uv
+    touch "$CI_WORK/uv/.done"
+}
+
+venv() { # FOLDER REQUIREMENT...: make a new virtual environment, without pip
+    uv venv -q --clear --python "$(command -v python3)" "$1"
+    retry uv pip install -q --python "$1/bin/python" --refresh-package gemm "${@:2}"
 }
 
 wheel_tools() { # set $TOOLS, the shared folder of the programs that build, repair and audit wheels
@@ -95,13 +114,19 @@ repair_wheel() { # WHEEL FOLDER: repair a wheel as for a release: the oldest val
     "$TOOLS/abi3audit" --strict --verbose "$2"/*.whl
 }
 
-kernels() { # CONDITION on `row`: print the catalog's rows that fulfil it, as an expression for pytest -k
+kernels() { # CONDITION on `row`: print the names of the catalog's rows that fulfil it, separated by commas
     PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
-print("(" + " or ".join(row.name for row in rows if eval(sys.argv[1])) + ")")' "$1"
+print(*(row.name for row in rows if eval(sys.argv[1])), sep=",")' "$1"
 }
 
-named() { # EXPRESSION of `kernels`: print the same rows as options of gemm verify
-    tr -d '()' <<<"$1" | sed 's/ or / /g; s/[^ ]* */--kernel &/g'
+remembered() { # ROW: print the expression for pytest -k that keeps the tests of repeated and of pending products to one row
+    # Each of these tests computes three or four products by way of Python code that is the same for all rows and
+    # architectures. The job test runs them with every row.
+    echo "$1 or not (repeated or pending)"
+}
+
+named() { # NAMES of `kernels`: print them as options of gemm verify
+    sed 's/[^,]*/--kernel &/g; s/,/ /g' <<<"$1"
 }
 
 readme() { # TAG: print the command in README.md's code block marked "sh TAG"
@@ -127,9 +152,9 @@ make_conformance_venv() {
 conformance() { # NAME CONDITION ARGUMENT...: run the suite on the rows that fulfil it; hash these and the CPU's kernels
     local rows hashed
     cd "$SOURCE"
-    rows=$(kernels "$2") hashed="$rows or $(kernels 'row.backend == "cpu" and row.ordered')"
+    rows=$(kernels "$2") hashed=$rows,$(kernels 'row.backend == "cpu" and row.ordered')
     "$PYTHON" ci/facts.py >"$CI_REPORTS/$1.facts.json"
     # shellcheck disable=SC2046 # word splitting is intended
     "$PYTHON" -m gemm verify --hashes --json "$CI_REPORTS/$1.hashes.json" $(named "$hashed")
-    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q -k "$rows" "${@:3}"
+    "$PYTHON" -m pytest tests/conformance --kernel-report "$CI_REPORTS/$1.kernels.json" -q --rows "$rows" "${@:3}"
 }

@@ -21,7 +21,8 @@ build() { # FOLDER FLAG...: compile the engine's objects
     done
 }
 # Without optimisation, because compiling instrumented, fully unrolled tiles with optimisation takes minutes for each.
-flags=(-g -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work"
+# Reports need only lines, no variables.
+flags=(-gline-tables-only -O0 -std=c11 -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer -pthread -Icsrc -I"$work"
     -DGEMM_EMULATE_AMX -Itests/amx)
 memory=(-fsanitize=address,undefined -fno-sanitize-recover=all)
 

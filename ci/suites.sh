@@ -6,8 +6,8 @@ conformance_venv
 mapfile -t tools < <(requirements test opt_einsum array-api-strict)
 work=$CI_WORK/suites
 mkdir -p "$work"
-alone retry "$PYTHON" -m pip download -qq --no-deps --no-binary array-api-compat --dest "$work" array-api-compat
-alone retry "$PYTHON" -m pip install -qq "${tools[@]}" "$work"/array_api_compat-*.tar.gz
+retry "$CI_WORK/uv/bin/pip" download -qq --no-deps --no-binary array-api-compat --dest "$work" array-api-compat
+retry uv pip install -q --python "$PYTHON" "${tools[@]}" "$work"/array_api_compat-*.tar.gz
 tar -C "$work" -xf "$work"/array_api_compat-*.tar.gz
 cd "$work"/array_api_compat-*/
 

@@ -75,6 +75,9 @@ def pytest_addoption(parser):
         help="kernels that share a source, too, but only in these checks",
     )
     group.addoption(
+        "--rows", default="", metavar="NAME[,NAME]", help="the conformance suite of these kernels, collected alone"
+    )
+    group.addoption(
         "--kernel-report", type=Path, metavar="FILE", help="write {kernel: {passed, failed, skipped, reason}} as JSON"
     )
 
@@ -257,9 +260,11 @@ def pytest_generate_tests(metafunc):
     if {"subject", "check"} <= set(metafunc.fixturenames):
         every = metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL
         siblings = set(filter(None, metafunc.config.getoption("--siblings").split(",")))
+        rows = set(filter(None, metafunc.config.getoption("--rows").split(","))) or BY_NAME.keys()
         cases = [
             pytest.param(spec, check, id=f"{id_}-{check}")
             for spec, id_ in _specs(every=every or bool(siblings))
+            if spec.kernel in rows
             for check in ALL_CHECKS
             if _applies(check, spec) and (every or check in siblings or not sibling(BY_NAME[spec.kernel]))
         ]
