@@ -242,6 +242,7 @@ def bias_and_activation(s):
         sums = times(a, b)
         with case(m=m, n=n, k=k):
             equal(s(a, b, bias=row), retyped(sums + row, s.dtype), "a row")
+            equal(s(a, b, bias=row, out=s.blank((n, m)).T), retyped(sums + row, s.dtype), "a row, out transposed")
             equal(s(a, b, c, alpha=-2.0, beta=-1.0, bias=column), retyped(-2 * sums - c + column, s.dtype), "a column")
             equal(s(np.stack([a, a]), b, bias=column)[1], retyped(sums + column, s.dtype), "a stack")
             if s.kind != "f":
