@@ -7,15 +7,15 @@ its kernels must run unless the hardware lacks a feature that it needs. --thin s
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
 
@@ -100,6 +100,10 @@ def pytest_configure(config):
     config.pluginmanager.register(KernelReport(config), "gemm-kernel-report")
 
 
+def pytest_collection_finish():
+    gc.freeze()  # a session's thousands of items, which each full collection would go through
+
+
 def _required(config):
     return set(filter(None, config.getoption("--require").split(",")))
 
@@ -143,26 +147,25 @@ REFERENCE = (
 """What kernels of every dtype are tested with."""
 
 
-def sibling(row):
-    """Whether an earlier row has `row`'s source and form, so that they differ in parameters (OpenCL: or types) only."""
+def _relatives():
+    """(siblings, kin): the names of OpenCL and CUDA kernels whose source and form an earlier row has, so that they
+    differ in parameters (OpenCL: or types) only; and for each CUDA kernel how many earlier types its source has."""
+    seen, counts, siblings, kin = set(), Counter(), set(), {}
+    for row in KERNELS:
+        if row.backend not in ("opencl", "cuda"):
+            continue
+        types = (row.dtype, row.inputs) if row.backend == "cuda" else ()
+        form = row.source, row.params.get("DIRECT", 0), row.params.get("A_TURNED", 0), *types
+        wider = row.source, row.params.get("A_TURNED", 0), bool(row.params.get("pointers"))
+        kin[row.name] = counts[wider] if types else 0
+        if form in seen:
+            siblings.add(row.name)
+        seen.add(form)
+        counts[wider] += row.name not in siblings
+    return siblings, kin
 
-    def form(other):
-        types = (other.dtype, other.inputs) if other.backend == "cuda" else ()
-        return other.source, other.params.get("DIRECT", 0), other.params.get("A_TURNED", 0), *types
 
-    return row.backend in ("opencl", "cuda") and row is not next(other for other in KERNELS if form(other) == form(row))
-
-
-def _kin(row):
-    """How many earlier CUDA rows have `row`'s source and form, the first row of each type counted."""
-
-    def form(other):
-        return other.source, other.params.get("A_TURNED", 0), bool(other.params.get("pointers"))
-
-    if row.backend != "cuda":
-        return 0
-    earlier = takewhile(lambda other: other is not row, KERNELS)
-    return sum(form(other) == form(row) and not sibling(other) for other in earlier)
+SIBLINGS, KIN = _relatives()
 
 
 EVERY_WAY = ("sgemm_adreno_image_8x4", "sgemm_generic_naive", "sgemm_cuda_tile", "hgemm_cuda_wgmma_64x64")
@@ -173,13 +176,15 @@ def _variants(row, dtype, *, every):
     """The ways to test `row` with."""
     backend = row.backend
     if backend == "opencl":
-        thorough = row.name in EVERY_WAY or (every and not sibling(row))
+        thorough = row.name in EVERY_WAY or (every and row.name not in SIBLINGS)
         return ["", "pyopencl", "cramped"] if thorough else [""]
     if backend == "cpu":
+        # Calls that repeat or wait go one way for all kernels: one kernel of each type shows it, and float32's others.
+        later = ["repeated", "pending"] if row.target == "scalar" or (dtype == "float32" and not row.inputs) else []
         # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
         # gemm.prepare makes b what is summed, so that there is none for rows whose operands are of another type
         prepares = ["prepared"] if not row.inputs else []
-        return ["", "repeated", "pending", *prepares, *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
+        return ["", *later, *prepares, *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]
     # CuPy has no bfloat16, and PyTorch none that NumPy could read back.
     lent = backend == "cuda" and row.dtype != "bfloat16"
     libraries = [name for name in ("cupy", "torch") if lent and _imports(name)]
@@ -199,7 +204,7 @@ def _specs(*, every):
     """Catalog rows on every device that can run them, with their test ids; `every`: siblings, too."""
     found = []
     for status in gemm.kernels():
-        if sibling(status.row) and not every:
+        if status.name in SIBLINGS and not every:
             continue
         several = len(status.devices) > 1
         for dtype, inputs in REFERENCE if status.dtype == "*" else ((status.dtype, status.row.inputs),):
@@ -218,6 +223,17 @@ ENGINE_CHECKS = {"packed_edges", "page_ends"}
 HOST_ONLY = {"far_strides", "concurrent", *ENGINE_CHECKS}
 
 
+ARITHMETIC = {"accuracy", "overflow", "positions", "published_bits", "repeatable", "subnormals"}
+"""Checks of what a kernel computes, not of how its operands reach it: variants do not have them."""
+
+
+OF_THE_FIRST = {
+    "batches", "batch_members", "concurrent", "deep_in_place", "far_strides", "in_place", "positions", "repeatable",
+    "zero_sizes",
+}  # fmt: skip
+"""Checks of what is the same for all types of a CUDA source: in a thin set, its first type has them."""
+
+
 NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero", "published_bits"}
 """Checks of numbers that only the result's type has."""
 
@@ -225,7 +241,7 @@ NARROWER = {"subnormals", "overflow", "non_finite", "minus_zero", "published_bit
 def _applies(check, spec):
     """Whether `check` is for `spec`; what is not is not collected, so that a skip always means absence."""
     row = BY_NAME[spec.kernel]
-    if (spec.variant and check in HOST_ONLY) or (spec.inputs and check == "far_strides"):
+    if (spec.variant and check in HOST_ONLY | ARITHMETIC) or (spec.inputs and check == "far_strides"):
         return False
     kind = "i" if "int" in spec.dtype else "c" if "complex" in spec.dtype else "f"
     if kind not in ONLY.get(check, kind):
@@ -261,12 +277,15 @@ def pytest_generate_tests(metafunc):
         every = metafunc.config.getoption("--every-row") or _effort(metafunc.config) == FULL
         siblings = set(filter(None, metafunc.config.getoption("--siblings").split(",")))
         rows = set(filter(None, metafunc.config.getoption("--rows").split(","))) or BY_NAME.keys()
+        shared = OF_THE_FIRST if _effort(metafunc.config) == THIN else set()
         cases = [
             pytest.param(spec, check, id=f"{id_}-{check}")
             for spec, id_ in _specs(every=every or bool(siblings))
             if spec.kernel in rows
             for check in ALL_CHECKS
-            if _applies(check, spec) and (every or check in siblings or not sibling(BY_NAME[spec.kernel]))
+            if _applies(check, spec)
+            and (every or check in siblings or spec.kernel not in SIBLINGS)
+            and (check not in shared or not KIN.get(spec.kernel))
         ]
         metafunc.parametrize(("subject", "check"), cases, indirect=["subject"], scope="session")
 
@@ -314,7 +333,8 @@ def make_subject(spec, config):
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
         precision=row.precision, params=row.params, slow=row.backend in ("opencl", "cuda"),
-        effort=THIN if (spec.variant or sibling(row)) and _effort(config) != FULL else _effort(config), kin=_kin(row),
+        effort=THIN if (spec.variant or row.name in SIBLINGS) and _effort(config) != FULL else _effort(config),
+        kin=KIN.get(row.name, 0) or int(bool(spec.variant) or row.name in SIBLINGS),
     )  # fmt: skip
 
 

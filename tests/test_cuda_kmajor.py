@@ -14,7 +14,10 @@ from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME
 from gemm.core.problem import Problem
 
-LAYOUTS = ("NN", "NT", "TN", "TT")
+LAYOUTS = pytest.mark.parametrize(
+    ("emulated_gpu", "layout"), [("late", "NN"), ("early", "NT"), ("late", "TN"), ("early", "TT")],
+    indirect=["emulated_gpu"],
+)  # fmt: skip
 TF32 = ("sgemm_cuda_kmajor_tf32_64x64", "sgemm_cuda_kmajor_tf32_128x64")
 FP8 = ("e4m3sgemm_cuda_kmajor_64x64", "e5m2e4m3sgemm_cuda_kmajor_128x64", "e4m3sgemm_cuda_kmajor_128x256")
 INTEGERS = ("s8s32gemm_cuda_kmajor_64x64", "u8s32gemm_cuda_kmajor_128x64")
@@ -31,17 +34,7 @@ def matrix(random, shape, dtype, letter="N"):
     return random.standard_normal(shape).astype(own)
 
 
-def run(
-    gpu,
-    name,
-    a,
-    b,
-    c,
-    alpha=1,
-    beta=0,
-    *,
-    whole=False,
-):
+def run(gpu, name, a, b, c, alpha=1, beta=0, *, whole=False):
     """alpha·a·b + beta·c on the row of that name. `whole`: k is not cut into parts."""
     row = BY_NAME[name]
     shape = (*a.shape[:-1], b.shape[-1])
@@ -53,7 +46,7 @@ def run(
     return out
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@LAYOUTS
 @pytest.mark.parametrize("name", TF32 + FP8)
 def test_bits_are_the_model_s(emulated_gpu, name, layout):
     row, random = BY_NAME[name], np.random.default_rng(1)
@@ -69,7 +62,7 @@ def test_bits_are_the_model_s(emulated_gpu, name, layout):
     np.testing.assert_array_equal(out, want)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@LAYOUTS
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_exact(emulated_gpu, name, layout):
     row, random = BY_NAME[name], np.random.default_rng(2)

@@ -1,11 +1,13 @@
-"""The emulated CUDA machine itself: its tensor cores and copies against models in NumPy, and that it finds mistakes."""
+"""The emulated CUDA machine itself: its copies against models in NumPy, and that it finds mistakes.
+
+Its tensor cores show their mistakes in tests/test_cuda_kmajor.py and tests/test_cuda_races.py, where kernels use them.
+"""
 
 import re
 import struct
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from cuda_machine.direct import Failed, source
@@ -13,7 +15,6 @@ from cuda_machine.direct import Failed, source
 pytestmark = pytest.mark.usefixtures("plain_settings")
 
 HEAD = '#include "ptx.cuh"\n#include "wgmma.cuh"\n'
-LANES = np.arange(32)
 
 
 @pytest.fixture(params=["late", "early", "mixed"])
@@ -128,249 +129,6 @@ def test_tma_stores_want_a_fence_and_a_wait(machine, macros, told):
     map_ = machine.tensor_map(machine.to_device(np.zeros((20, 40), np.float32)), (32, 16))
     with pytest.raises(Failed, match=told):
         machine.kernel(STORE, "store", macros)((1,), (32,), map_, c_int(0), c_int(0), shared=2048)
-
-
-# ---- mma.sync and ldmatrix, by the fragments' drawings
-
-
-def fragments(matrix, rows, columns):
-    """[lane, register]: elements (rows, columns)[lane, register, element] of `matrix`, packed to 32 bits."""
-    return np.ascontiguousarray(matrix[rows, columns]).view(np.uint32)[..., 0]
-
-
-G, T = LANES[:, None, None] // 4, LANES[:, None, None] % 4
-R4, R2 = np.arange(4)[None, :, None], np.arange(2)[None, :, None]
-
-MMA = (
-    HEAD
-    + """
-extern "C" __global__ void product(const unsigned *a, const unsigned *b, float *d) {
-    const int lane = threadIdx.x;
-    unsigned x[4], y[2];
-    float sum[4];
-    for (int i = 0; i < 4; ++i) x[i] = a[lane * 4 + i], sum[i] = d[lane * 4 + i];
-    for (int i = 0; i < 2; ++i) y[i] = b[lane * 2 + i];
-    NAME(sum, x, y);
-    for (int i = 0; i < 4; ++i) d[lane * 4 + i] = sum[i];
-}
-"""
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "k"),
-    [("mma_f16", np.float16, 16), ("mma_bf16", ml_dtypes.bfloat16, 16), ("mma_tf32", np.float32, 8)],
-)
-def test_mma_fragments(machine, name, dtype, k):
-    rng = np.random.default_rng(1)
-    a, b, c = (rng.integers(-8, 9, shape).astype(dtype) for shape in ((16, k), (k, 8), (16, 8)))
-    per = 4 // a.dtype.itemsize
-    e = np.arange(per)[None, None, :]
-    x = fragments(a, G + R4 % 2 * 8 + 0 * e, T * per + R4 // 2 * (k // 2) + e)
-    y = fragments(b, T * per + R2 * (k // 2) + e, G + 0 * (R2 + e))
-    rows, columns = (G + R4 // 2 * 8)[..., 0], (T * 2 + R4 % 2)[..., 0]
-    d = np.ascontiguousarray(c.astype(np.float32)[rows, columns])
-    machine.kernel(MMA, "product", {"NAME": name})((1,), (32,), x, y, d)
-    np.testing.assert_array_equal(
-        d, (c.astype(np.float32) + a.astype(np.float32) @ b.astype(np.float32))[rows, columns]
-    )
-
-
-F64 = (
-    HEAD
-    + """
-extern "C" __global__ void product(const double *a, const double *b, double *d) {
-    const int lane = threadIdx.x;
-    double x[NA], y[NB], sum[ND];
-    for (int i = 0; i < NA; ++i) x[i] = a[lane * NA + i];
-    for (int i = 0; i < NB; ++i) y[i] = b[lane * NB + i];
-    for (int i = 0; i < ND; ++i) sum[i] = d[lane * ND + i];
-    mma_f64(sum, NA == 1 ? X : x, NA == 1 ? Y : y);
-    for (int i = 0; i < ND; ++i) d[lane * ND + i] = sum[i];
-}
-"""
-)
-
-
-@pytest.mark.parametrize(("m", "k"), [(8, 4), (16, 4), (16, 8), (16, 16)])
-def test_f64_fragments(machine, m, k):
-    rng = np.random.default_rng(2)
-    a, b, c = rng.normal(size=(m, k)), rng.normal(size=(k, 8)), rng.normal(size=(m, 8))
-    i, j = np.arange(m * k // 32)[None, :], np.arange(k * 8 // 32)[None, :]
-    g, t = LANES[:, None] // 4, LANES[:, None] % 4
-    x = np.ascontiguousarray(a[g + (i % 2 * 8 if m == 16 else 0), t + (i // 2 if m == 16 else i) * 4])
-    y = np.ascontiguousarray(b[t + j * 4, g])
-    h = np.arange(m // 4)[None, :]
-    d = np.ascontiguousarray(c[g + h // 2 * 8, t * 2 + h % 2])
-    source = F64.replace("NA == 1 ? X : x", "x[0]" if m == 8 else "x").replace(
-        "NA == 1 ? Y : y", "y[0]" if m == 8 else "y"
-    )
-    macros = {"NA": i.size, "NB": j.size, "ND": h.size}
-    machine.kernel(source, "product", macros)((1,), (32,), x, y, d)
-    np.testing.assert_allclose(d, (c + a @ b)[g + h // 2 * 8, t * 2 + h % 2], rtol=1e-14, atol=1e-14)
-
-
-MATRICES = (
-    HEAD
-    + """
-extern "C" __global__ void move(const uint4 *from, unsigned *loaded, uint4 *stored) {
-    __shared__ __align__(16) uint4 tile[32], copy[32];
-    const int lane = threadIdx.x;
-    tile[lane] = from[lane];
-    __syncwarp();
-    unsigned x[4];
-    LOAD(x, shared_address(tile + lane));
-    for (int i = 0; i < 4; ++i) loaded[lane * 4 + i] = x[i];
-    STORE(shared_address(copy + lane), x);
-    __syncwarp();
-    stored[lane] = copy[lane];
-}
-"""
-)
-
-
-@pytest.mark.parametrize("suffix", ["", "_trans"])
-def test_ldmatrix_and_stmatrix(machine, suffix):
-    matrices = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8)
-    loaded, stored = np.zeros((32, 4), np.uint32), np.zeros_like(matrices)
-    macros = {"LOAD": f"ldmatrix_x4{suffix}", "STORE": f"stmatrix_x4{suffix}"}
-    machine.kernel(MATRICES, "move", macros)((1,), (32,), matrices, loaded, stored)
-    seen = matrices.transpose(0, 2, 1) if suffix else matrices
-    pairs = np.stack([seen[:, LANES // 4, LANES % 4 * 2 + i] for i in (0, 1)], axis=-1)
-    np.testing.assert_array_equal(loaded.view(np.uint16).reshape(32, 4, 2), pairs.transpose(1, 0, 2))
-    np.testing.assert_array_equal(stored, matrices)
-
-
-# ---- wgmma
-
-
-WGMMA = (
-    HEAD
-    + """
-extern "C" __global__ void __launch_bounds__(128) product(const uint4 *a, const uint4 *b, D *d, int a_bytes,
-                                                              int b_bytes) {
-    extern __shared__ __align__(1024) uint4 tiles[];
-    for (int i = threadIdx.x; i < a_bytes / 16; i += 128) tiles[i] = a[i];
-    for (int i = threadIdx.x; i < b_bytes / 16; i += 128) tiles[a_bytes / 16 + i] = b[i];
-    fence_async();
-    __syncthreads();
-    const unsigned at = shared_address(tiles);
-    D sum[N / 2];
-    for (int i = 0; i < N / 2; ++i) sum[i] = 3;
-    wgmma_hold(sum);
-    wgmma_fence();
-    for (int step = 0; step < 4; ++step)
-        NAME(sum, descriptor(at + step % A_IN * 32 + step / A_IN * A_STEP, A_LEADING, A_STRIDE, SWIZZLE),
-             descriptor(at + a_bytes + step % B_IN * 32 + step / B_IN * B_STEP, B_LEADING, B_STRIDE, SWIZZLE), step);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(sum);
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    for (int i = 0; i < N / 2; ++i) d[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum[i];
-}
-"""
-)
-
-
-def k_major(matrix, width):
-    """[mn, 128 bytes of k] in shared memory; leading and stride; so many steps of 32 bytes of k lie so far apart."""
-    rows = matrix.view(np.uint8).reshape(len(matrix), 128)
-    if not width:  # cores of 8 rows x 16 bytes, those along k back to back
-        cores = rows.reshape(-1, 8, 8, 16).transpose(0, 2, 1, 3)
-        return cores.ravel(), 128, 1024, 1, 256
-    slabs = rows.reshape(len(rows), -1, width).transpose(1, 0, 2)  # each of the swizzle's width
-    return shared_image(slabs, width), 16, 8 * width, width // 32, len(rows) * width
-
-
-def mn_major(matrix, width):
-    """[mn, 64 of k] of 16 bits with mn contiguous."""
-    across = (width or 16) // 2
-    atoms = matrix.reshape(-1, across, 8, 8).transpose(2, 0, 3, 1)  # [k / 8, mn / across, k, mn]
-    along = 8 * (width or 16)  # from atom to atom along mn
-    deep = along * atoms.shape[1]
-    return (shared_image(atoms, width), *((along, deep) if width else (deep, along)), 1, 2 * deep)
-
-
-KINDS = {
-    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
-
-
-def run_wgmma(machine, name, n, width, turned=(0, 0)):
-    kinds = (name.split("_") * 2)[:2]
-    rng = np.random.default_rng(3)
-    depth = 128 // np.dtype(KINDS[kinds[0]]).itemsize
-    a, b = (
-        rng.integers(0 if kind == "u8" else -7, 8, (length, depth)).astype(KINDS[kind])
-        for kind, length in zip(kinds, (64, n), strict=True)
-    )
-    lay = (k_major, mn_major)
-    (x, *a_way), (y, *b_way) = (lay[t](matrix, width) for t, matrix in zip(turned, (a, b), strict=True))
-    exact = np.int32 if kinds[0] in ("s8", "u8") else np.float32
-    d = np.zeros((64, n), exact)
-    macros = {
-        "NAME": f"wgmma_{name}" + (f"<{turned[0]},{turned[1]}>" if any(turned) else ""), "N": n,
-        "D": "int" if exact is np.int32 else "float", "SWIZZLE": {0: 0, 32: 3, 64: 2, 128: 1}[width],
-    }  # fmt: skip
-    for side, way in (("A", a_way), ("B", b_way)):
-        macros |= dict(zip((f"{side}_LEADING", f"{side}_STRIDE", f"{side}_IN", f"{side}_STEP"), way, strict=True))
-    kernel = machine.kernel(WGMMA, "product", macros)
-    kernel((1,), (128,), x, y, d, c_int(x.size), c_int(y.size), shared=x.size + y.size)
-    np.testing.assert_array_equal(d, a.astype(np.float64) @ b.astype(np.float64).T)
-
-
-@pytest.mark.parametrize("width", [0, 32, 64, 128])
-@pytest.mark.parametrize("name", ["bf16", "tf32", "s8_u8", "e4m3_e5m2"])
-def test_wgmma_reads_descriptors(machine, timing, name, width):
-    run_wgmma(machine, name, 64, width)
-
-
-@pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("width", [0, 32, 64, 128])
-def test_wgmma_transposes(machine, turned, width):
-    run_wgmma(machine, "f16", 128, width, turned)
-
-
-@pytest.mark.parametrize("n", [8, 16, 96, 192, 256])
-def test_wgmma_widths(machine, n):
-    run_wgmma(machine, "bf16", n, 128)
-
-
-REGISTERS = (
-    HEAD
-    + """
-extern "C" __global__ void __launch_bounds__(128) product(const unsigned *a, const uint4 *b, float *d) {
-    extern __shared__ __align__(1024) uint4 tile[];
-    for (int i = threadIdx.x; i < 64 * 128 / 16; i += 128) tile[i] = b[i];
-    fence_async();
-    __syncthreads();
-    float sum[32] = {};
-    unsigned x[4];
-    for (int i = 0; i < 4; ++i) x[i] = a[threadIdx.x * 4 + i];
-    wgmma_fence();
-    wgmma_NAME(sum, x, descriptor(shared_address(tile), 16, 1024, 1), 1);
-    wgmma_commit();
-    wgmma_wait<0>();
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    for (int i = 0; i < 32; ++i) d[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum[i];
-}
-"""
-)
-
-
-@pytest.mark.parametrize("name", ["f16", "tf32", "e4m3_e4m3"])
-def test_wgmma_takes_a_from_registers(machine, timing, name):
-    dtype = np.dtype(KINDS[name.split("_")[0]])
-    rng = np.random.default_rng(4)
-    per = 4 // dtype.itemsize
-    a, b = rng.integers(-7, 8, (64, 8 * per)).astype(dtype), rng.integers(-7, 8, (64, 32 * per)).astype(dtype)
-    e = np.arange(per)[None, None, :]
-    x = np.stack([fragments(a, w * 16 + G + R4 % 2 * 8 + 0 * e, T * per + R4 // 2 * 4 * per + e) for w in range(4)])
-    d = np.zeros((64, 64), np.float32)
-    kernel = machine.kernel(REGISTERS.replace("NAME", name), "product")
-    kernel((1,), (128,), x, k_major(b, 128)[0], d, shared=64 * 128)
-    np.testing.assert_array_equal(d, a.astype(float) @ b[:, : 8 * per].astype(float).T)
 
 
 # ---- Clusters, barriers, cp.async

@@ -117,11 +117,11 @@ def clean(gpu):
 @pytest.mark.parametrize("room", [1 << 40, 6000])
 def test_any_order_of_the_streams_gives_the_product(machine, with_c, room):
     launches = 0
-    for seed in range(60):
+    for seed in range(16):
         gpu, case = machine(seed=seed, memory=room), Case(seed, with_c)
         case.delivered(gpu)
         launches += len(gpu.launched)
-    assert launches > 120
+    assert launches > 32
 
 
 @pytest.mark.parametrize("name", ["cuLaunchKernel", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuEventSynchronize",

@@ -3,18 +3,7 @@
 import numpy as np
 import pytest
 from oracle.planes import PLANES, bound, product, split
-
-
-def normal(random, *shape):
-    return random.standard_normal(shape)
-
-
-def uniform(random, *shape):
-    return random.uniform(0, 1, shape)
-
-
-def wide(random, *shape):
-    return random.standard_normal(shape) * 2.0 ** random.integers(-20, 21, shape)
+from test_tensor_core import normal, uniform, wide
 
 
 def conditioned(random, *shape):

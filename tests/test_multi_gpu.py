@@ -90,13 +90,18 @@ PRODUCTS = products(M, N, K) | {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+def pairwise(names):
+    """Each name with one of the numbers of GPUs."""
+    return pytest.mark.parametrize(("gpus", "name"), [(2 + i % 3, x) for i, x in enumerate(names)], indirect=["gpus"])
+
+
+@pairwise(PRODUCTS)
 def test_host_operands(gpus, name):
     operands, options = PRODUCTS[name]
     the_same(*operands, **options)
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int32", "complex64"])
+@pairwise(["float16", "bfloat16", "float32", "int32", "complex64"])
 def test_types(gpus, name):
     dtype = operands.named(name, "test")
     a, b, c = (np.trunc(4 * rand(*shape)).astype(dtype) for shape in ((M, K), (K, N), (M, N)))

@@ -16,7 +16,7 @@ from conformance import ALL_CHECKS
 from conformance.faults import FAULTS, OF_TYPES
 from conformance.narrowed import narrowed
 from conformance.subject import ONLY, THIN, Subject
-from conftest import sibling
+from conftest import SIBLINGS
 from mutants import MUTANTS
 from test_cuda_races import FAULTS as RACES
 
@@ -118,7 +118,7 @@ def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant):
     assert row in BY_NAME
     assert rest[-1] in ALL_CHECKS
     assert rest[:-1] in ([], ["prepared"], ["pending"], ["pyopencl"])
-    assert "--every-row" in mutant.options or not sibling(BY_NAME[row]), "pytest collects no row that shares its source"
+    assert "--every-row" in mutant.options or row not in SIBLINGS, "pytest collects no row that shares its source"
 
 
 def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed():

@@ -12,7 +12,7 @@ import numpy as np
 from oracle import check_same_bits, finfo, ordered
 
 from conformance.arena import LAYOUTS, case
-from conformance.subject import chain_check, integers, normal, wide
+from conformance.subject import THIN, chain_check, integers, normal, wide
 
 
 class Case(NamedTuple):
@@ -139,6 +139,8 @@ def chain_layouts(s):
     one = Case("wide", 14, 35, 29, 1 / 3, -0.7)
     a, b, c, expected = _solved(one, s.dtype, s.inputs)
     for number, (name, layout) in enumerate(LAYOUTS.items()):
+        if s.effort == THIN and s.kin and (number + s.kin) % 2:
+            continue
         other = list(LAYOUTS.values())[number * 3 % len(LAYOUTS)]
         trans_a, trans_b = bool(number & 1), bool(number & 2)
         x, y, z = layout.place(a.T if trans_a else a), other.place(b.T if trans_b else b), layout.place(c)

@@ -107,7 +107,7 @@ def _meet_page_ends(s, told):
     most = max(max(m * k, k * n, m * n) for m, n, k in shapes) * s.dtype.itemsize
     room = [_Fenced(most) for _ in range(4)]
     for number, (m, n, k) in enumerate(shapes):
-        a, b, c = s.integers(rng, m, k), s.integers(rng, k, n), s.integers(rng, m, n)
+        a, b, c = s.operands(s.integers, rng, m, n, k)
         expected = times(a, b)
         a, b = (x.astype(name) for x, name in zip((a, b), s.inputs or (s.dtype, s.dtype), strict=True))
         for orders, at_end in product(("CCC", "CFC", "FCC", "FFF"), (True, False)):

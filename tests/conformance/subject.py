@@ -58,7 +58,8 @@ class Subject:
         effort: THIN, DEFAULT or FULL.
         precision: what `call` asks for, and is held to.
         slow: a call costs 100 µs or more, so that checks of many calls take fewer.
-        kin: how many earlier kernels have the same source, for other types: thin checks of many calls share them out.
+        kin: how many earlier types the kernel's source has; at least 1 for a kernel whose source an earlier one has,
+            and for one that is reached another way. Thin checks of many calls share them out.
     """
 
     name: str
@@ -111,6 +112,11 @@ class Subject:
         if self.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(self.dtype)
         return self.narrowed(normal(rng, self.dtype, *shape))
+
+    @staticmethod
+    def operands(make, rng, m, n, k):
+        """a, b and c, each of make(rng, rows, columns)."""
+        return make(rng, m, k), make(rng, k, n), make(rng, m, n)
 
     def narrowed(self, x):
         """x rounded so that each of the narrower floats of `inputs` has such numbers."""

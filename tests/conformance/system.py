@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.arena import case, equal
 from conformance.checks import random, times
-from conformance.subject import THIN, chain_check, check
+from conformance.subject import chain_check, check
 from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -25,7 +25,7 @@ def concurrent(s):
         [(150, 130, 110), (90, 100, 120), (3, 700, 300), (700, 3, 300)],
     )
     for m, n, k in (*small, *large, (130, 140, 90)):
-        a, b, c = s.normal(rng, m, k), s.normal(rng, k, n), s.normal(rng, m, n)
+        a, b, c = s.operands(s.normal, rng, m, n, k)
         work.append((a, b, c, s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0).tobytes()))
     wrong = []
     start = threading.Barrier(len(work))
@@ -33,7 +33,7 @@ def concurrent(s):
     def run(first):
         try:
             start.wait()
-            for turn in range(2 if s.effort == THIN and s.kin else s.pick(4, 40)):
+            for turn in range(s.pick(4, 40)):
                 a, b, c, expected = work[(first + turn) % len(work)]
                 out = s.blank(c.shape)
                 s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0, out=out)

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <regex>
 #include <sstream>
@@ -138,7 +139,7 @@ API int nvrtcDestroyProgram(Program **program) {
     return 0;
 }
 API int nvrtcCompileProgram(Program *program, int count, const char *const *options) {
-    std::string flags, macros, arch = "sm_90";
+    std::string macros, arch = "sm_90";
     for (int i = 0; i < count; ++i) {
         std::string option = options[i];
         for (const char *prefix : {"--gpu-architecture=", "-arch="})
@@ -153,9 +154,9 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     int number = 0;
     char special = 0;
     sscanf(arch.c_str(), "%*[^_]_%d%c", &number, &special);
-    flags += "-D__CUDA_ARCH__=" + std::to_string(number * 10) + " -D__CUDACC_RTC__ -D__CUDACC__ ";
-    if (special == 'a') flags += "-D__CUDA_ARCH_FEAT_SM" + std::to_string(number) + "_ALL ";
-    if (has_fma()) flags += "-mfma -mavx2 ";
+    macros +=
+        "#define __CUDA_ARCH__ " + std::to_string(number * 10) + "\n#define __CUDACC_RTC__ 1\n#define __CUDACC__ 1\n";
+    if (special == 'a') macros += "#define __CUDA_ARCH_FEAT_SM" + std::to_string(number) + "_ALL 1\n";
     const char *compiler = getenv("CXX"), *more = getenv("CUDA_MACHINE_CXXFLAGS");
     char folder[] = "/tmp/cuda-machine-XXXXXX";
     if (!mkdtemp(folder)) return 2;
@@ -169,19 +170,31 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
         // those that are emulated are empty already, by their guards
         write(at + "/" + header.first, dynamic_shared(header.second));
     }
-    const std::string image = at + "/kernel.so";
-    const std::string with = std::string(compiler ? compiler : "g++"), object = at + "/kernel.o";
+    const std::string image = at + "/kernel.so", object = at + "/kernel.o", common = here + "/kernel.h";
+    const std::string with = std::string("export CCACHE_DISABLE=1; ") + (compiler ? compiler : "g++") + " ";
+    // Kernels are many and run briefly: -O1 compiles them in less time.
+    std::string flags = "-std=c++17 -O1 -fPIC -fvisibility=hidden -fno-gnu-unique -ffp-contract=off "
+                        "-fno-strict-aliasing -fno-exceptions -fno-stack-protector -w -Wfatal-errors ";
+    if (has_fma()) flags += "-mfma -mavx2 ";
     // each load and store calls the machine, not libtsan, against which nothing is linked
     const char *watched = getenv("CUDA_MACHINE_RACES");
     if (watched && *watched && *watched != '0') flags += "-fsanitize=thread --param=tsan-instrument-func-entry-exit=0 ";
-    const std::string command = // ccache would find nothing: each lies in a folder of its own
-        "export CCACHE_DISABLE=1; " + with + " -std=c++17 -O2 -fPIC -c -fvisibility=hidden " +
-        "-fno-gnu-unique -ffp-contract=off -fno-strict-aliasing -fno-exceptions -fno-stack-protector " +
-        "-w -Wfatal-errors " + flags + (more ? std::string(more) + " " : "") + "-I" + quoted(here) + " -I" +
-        quoted(at) + " -include " + quoted(here + "/kernel.h") + " -o " + quoted(object) + " " +
-        quoted(at + "/kernel.cpp") + " >" + quoted(at + "/log") + " 2>&1 && " + with +
-        " -shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) + " " + quoted(object) + " " +
-        quoted(here + "/libcuda.so.1") + " >>" + quoted(at + "/log") + " 2>&1";
+    if (more) flags += std::string(more) + " ";
+    // g++ looks in the folder kernel.h.gch for a precompiled kernel.h that was made with the same flags.
+    const std::string precompiled = common + ".gch/" + std::to_string(std::hash<std::string>()(with + flags));
+    if (access(precompiled.c_str(), F_OK)) {
+        const std::string made = here + strrchr(folder, '/');
+        mkdir((common + ".gch").c_str(), 0700);
+        if (system(
+                (with + flags + "-x c++-header -o " + quoted(made) + " " + quoted(common) + " 2>/dev/null").c_str()) ||
+            rename(made.c_str(), precompiled.c_str()))
+            unlink(made.c_str()); // g++ reads kernel.h itself
+    }
+    const std::string log = quoted(at + "/log");
+    const std::string command = with + flags + "-c -I" + quoted(here) + " -I" + quoted(at) + " -include " +
+                                quoted(common) + " -o " + quoted(object) + " " + quoted(at + "/kernel.cpp") + " >" +
+                                log + " 2>&1 && " + with + "-shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) +
+                                " " + quoted(object) + " " + quoted(here + "/libcuda.so.1") + " >>" + log + " 2>&1";
     const int status = system(command.c_str());
     program->log = read(at + "/log");
     program->image = status ? "" : read(image);

@@ -396,7 +396,7 @@ void machine_warp(unsigned mask, void *mine, Act *act, const char *name) {
         warp.meetings.push_back({mask, 0, act, name, {}});
         at = warp.meetings.end() - 1;
     }
-    if (at->mask != mask || at->act != act || strcmp(at->name, name))
+    if (at->mask != mask || at->act != act || (at->name != name && strcmp(at->name, name)))
         machine_fail("%s of lanes %#x while lanes %#x are in %s of lanes %#x", name, mask, at->arrived, at->name,
                      at->mask);
     at->arrived |= bit;
