@@ -1,5 +1,6 @@
 """What tests of many modules do alike: random operands, threads, interpreters of their own, and emulated GPUs."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -31,10 +32,22 @@ def whole(*shape, dtype="float64", seed=None):
     return random.integers(-4, 5, shape).astype(dtype)
 
 
+def dtypes(*names):
+    """Parameters of a test; it is skipped for bfloat16 where ml_dtypes is not there."""
+    absent = pytest.mark.skipif(not importlib.util.find_spec("ml_dtypes"), reason="NumPy has bfloat16 by ml_dtypes")
+    return [pytest.param(name, marks=absent if name == "bfloat16" else ()) for name in names]
+
+
 def same(result, expected):
     """`result` is `expected`, also in type, dtype and shape."""
     assert type(result) is type(expected)
     np.testing.assert_array_equal(result, expected, strict=True)
+
+
+def all_equal(found, expected):
+    """Two lists of arrays are."""
+    differ = [i for i, (x, y) in enumerate(zip(found, expected, strict=True)) if not np.array_equal(x, y)]
+    assert not differ
 
 
 def at_once(work, arguments):
