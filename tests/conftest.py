@@ -267,9 +267,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("subject", "check"), cases, indirect=["subject"], scope="session")
 
 
+RECORDINGS = {"recorded", "beside_cublas"}
+"""Fixtures that run a benchmark."""
+
+
 def _smoke_group(item, absent):
     """What --smoke runs one case of, for `item`; None if it is slow, or of a kernel that is `absent`."""
-    if item.get_closest_marker("slow"):
+    if item.get_closest_marker("slow") or RECORDINGS & {*item.fixturenames}:
         return None
     given = item.callspec.params if hasattr(item, "callspec") else {}
     spec = given.get("subject")

@@ -56,13 +56,13 @@ def at_once(work, arguments):
         return list(pool.map(work, arguments))
 
 
-def run(*command, timeout=300, cwd=None, **environment):
+def run(*command, timeout=300, cwd=None, path=None, **environment):
     """What `command` prints, in either stream. Python runs it and imports the gemm of this process; it must succeed.
 
-    A variable of the environment that is None is not there. Where the first words are "skip: ", the test is skipped,
-    for the reason that follows.
+    It imports from the folder `path`, too. A variable of the environment that is None is not there. Where the first
+    words are "skip: ", the test is skipped, for the reason that follows.
     """
-    paths = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(map(str, filter(None, [PACKAGE, path, os.environ.get("PYTHONPATH")])))
     given = {**os.environ, "PYTHONPATH": paths, **environment}
     done = subprocess.run(
         [sys.executable, *map(str, command)], env={name: str(x) for name, x in given.items() if x is not None}, cwd=cwd,

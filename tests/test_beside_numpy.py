@@ -61,6 +61,7 @@ assert not grown(before), (before, count())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux lists them")
 @pytest.mark.parametrize("threads", ["1", "4"])
 def test_threads_and_forks_with_both_pools(threads):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_dispatch import run_python
+from helpers import python
 
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
@@ -107,19 +107,19 @@ def product(tmp_path):
     def run(before="", **environment):
         log = tmp_path / "launches"
         log.write_text("")
-        done = run_python(
-            before + PRODUCT, PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), LAUNCHES=str(log),
-            GEMM_PROBE_TIMEOUT="5", **environment,
+        told = python(
+            before + PRODUCT, path=tmp_path, GEMM_CACHE_DIR=tmp_path / "cache", LAUNCHES=log, GEMM_PROBE_TIMEOUT="5",
+            **environment,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        process, first, second, untrusted = json.loads(done.stdout.splitlines()[-1])
+        (line,) = [line for line in told.splitlines() if line.startswith("[")]
+        process, first, second, untrusted = json.loads(line)
         assert first == second
         launched = {}
         for line in log.read_text().splitlines():
             number, name = line.split()
             here, there = launched.get(name, (0, 0))
             launched[name] = (here + 1, there) if int(number) == process else (here, there + 1)
-        return first, launched, untrusted, done.stderr
+        return first, launched, untrusted, told
 
     return run
 

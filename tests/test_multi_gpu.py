@@ -213,6 +213,7 @@ def test_small_products_are_one_gpus(two, monkeypatch):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_benchmark_tells_speed_ups(tmp_path):
     file = tmp_path / "multi.json"
     options = "--rounds", "2", "--dtypes", "float32", "--json", file
