@@ -14,6 +14,7 @@ import pytest
 
 import gemm
 from gemm.backends.cuda import api, compiler
+from gemm.select import probe
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(gemm.__file__).resolve().parents[1]
@@ -98,6 +99,19 @@ def forget_drivers(*more):
     """CUDA's driver and compilers, and whatever else is cached, are looked for anew."""
     for cached in (api.cuda, compiler.compilers, compiler.compiler, *more):
         cached.cache_clear()
+
+
+def probed(*devices):
+    """What a probe finds, as (device, {name of a kernel: its rates, and the error of one that is wrong}) each."""
+    lines = []
+    for device, kernels in devices:
+        about = {name: getattr(device, name) for name in ("backend", "name", "driver", "kind")}
+        lines.append({"step": "device", "device": device.key, **about})
+        lines += [
+            {"step": "kernel", "kernel": name, "device": device.key, "ok": "error" not in found, "error": "", **found}
+            for name, found in kernels.items()
+        ]
+    return probe.Facts(lines)
 
 
 def products(m, n, k):

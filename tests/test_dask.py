@@ -242,7 +242,7 @@ def test_tensordot_keeps_bits_and_halves_are_rounded_once():
 # Bits.
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "synchronous", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
 def test_reproducible_bits_are_those_of_one_machine(scheduler):
     rng = np.random.default_rng(3)
     a, b, c = (rng.standard_normal(shape).astype("float32") for shape in ((65, 700), (700, 70), (65, 70)))
@@ -259,13 +259,21 @@ def test_reproducible_bits_are_those_of_one_machine(scheduler):
     assert np.allclose(other, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", dtypes("float16", "bfloat16", "float32", "float64"))
 @pytest.mark.parametrize(
     ("left", "right"),
     [((30, 200), (200, 25)), ((2, 30, 200), (200, 25)), ((200,), (200, 25)), ((30, 200), (200,)), ((200,), (200,)),
      ((3, 1, 10, 200), (2, 200, 20))],
 )  # fmt: skip
-def test_a_chain_over_blocks_of_k_keeps_the_bits(left, right, dtype):
+def test_a_chain_over_blocks_of_k_keeps_the_bits(left, right):
+    chain_of_blocks(left, right, "float32")
+
+
+@pytest.mark.parametrize("dtype", dtypes("float16", "bfloat16", "float64"))
+def test_a_chain_in_any_type_keeps_the_bits(dtype):
+    chain_of_blocks((30, 200), (200, 25), dtype)
+
+
+def chain_of_blocks(left, right, dtype):
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(shape).astype(dtype) for shape in (left, right))
     c = rng.standard_normal(np.shape(gemm.gemm(a, b))).astype(dtype)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import helpers
 import numpy as np
 import pytest
 from helpers import at_once, python
@@ -196,14 +197,10 @@ def test_packing_takes_as_long_as_the_memory_does():
 
 
 def test_one_kernel_times_the_memory_for_all_of_a_device():
-    lines = [{"step": "device", "device": GPU.key, "backend": "opencl", "name": GPU.name, "driver": GPU.driver}]
     forms = {"skinny_4x4": 4e12, "skinny_16x4": 3e12, "tile_64x64": 0.0}
-    lines += [
-        {"step": "kernel", "kernel": f"sgemm_generic_{form}", "device": GPU.key, "ok": True, "error": "",
-         "launch": 1e-5, "flops": 4e13, "memory": rate}
-        for form, rate in forms.items()
-    ]  # fmt: skip
-    facts = probe.Facts(lines)
+    facts = helpers.probed((GPU, {
+        f"sgemm_generic_{form}": {"launch": 1e-5, "flops": 4e13, "memory": rate} for form, rate in forms.items()
+    }))  # fmt: skip
     found = {form: facts.rates(BY_NAME[f"sgemm_generic_{form}"], GPU).memory for form in forms}
     assert found == {**forms, "tile_64x64": 4e12}
     for form in forms:
@@ -266,12 +263,11 @@ def test_the_soonest_of_a_plain_kernel_is_not_merely_low():
 def test_what_was_not_verified_computes_no_product(state):
     """Unless it is named; a kernel beside it that was verified does not speak for it."""
     row, beside = BY_NAME["sgemm_generic_naive"], BY_NAME["sgemm_generic_local_16x16"]
-    lines = [{"step": "device", "device": GPU.key, "backend": "opencl", "name": GPU.name, "driver": GPU.driver}]
-    for kernel in (beside, *([row] if state != "not there" else [])):
-        ok = kernel is beside or state == "verified"
-        lines.append({"step": "kernel", "kernel": kernel.label, "device": GPU.key, "ok": ok, "error": "" if ok else "x",
-                      "launch": 1e-5, "flops": 4e13})  # fmt: skip
-    facts, problem = probe.Facts(lines), Problem("float32", 64, 64, 64, device=GPU.key)
+    rates = {"launch": 1e-5, "flops": 4e13}
+    kernels = {beside.label: rates}
+    if state != "not there":
+        kernels[row.label] = rates if state == "verified" else {**rates, "error": "x"}
+    facts, problem = helpers.probed((GPU, kernels)), Problem("float32", 64, 64, 64, device=GPU.key)
     chosen, named = (candidates.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
     assert (chosen.seconds is not None) == (state == "verified")
     assert named.seconds is not None

@@ -156,8 +156,9 @@ def commands():
 
 
 def run(command, folder):
-    """What Python prints, run with these words in the copy."""
-    settings = {"PYTHONPATH": folder, "GEMM_CACHE_DIR": folder / "cache", "PYTEST_ADDOPTS": ""}
+    """What Python prints, run with these words in the copy, but of smaller products, and of fewer."""
+    command = command.replace("512", "96").replace("--time-budget 20", "--time-budget 5")
+    settings = {"PYTHONPATH": folder, "GEMM_CACHE_DIR": folder / "cache", "PYTEST_ADDOPTS": "--thin"}
     return helpers.run(*command.split(), cwd=folder, **settings)
 
 

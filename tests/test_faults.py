@@ -11,13 +11,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import machine, python
+from helpers import at_once, machine, probed, python
 
 import gemm
 from gemm import execute
@@ -143,11 +142,8 @@ def plant(monkeypatch):
 
 def facts(device, *kernels):
     """As if a probe had found the device to be without equal, and these kernels to be right, the first the soonest."""
-    about = {"step": "device", "device": device.key, "backend": device.backend, "name": device.name,
-             "driver": device.driver, "kind": device.kind}  # fmt: skip
-    right = [{"step": "kernel", "kernel": name, "device": device.key, "ok": True, "error": "", "launch": 1e-12,
-              "flops": 1e18 / 10**at, "upload": 1e18, "download": 1e18} for at, name in enumerate(kernels)]  # fmt: skip
-    return probe.Facts([about, *right])
+    rates = {"launch": 1e-12, "upload": 1e18, "download": 1e18}
+    return probed((device, {name: {**rates, "flops": 1e18 / 10**at} for at, name in enumerate(kernels)}))
 
 
 class Verifier:
@@ -289,9 +285,8 @@ def test_a_spoilt_c_is_an_error_that_says_so(plant, caplog, memory):
 def test_threads_that_fail_at_once_are_one_line(plant, caplog):
     backend = plant(FAULTS["raises"])
     backend.together = threading.Barrier(4)
-    with ThreadPoolExecutor(4) as pool:
-        for result in pool.map(lambda _: gemm.gemm(A, B), range(4)):
-            np.testing.assert_array_equal(result, A @ B)
+    for result in at_once(lambda _: gemm.gemm(A, B), range(4)):
+        np.testing.assert_array_equal(result, A @ B)
     assert backend.launches[FAULTY] == 4
     assert len(warnings_of(caplog)) == 1
 

@@ -7,7 +7,7 @@ from functools import cache
 import helpers
 import numpy as np
 import pytest
-from helpers import ROOT, forget_drivers, machine, products, rand, run
+from helpers import ROOT, forget_drivers, machine, probed, products, rand, run
 
 import gemm
 from gemm.backends import registry
@@ -30,11 +30,7 @@ def emulate(monkeypatch):
         helpers.emulate(monkeypatch, "5.3", devices=count, pools=1, sms=2, **{"streams": "late", **settings})
         monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))
         devices = registry.backend("cuda").devices()
-        lines = [
-            {"step": "device", "device": x.key, "backend": "cuda", "name": x.name, "driver": x.driver, "kind": "gpu"}
-            for x in devices
-        ]
-        monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
+        monkeypatch.setattr(probe, "_memory", {probe.entry(): probed(*((x, {}) for x in devices))})
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
         monkeypatch.setattr(verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
         monkeypatch.setattr(verification, "_failed", {})
