@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import copy
 import inspect
@@ -194,33 +195,36 @@ def test_as_a_decorator(products):
         gemm.use()(lambda: (yield))
 
 
-def test_other_threads_are_not_affected_and_may_overlap(products):
-    inside, leave, results = threading.Event(), threading.Event(), []
+@contextlib.contextmanager
+def inside_elsewhere(**options):
+    """Meanwhile another thread is in a block, at whose end it multiplies."""
+    inside, leave = threading.Event(), threading.Event()
 
     def using():
-        with gemm.use(backend="numpy"):
+        with gemm.use(**options):
             inside.set()
             leave.wait(10)
-            results.append(np.dot(A, B))
+            return np.dot(A, B)
 
-    def other():
-        results.append(np.dot(A, B))
-
-    with gemm.use(backend="cpu"):
-        threads = [threading.Thread(target=target) for target in (using, other)]
-        for thread in threads:
-            thread.start()
-        threads[1].join(10)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        result = pool.submit(using)
         inside.wait(10)
+        try:
+            yield
+        finally:
+            leave.set()
+        same(result.result(10), numpy_original.dot(A, B))
+
+
+def test_other_threads_are_not_affected_and_may_overlap(products):
+    with inside_elsewhere(backend="numpy"):
+        with gemm.use(backend="cpu"):
+            (found,) = at_once(lambda _: np.dot(A, B), [0])
+        same(found, numpy_original.dot(A, B))
+        assert np.dot is OWN["dot"]  # though the other thread is in it still
+        np.dot(A, B)
         assert not products
-    assert np.dot is OWN["dot"]  # though the other thread is in it still
-    np.dot(A, B)
-    assert not products
-    leave.set()
-    threads[0].join(10)
     assert products == [{"backend": "numpy"}]
-    for result in results:
-        same(result, numpy_original.dot(A, B))
 
 
 def test_many_threads_enter_and_leave():
@@ -291,9 +295,7 @@ def test_an_exit_too_many_changes_nothing(products):
     with other:
         block.__exit__(None, None, None)
         np.dot(A, B)
-        inside = threading.Thread(target=lambda: other.__exit__(None, None, None))
-        inside.start()
-        inside.join(10)
+        at_once(lambda _: other.__exit__(None, None, None), [0])
         np.dot(A, B)
     assert products == [{"backend": "cpu"}, {"backend": "numpy"}, {"backend": "numpy"}]
 
@@ -341,13 +343,9 @@ def test_the_products_of_other_libraries_are_theirs_everywhere():
     """An `__array_ufunc__` asks `ufunc is np.matmul`: in each thread, inside a block or not, that must hold."""
     expected = ["lazy", "lazy", "lazy dot", "lazy tensordot", "lazy einsum"]
     assert lazily() == expected
-    found = []
     with gemm.use(backend="cpu"):
-        found.append(lazily())
-        thread = threading.Thread(target=lambda: found.append((np.matmul is OWN["matmul"], lazily())))
-        thread.start()
-        thread.join(10)
-    assert found == [expected, (True, expected)]
+        assert lazily() == expected
+        assert at_once(lambda _: (np.matmul is OWN["matmul"], lazily()), [0]) == [(True, expected)]
 
 
 def test_dask_is_dasks_beside_a_block():
@@ -361,24 +359,11 @@ def test_dask_is_dasks_beside_a_block():
 
 def test_other_threads_see_numpys_functions_meanwhile():
     """Their identity, their class and their pickles."""
-    inside, leave = threading.Event(), threading.Event()
-
-    def using():
-        with gemm.use():
-            inside.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=using)
-    thread.start()
-    inside.wait(10)
-    try:
+    with inside_elsewhere():
         assert {name: getattr(np, name) for name in OWN} == OWN
         assert isinstance(np.matmul, np.ufunc)
         assert pickle.loads(pickle.dumps(np.matmul)) is OWN["matmul"]
         assert pickle.loads(pickle.dumps(OWN["dot"])) is OWN["dot"]
-    finally:
-        leave.set()
-        thread.join(10)
 
 
 def test_the_modules_stay_modules():
