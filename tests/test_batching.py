@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 from helpers import all_equal, at_once
+from numpy.testing import assert_array_equal
 
 import gemm
 import gemm.extras.batching as pending
@@ -103,7 +104,7 @@ def test_out_that_is_added_to(waited):
     with gemm.batching():
         for _ in range(10):
             gemm.gemm(a, b, out, beta=1, out=out)
-    np.testing.assert_array_equal(out, right)
+    assert_array_equal(out, right)
     assert waited == [10]
 
 
@@ -146,7 +147,7 @@ def test_random_dependences():
         run(right)
         with gemm.batching():
             run(found)
-    np.testing.assert_array_equal(found, right)
+    assert_array_equal(found, right)
 
 
 def test_results_are_there_after_a_flush_and_the_end(waited):
@@ -193,7 +194,7 @@ def test_an_exception_goes_on_after_the_products_before_it():
 
     with pytest.raises(ZeroDivisionError):
         block()
-    np.testing.assert_array_equal(out, right)
+    assert_array_equal(out, right)
 
 
 def test_wrong_arguments_are_refused_at_the_call():
@@ -292,7 +293,7 @@ def test_other_functions_see_pending_results():
         with gemm.batching():
             gemm.gemm(a, b, out=out)
             found = np.array(read(out))
-        np.testing.assert_array_equal(found, right)
+        assert_array_equal(found, right)
 
 
 def test_another_thread_flushes():
@@ -339,7 +340,7 @@ def test_operands_live_as_long_as_they_wait():
         assert kept() is not None
         batch.flush()
         assert kept() is None
-    np.testing.assert_array_equal(result, right)
+    assert_array_equal(result, right)
 
 
 def test_a_thread_that_ends_takes_its_batch_with_it():
@@ -390,7 +391,7 @@ def test_options_are_forgotten_while_products_wait():
         gemm.gemm(a, b, out=out)
         plan_cache.forget()
         gc.collect()
-    np.testing.assert_array_equal(out, right)
+    assert_array_equal(out, right)
 
 
 @pytest.mark.usefixtures("opencl")
@@ -449,4 +450,4 @@ def test_new_scalars_wait_and_are_not_mixed():
     with gemm.batching():
         found = [gemm.gemm(x, x, c, alpha=alpha, beta=beta) for alpha, beta in scalars]
     for (alpha, beta), result in zip(scalars, found, strict=True):
-        np.testing.assert_array_equal(result, alpha * (x @ x) + beta)
+        assert_array_equal(result, alpha * (x @ x) + beta)

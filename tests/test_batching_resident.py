@@ -3,6 +3,7 @@ device. On a GPU, or by --cuda-machine."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm import execute
@@ -112,7 +113,7 @@ def expected(a, b, c=None, **options):
 
 
 def check(library, found, right):
-    np.testing.assert_array_equal(np.stack([library.values(x) for x in found]), right)
+    assert_array_equal(np.stack([library.values(x) for x in found]), right)
 
 
 def test_in_one_launch(library, together):
@@ -175,7 +176,7 @@ def test_runs_of_several_kinds(ours, together):
     a, b = sent(ours, p, q)
     found = gemm.gemm_many(a, b, reproducible=True)
     for x, y, z in zip(p, q, found, strict=True):
-        np.testing.assert_array_equal(ours.values(z), expected([x], [y])[0])
+        assert_array_equal(ours.values(z), expected([x], [y])[0])
     assert together == [COUNT - 1, COUNT - 1, COUNT - 2], "a run too short ends the looking for a while"
 
 
@@ -188,7 +189,7 @@ def test_dependent_ones_keep_their_order(library, together):
     x = p[0]
     for y, z in zip(q, chain[1:], strict=True):
         x = gemm.gemm(x, y, reproducible=True, backend="cpu")
-        np.testing.assert_array_equal(library.values(z), x)
+        assert_array_equal(library.values(z), x)
     assert not together
 
 
@@ -203,7 +204,7 @@ def test_up_to_one_that_depends(ours, together, at):
     assert together
     out[at] = out[at - 1]
     gemm.gemm_many(b, b, out=out, reproducible=True)
-    np.testing.assert_array_equal(ours.values(out[at]), expected([q[at]], [q[at]])[0])
+    assert_array_equal(ours.values(out[at]), expected([q[at]], [q[at]])[0])
 
 
 def test_out_that_is_an_operand(ours, together):
@@ -329,7 +330,7 @@ def test_a_stack_through_a_table(cuda):
     p, q = (RNG.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5, 7), (3, 4, 7, 6)))
     a, b, out = (cuda.to_device(x, device) for x in (p, q, np.zeros((3, 4, 5, 6), np.float32)))
     run(a, b, None, out, 1.0, 0.0)
-    np.testing.assert_array_equal(cuda.to_host(out), gemm.gemm(p, q, reproducible=True, backend="cpu"))
+    assert_array_equal(cuda.to_host(out), gemm.gemm(p, q, reproducible=True, backend="cpu"))
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 31, 1000, 16384])

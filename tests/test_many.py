@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 from helpers import all_equal, at_once
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.extras.batching import Batch
@@ -180,7 +181,7 @@ def test_products_that_depend_on_each_other_keep_their_order(seed):
         one_by_one(*windows(right), alpha=0.25)
         a, b, out = windows(found)
         gemm.gemm_many(a, b, out=out, alpha=0.25)
-    np.testing.assert_array_equal(found, right)
+    assert_array_equal(found, right)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled", "few displaced", "first is last", "rows"])
@@ -261,7 +262,7 @@ def test_out_that_overlaps_an_operand_by_some_elements(operand, shift):
         found[...] = start
         given = products(found)
         all_equal(gemm.gemm_many(given["a"], given["b"], given["c"], out=given["out"], beta=1), expected)
-        np.testing.assert_array_equal(found, right)
+        assert_array_equal(found, right)
 
 
 def test_an_addend_that_overlaps_its_out():
@@ -272,8 +273,8 @@ def test_an_addend_that_overlaps_its_out():
         kept = again.copy()
         out = [np.empty(n, np.float32), np.empty(n, np.float32), again[1:]]
         gemm.gemm_many([y] * 3, [y[0]] * 3, [c, c, again[:n]], out=out, beta=1)
-        np.testing.assert_array_equal(again[1:], gemm.gemm(y, y[0], kept[:n].copy(), beta=1))
-        np.testing.assert_array_equal(out[0], gemm.gemm(y, y[0], c, beta=1))
+        assert_array_equal(again[1:], gemm.gemm(y, y[0], kept[:n].copy(), beta=1))
+        assert_array_equal(out[0], gemm.gemm(y, y[0], c, beta=1))
 
 
 def test_lists_that_change_meanwhile(waited):
@@ -373,7 +374,7 @@ def test_what_an_exception_leaves_is_computed_by_the_next_product(monkeypatch):
         product = again(np.empty_like(out[0]))
         all_equal(out, right)
         assert len(batch) == 1
-    np.testing.assert_array_equal(product, right[0])
+    assert_array_equal(product, right[0])
 
 
 def test_a_block_computes_what_waits_before_columns(waited):
@@ -385,7 +386,7 @@ def test_a_block_computes_what_waits_before_columns(waited):
         found = gemm.gemm_many([first, *right[1:]], b)
         waiting = gemm.gemm(a[1], b[1], out=out[1])
         all_equal(found, chained)
-    np.testing.assert_array_equal(waiting, right[1])
+    assert_array_equal(waiting, right[1])
 
 
 def test_columns_that_are_too_short_are_refused():

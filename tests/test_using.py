@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import at_once, python, same, whole
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.core import numpy_original
@@ -91,7 +92,7 @@ def test_array_is_numpy_by_gemm(products, name):
     call = CALLS[name]
     expected = call(asis)
     result = call(lambda x: gemm.array(x, backend="cpu"))
-    np.testing.assert_array_equal(result, expected)
+    assert_array_equal(result, expected)
     assert result.dtype == expected.dtype
     assert {"backend": "cpu"}.items() <= products[0].items()
     if not name.endswith("out"):  # that is a plain array
@@ -352,9 +353,9 @@ def test_dask_is_dasks_beside_a_block():
     da = pytest.importorskip("dask.array")
     x = da.from_array(B, chunks=2)
     with gemm.use(backend="cpu"):
-        np.testing.assert_array_equal((A @ x).compute(), A @ B)
+        assert_array_equal((A @ x).compute(), A @ B)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            np.testing.assert_array_equal(pool.submit(lambda: (A @ x).compute()).result(), A @ B)
+            assert_array_equal(pool.submit(lambda: (A @ x).compute()).result(), A @ B)
 
 
 def test_other_threads_see_numpys_functions_meanwhile():
@@ -453,7 +454,7 @@ def test_arrays_multiply_by_gemm(products):
     assert np.shares_memory(x, A)
     for result, expected in ((x @ B, A @ B), (A @ y, A @ B), (x @ y, A @ B), (x.dot(B), A @ B), (y.T @ A.T, B.T @ A.T)):
         assert type(result) is gemm.Array
-        np.testing.assert_array_equal(result, expected)
+        assert_array_equal(result, expected)
     both = {"backend": "cpu", "precision": "high"}
     assert (x @ y).options == both
     high = {"backend": "numpy", "precision": "high"}
@@ -471,13 +472,13 @@ def test_in_place_and_out(products):
     y = x
     y @= before
     assert y is x
-    np.testing.assert_array_equal(x, expected)
+    assert_array_equal(x, expected)
     out, given = np.zeros((4, 4)), gemm.array(np.zeros((4, 4)))
     for target in (out, given):
         assert np.matmul(before, square, out=target) is target
         assert before.dot(square, out=target) is target
         assert np.einsum("ij,jk", before, square, out=target) is target
-        np.testing.assert_array_equal(target, expected)
+        assert_array_equal(target, expected)
         assert np.add(before, 1, out=target) is target
     assert len(products) == 7
     with pytest.raises(ValueError, match="at least two dimensions"):
@@ -499,7 +500,7 @@ def test_all_else_is_numpys_and_keeps_the_options():
         assert result.options == {"backend": "cpu"}
     for scalar in (x[0, 0], x.sum(), np.max(x), x[0] @ x[1], np.tensordot(x, x), np.einsum("ij->", x)):
         assert isinstance(scalar, np.generic)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(x)), A)
+    assert_array_equal(pickle.loads(pickle.dumps(x)), A)
     assert gemm.array(x, backend="numpy", precision="high").options == {"backend": "numpy", "precision": "high"}
     x += 1
     assert type(x) is gemm.Array
@@ -522,7 +523,7 @@ def test_arrays_beside_other_classes():
 
     assert x @ Mine() == "mine"
     same(x.view(np.ndarray).astype(object).dot(B), OBJECTS.dot(B))
-    np.testing.assert_array_equal(gemm.array(OBJECTS) @ B, OBJECTS @ B)
+    assert_array_equal(gemm.array(OBJECTS) @ B, OBJECTS @ B)
     masked = np.ma.masked_equal(A, 0)
     assert isinstance(x * masked, np.ma.MaskedArray)
     with pytest.raises(TypeError, match="masked"):
@@ -552,8 +553,8 @@ def test_the_namespace():
     xp = x.__array_namespace__()
     assert type(xp.matmul(A, B)) is gemm.Array
     assert type(xp.matmul(V, V)) is type(xp.tensordot(A, A, axes=2)) is np.float64
-    np.testing.assert_array_equal(xp.vecdot(1j * V, V), -1j * (V * V).sum())
-    np.testing.assert_array_equal(xp.linalg.matrix_transpose(x), A.T)
+    assert_array_equal(xp.vecdot(1j * V, V), -1j * (V * V).sum())
+    assert_array_equal(xp.linalg.matrix_transpose(x), A.T)
     assert type(xp.matrix_transpose(x)) is gemm.Array
     assert xp.linalg.vecdot is xp.vecdot
     assert xp.exp is np.exp
