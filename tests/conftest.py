@@ -1,7 +1,8 @@
 """Options, the kernels as test parameters, and the report of what ran where.
 
 --require=NAME[,NAME…] turns skips into failures: a kernel or target must run; a backend must be there, and each of
-its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases.
+its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases, and
+--smoke a first look: see `pytest_collection_modifyitems`.
 --cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md.
 """
 
@@ -41,7 +42,7 @@ import gemm
 from gemm.backends import registry
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.backends.cuda.launch import Launcher
-from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW
 from gemm.extras.batching import Batch
@@ -62,6 +63,7 @@ def pytest_addoption(parser):
     )
     group.addoption("--thin", action="store_true", help="a thinned set for emulators; or GEMM_TEST_EFFORT=thin")
     group.addoption("--full", action="store_true", help="all cases on slow devices too; or GEMM_TEST_EFFORT=full")
+    group.addoption("--smoke", action="store_true", help="one thin case of each test that is not marked slow")
     group.addoption(
         "--cuda-machine", metavar="CAPABILITY", help="an emulated CUDA GPU, such as 9.0, instead of any real one"
     )
@@ -83,6 +85,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes seconds; --smoke leaves it out")
     emulated = config.getoption("--cuda-machine")
     if emulated:
         os.environ.update(cuda_machine.environment(emulated))
@@ -112,7 +115,7 @@ def _effort(config):
     asked = os.environ.get("GEMM_TEST_EFFORT", "")
     if config.getoption("--full") or asked == "full":
         return FULL
-    return THIN if config.getoption("--thin") or asked == "thin" else DEFAULT
+    return THIN if config.getoption("--thin") or config.getoption("--smoke") or asked == "thin" else DEFAULT
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,36 @@ def pytest_generate_tests(metafunc):
             and (check not in shared or not KIN.get(spec.kernel))
         ]
         metafunc.parametrize(("subject", "check"), cases, indirect=["subject"], scope="session")
+
+
+RECORDINGS = {"recorded", "beside_cublas"}
+"""Fixtures that run a benchmark."""
+
+
+def _smoke_group(item, absent):
+    """What --smoke runs one case of, for `item`; None if it is slow, or of a kernel that is `absent`."""
+    if item.get_closest_marker("slow") or RECORDINGS & {*item.fixturenames}:
+        return None
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    spec = given.get("subject")
+    if isinstance(spec, Spec):  # each kernel at its edges, and each check on one kernel of each target
+        name = spec.kernel if given["check"] == "tile_edges" else BY_NAME[spec.kernel].target
+        return (name, given["check"]) if spec.device and not spec.variant else None
+    if any(isinstance(value, Kernel) and value.backend == "cpu" and value.name in absent for value in given.values()):
+        return None
+    return item.nodeid.partition("[")[0]
+
+
+def pytest_collection_modifyitems(config, items):
+    """With --smoke: the first case of each test, unless it is slow, and a part of the conformance suite."""
+    if not config.getoption("--smoke"):
+        return
+    first, absent = {}, {status.name for status in gemm.kernels() if not status.available}
+    for item in items:
+        if (group := _smoke_group(item, absent)) is not None:
+            first.setdefault(group, item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in {*first.values()}])
+    items[:] = first.values()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """What tests of many modules do alike: random operands, threads, interpreters of their own, and emulated GPUs."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import gemm
 from gemm.backends.cuda import api, compiler
+from gemm.select import probe
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(gemm.__file__).resolve().parents[1]
@@ -31,10 +33,22 @@ def whole(*shape, dtype="float64", seed=None):
     return random.integers(-4, 5, shape).astype(dtype)
 
 
+def dtypes(*names):
+    """Parameters of a test; it is skipped for bfloat16 where ml_dtypes is not there."""
+    absent = pytest.mark.skipif(not importlib.util.find_spec("ml_dtypes"), reason="NumPy has bfloat16 by ml_dtypes")
+    return [pytest.param(name, marks=absent if name == "bfloat16" else ()) for name in names]
+
+
 def same(result, expected):
     """`result` is `expected`, also in type, dtype and shape."""
     assert type(result) is type(expected)
     np.testing.assert_array_equal(result, expected, strict=True)
+
+
+def all_equal(found, expected):
+    """Two lists of arrays are."""
+    differ = [i for i, (x, y) in enumerate(zip(found, expected, strict=True)) if not np.array_equal(x, y)]
+    assert not differ
 
 
 def at_once(work, arguments):
@@ -43,13 +57,13 @@ def at_once(work, arguments):
         return list(pool.map(work, arguments))
 
 
-def run(*command, timeout=300, cwd=None, **environment):
+def run(*command, timeout=300, cwd=None, path=None, **environment):
     """What `command` prints, in either stream. Python runs it and imports the gemm of this process; it must succeed.
 
-    A variable of the environment that is None is not there. Where the first words are "skip: ", the test is skipped,
-    for the reason that follows.
+    It imports from the folder `path`, too. A variable of the environment that is None is not there. Where the first
+    words are "skip: ", the test is skipped, for the reason that follows.
     """
-    paths = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(map(str, filter(None, [PACKAGE, path, os.environ.get("PYTHONPATH")])))
     given = {**os.environ, "PYTHONPATH": paths, **environment}
     done = subprocess.run(
         [sys.executable, *map(str, command)], env={name: str(x) for name, x in given.items() if x is not None}, cwd=cwd,
@@ -85,6 +99,19 @@ def forget_drivers(*more):
     """CUDA's driver and compilers, and whatever else is cached, are looked for anew."""
     for cached in (api.cuda, compiler.compilers, compiler.compiler, *more):
         cached.cache_clear()
+
+
+def probed(*devices):
+    """What a probe finds, as (device, {name of a kernel: its rates, and the error of one that is wrong}) each."""
+    lines = []
+    for device, kernels in devices:
+        about = {name: getattr(device, name) for name in ("backend", "name", "driver", "kind")}
+        lines.append({"step": "device", "device": device.key, **about})
+        lines += [
+            {"step": "kernel", "kernel": name, "device": device.key, "ok": "error" not in found, "error": "", **found}
+            for name, found in kernels.items()
+        ]
+    return probe.Facts(lines)
 
 
 def products(m, n, k):

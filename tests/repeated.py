@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.extras import prepack
@@ -66,7 +67,7 @@ def a_thousand_shapes(array: Any, values: Any, *, biased: bool, **options: Any) 
                 if number % 7 == turn:
                     x, y, c = hosts[shape]
                     right = alpha * (x @ y) + beta * c + (rows[n][turn] if biased else 0)
-                    np.testing.assert_array_equal(values(found), right)
+                    assert_array_equal(values(found), right)
         assert len(calls) == (0 if turn else len(shapes)), turn
 
 
@@ -114,7 +115,7 @@ def scalars(array: Any, values: Any, **options: Any) -> None:
         for number in range(300):
             alpha, beta = 0.25 * number + 1, 1.5 + number
             found = gemm.gemm(x_, y_, c_, alpha=alpha, beta=beta, **options)
-            np.testing.assert_array_equal(values(found), np.float32(alpha) * (x @ y) + np.float32(beta) * c)
+            assert_array_equal(values(found), np.float32(alpha) * (x @ y) + np.float32(beta) * c)
     assert not calls, f"{len(calls)} of 300 new scalars took the long way"
 
 
@@ -126,7 +127,7 @@ def plans_and_prepared(array: Any, values: Any, keep: Callable[[np.ndarray], Any
     with long_ways() as calls:
         for number in range(100):
             found = gemm.gemm(x_, kept, alpha=1.0 + number)
-            np.testing.assert_array_equal(values(found), (1 + number) * (x @ y))
+            assert_array_equal(values(found), (1 + number) * (x @ y))
     assert len(calls) == 1
 
     def forgetting(real: Any) -> Any:
@@ -149,7 +150,7 @@ def plans_and_prepared(array: Any, values: Any, keep: Callable[[np.ndarray], Any
             call()
         for expected in (1, 0):
             with long_ways() as calls:
-                np.testing.assert_array_equal(values(call()), x @ y)
+                assert_array_equal(values(call()), x @ y)
             assert len(calls) == expected, f"{name}: what was chosen before a kernel failed"
         verification.forget_choices()
         with long_ways() as calls:

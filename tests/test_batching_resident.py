@@ -1,20 +1,15 @@
 """Products of CUDA arrays, many at once: alike ones of `gemm.gemm_many` in one launch, all others at once, on the
 device. On a GPU, or by --cuda-machine."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm import execute
 from gemm.backends import registry
 from gemm.backends.cuda import api, pointer_table, replay
 from gemm.backends.cuda.launch import Launcher
-from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.extras import pointer_batch
 from gemm.frontend import plan_cache
@@ -22,77 +17,76 @@ from gemm.select import verification
 
 RNG = np.random.default_rng(23)
 COUNT = 40
-Matrices = list[np.ndarray]
 
 
 class Ours:
     """DeviceArrays."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend):
         self._backend, self._device = backend, backend.devices()[0]
 
-    def array(self, x: np.ndarray) -> Any:
+    def array(self, x):
         return self._backend.to_device(x, self._device).owner
 
-    def values(self, x: Any) -> np.ndarray:
+    def values(self, x):
         return self._backend.to_host(x.view())
 
 
 class CuPy:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend):
         self._cupy = pytest.importorskip("cupy")
 
-    def array(self, x: np.ndarray) -> Any:
+    def array(self, x):
         return self._cupy.asarray(x)
 
-    def values(self, x: Any) -> np.ndarray:
+    def values(self, x):
         return np.asarray(self._cupy.asnumpy(x))
 
 
 class Torch:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend):
         self._torch = pytest.importorskip("torch")
         if not self._torch.cuda.is_available():
             pytest.skip("this PyTorch has no GPU")
 
-    def array(self, x: np.ndarray) -> Any:
+    def array(self, x):
         return self._torch.from_numpy(x.copy()).cuda()
 
-    def values(self, x: Any) -> np.ndarray:
+    def values(self, x):
         return np.asarray(x.cpu().numpy())
 
 
 @pytest.fixture(autouse=True)
-def verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def verified(monkeypatch):
     """All kernels count as verified: else others stand in meanwhile, and products are chosen for anew afterwards."""
     monkeypatch.setattr(verification, "record", lambda *_: {"ok": True, "error": ""})
     verification.forget_choices()
 
 
 @pytest.fixture
-def cuda() -> Backend:
+def cuda():
     if gemm.backends()["cuda"]:
         pytest.skip(gemm.backends()["cuda"])
     return registry.backend("cuda")
 
 
 @pytest.fixture(params=[Ours, CuPy, Torch])
-def library(request: pytest.FixtureRequest, cuda: Backend) -> Any:
+def library(request, cuda):
     return request.param(cuda)
 
 
 @pytest.fixture
-def ours(cuda: Backend) -> Ours:
+def ours(cuda):
     return Ours(cuda)
 
 
 @pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def together(monkeypatch):
     """How many products each launch of several had."""
-    counts: list[int] = []
+    counts = []
     launch = pointer_table.launch
 
-    def counted(gpu: Any, launches: Any, slot: Any, table: pointer_table.Table, *more: Any) -> None:
+    def counted(gpu, launches, slot, table, *more):
         launch(gpu, launches, slot, table, *more)
         counts.append(table.many)
 
@@ -102,27 +96,27 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     plan_cache.forget()
 
 
-def matrices(count: int = COUNT, shape: tuple[int, int] = (8, 8), dtype: str = "float32") -> Matrices:
+def matrices(count=COUNT, shape=(8, 8), dtype="float32"):
     return list(RNG.standard_normal((count, *shape)).astype(dtype))
 
 
-def sent(library: Any, *stacks: Matrices) -> list[list[Any]]:
+def sent(library, *stacks):
     return [[library.array(x) for x in stack] for stack in stacks]
 
 
-def expected(a: Matrices, b: Matrices, c: Matrices | None = None, **options: Any) -> np.ndarray:
+def expected(a, b, c=None, **options):
     """One by one, on the CPU: with reproducible=True the same bits."""
-    third: Any = c or [None] * len(a)
+    third = c or [None] * len(a)
     return np.stack(
         [gemm.gemm(x, y, z, reproducible=True, backend="cpu", **options) for x, y, z in zip(a, b, third, strict=True)]
     )
 
 
-def check(library: Any, found: list[Any], right: np.ndarray) -> None:
-    np.testing.assert_array_equal(np.stack([library.values(x) for x in found]), right)
+def check(library, found, right):
+    assert_array_equal(np.stack([library.values(x) for x in found]), right)
 
 
-def test_in_one_launch(library: Any, together: list[int]) -> None:
+def test_in_one_launch(library, together):
     p, q = matrices(), matrices()
     a, b, out = sent(library, p, q, matrices())
     assert gemm.gemm_many(a, b, out=out, reproducible=True) is out
@@ -133,7 +127,7 @@ def test_in_one_launch(library: Any, together: list[int]) -> None:
     assert together == [COUNT - 1, COUNT]
 
 
-def test_new_results(library: Any, together: list[int]) -> None:
+def test_new_results(library, together):
     p, q = matrices(shape=(5, 7)), matrices(shape=(7, 3))
     a, b = sent(library, p, q)
     for _ in range(2):
@@ -146,7 +140,7 @@ def test_new_results(library: Any, together: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("size", [3, 16, 33, 70])
-def test_types_and_tiles(ours: Ours, together: list[int], dtype: str, size: int) -> None:
+def test_types_and_tiles(ours, together, dtype, size):
     p, q, r = (matrices(20, (size, size), dtype) for _ in range(3))
     a, b, c = sent(ours, p, q, r)
     many = gemm.gemm_many(a, b, c, alpha=0.5, beta=-2, trans_b=True)
@@ -159,7 +153,7 @@ def test_types_and_tiles(ours: Ours, together: list[int], dtype: str, size: int)
         assert together == [19]
 
 
-def test_c_and_operands_of_all(library: Any, together: list[int]) -> None:
+def test_c_and_operands_of_all(library, together):
     p, q, r = matrices(), matrices(1), matrices()
     a, (b,), c, out = sent(library, p, q, r, matrices())
     options = {"alpha": 0.5, "beta": -2.0, "trans_b": True}
@@ -176,17 +170,17 @@ def test_c_and_operands_of_all(library: Any, together: list[int]) -> None:
     assert together, "c is not read"
 
 
-def test_runs_of_several_kinds(ours: Ours, together: list[int]) -> None:
+def test_runs_of_several_kinds(ours, together):
     p = [*matrices(), *matrices(shape=(4, 8)), *matrices(3, (2, 8)), *matrices()]
     q = matrices(len(p))
     a, b = sent(ours, p, q)
     found = gemm.gemm_many(a, b, reproducible=True)
     for x, y, z in zip(p, q, found, strict=True):
-        np.testing.assert_array_equal(ours.values(z), expected([x], [y])[0])
+        assert_array_equal(ours.values(z), expected([x], [y])[0])
     assert together == [COUNT - 1, COUNT - 1, COUNT - 2], "a run too short ends the looking for a while"
 
 
-def test_dependent_ones_keep_their_order(library: Any, together: list[int]) -> None:
+def test_dependent_ones_keep_their_order(library, together):
     count = 3 * pointer_batch._LATE
     p, q = matrices(1), [x / 4 for x in matrices(count)]
     (first,), b = sent(library, p, q)
@@ -195,12 +189,12 @@ def test_dependent_ones_keep_their_order(library: Any, together: list[int]) -> N
     x = p[0]
     for y, z in zip(q, chain[1:], strict=True):
         x = gemm.gemm(x, y, reproducible=True, backend="cpu")
-        np.testing.assert_array_equal(library.values(z), x)
+        assert_array_equal(library.values(z), x)
     assert not together
 
 
 @pytest.mark.parametrize("at", [1, 70, 128])
-def test_up_to_one_that_depends(ours: Ours, together: list[int], at: int) -> None:
+def test_up_to_one_that_depends(ours, together, at):
     p, q = matrices(130), matrices(130)
     a, b, out = sent(ours, p, q, matrices(130))
     a[at] = out[at - 1]
@@ -210,10 +204,10 @@ def test_up_to_one_that_depends(ours: Ours, together: list[int], at: int) -> Non
     assert together
     out[at] = out[at - 1]
     gemm.gemm_many(b, b, out=out, reproducible=True)
-    np.testing.assert_array_equal(ours.values(out[at]), expected([q[at]], [q[at]])[0])
+    assert_array_equal(ours.values(out[at]), expected([q[at]], [q[at]])[0])
 
 
-def test_out_that_is_an_operand(ours: Ours, together: list[int]) -> None:
+def test_out_that_is_an_operand(ours, together):
     p, q = matrices(), matrices()
     a, b = sent(ours, p, q)
     for _ in range(2):
@@ -223,7 +217,7 @@ def test_out_that_is_an_operand(ours: Ours, together: list[int]) -> None:
     assert not together
 
 
-def test_mistakes_name_their_product(ours: Ours, together: list[int]) -> None:
+def test_mistakes_name_their_product(ours, together):
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
     gemm.gemm(a[0], b[0], out=out[0], reproducible=True)
@@ -237,11 +231,11 @@ def test_mistakes_name_their_product(ours: Ours, together: list[int]) -> None:
         gemm.gemm_many(a, b, reproducible=True)
 
 
-def failing(times: int) -> Callable[..., None]:
+def failing(times):
     """What `cuda_table.launch` may meet."""
     launch, left = pointer_table.launch, [times]
 
-    def fails(*given: Any, **options: Any) -> None:
+    def fails(*given, **options):
         if left[0]:
             left[0] -= 1
             raise KernelFailed("cuLaunchKernel: injected")
@@ -251,10 +245,10 @@ def failing(times: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_failures_are_retried_or_done_without(ours: Ours, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def test_failures_are_retried_or_done_without(ours, monkeypatch, times):
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
-    demoted: list[str] = []
+    demoted = []
     monkeypatch.setattr(verification, "demote", lambda kernel, *_: demoted.append(kernel.name))
     monkeypatch.setattr(pointer_table, "launch", failing(times))
     check(ours, gemm.gemm_many(a, b, out=out, reproducible=True), expected(p, q))
@@ -263,12 +257,12 @@ def test_failures_are_retried_or_done_without(ours: Ours, monkeypatch: pytest.Mo
     assert all("small" in name for name in demoted)
 
 
-def test_no_memory_for_a_table(ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_a_table(ours, monkeypatch):
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
     gemm.gemm(a[0], b[0], out=out[0], reproducible=True)
 
-    def none(*_: Any) -> int:
+    def none(*_):
         raise KernelFailed("cuMemAllocFromPoolAsync: injected", memory=True)
 
     gpu = type(registry.backend("cuda").devices()[0].handle)
@@ -276,13 +270,13 @@ def test_no_memory_for_a_table(ours: Ours, monkeypatch: pytest.MonkeyPatch) -> N
     check(ours, gemm.gemm_many(a, b, out=out, reproducible=True), expected(p, q))
 
 
-def test_a_table_is_not_captured(ours: Ours, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_not_captured(ours, together, monkeypatch):
     """Graphs read it when they run, and it is others' by then."""
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
     for status in (1, None):
 
-        def asked(stream: int, status: Any = status) -> Any:
+        def asked(stream, status=status):
             if status is None:
                 raise KernelFailed("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
             return status
@@ -292,7 +286,7 @@ def test_a_table_is_not_captured(ours: Ours, together: list[int], monkeypatch: p
     assert not together
 
 
-def test_large_ones_are_launched_by_themselves(cuda: Backend) -> None:
+def test_large_ones_are_launched_by_themselves(cuda):
     device = cuda.devices()[0]
     where = "auto", None, device
     worth = []
@@ -305,7 +299,7 @@ def test_large_ones_are_launched_by_themselves(cuda: Backend) -> None:
     assert worth == sorted(worth, reverse=True)
 
 
-def test_more_than_a_table_has(ours: Ours, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_a_table_has(ours, together, monkeypatch):
     monkeypatch.setattr(replay, "MOST", 32)
     p, q = matrices(100), matrices(100)
     a, b = sent(ours, p, q)
@@ -313,7 +307,7 @@ def test_more_than_a_table_has(ours: Ours, together: list[int], monkeypatch: pyt
     assert together == [32, 32, 32]
 
 
-def test_tables_follow_each_other(ours: Ours, together: list[int]) -> None:
+def test_tables_follow_each_other(ours, together):
     """More of them than there are slots of page-locked memory."""
     p, q = matrices(), matrices()
     a, b, out = sent(ours, p, q, matrices())
@@ -327,7 +321,7 @@ def test_tables_follow_each_other(ours: Ours, together: list[int]) -> None:
     assert len(together) == 10
 
 
-def test_a_stack_through_a_table(cuda: Backend) -> None:
+def test_a_stack_through_a_table(cuda):
     device = cuda.devices()[0]
     row = next(row for row in gemm.catalog.KERNELS if row.params.get("pointers"))
     problem = gemm.core.problem.Problem(row.dtype, 5, 6, 7, 12, device=device.key, reproducible=True, apart=True)
@@ -336,17 +330,17 @@ def test_a_stack_through_a_table(cuda: Backend) -> None:
     p, q = (RNG.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5, 7), (3, 4, 7, 6)))
     a, b, out = (cuda.to_device(x, device) for x in (p, q, np.zeros((3, 4, 5, 6), np.float32)))
     run(a, b, None, out, 1.0, 0.0)
-    np.testing.assert_array_equal(cuda.to_host(out), gemm.gemm(p, q, reproducible=True, backend="cpu"))
+    assert_array_equal(cuda.to_host(out), gemm.gemm(p, q, reproducible=True, backend="cpu"))
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 31, 1000, 16384])
-def test_few_sizes_of_tables(count: int) -> None:
+def test_few_sizes_of_tables(count):
     size = pointer_table.rounded(count)
     assert count <= size <= min(count * 9 / 8, pointer_table.MOST)
     assert len({pointer_table.rounded(x) for x in range(1, 16385)}) < 100
 
 
-def test_otherwise_they_do_not_wait(ours: Ours) -> None:
+def test_otherwise_they_do_not_wait(ours):
     p, q = matrices(12), matrices(12)
     a, b, out = sent(ours, p, q, matrices(12))
     with gemm.batching() as batch:
@@ -356,7 +350,7 @@ def test_otherwise_they_do_not_wait(ours: Ours) -> None:
     check(ours, out, expected(p, q))
 
 
-def test_those_of_the_host_that_wait_beside_them(ours: Ours) -> None:
+def test_those_of_the_host_that_wait_beside_them(ours):
     p, q = matrices(12), matrices(12)
     a, b = sent(ours, p, q)
     host = np.zeros((12, 8, 8), np.float32)

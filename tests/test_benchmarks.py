@@ -290,11 +290,9 @@ def test_auto_takes_the_best_row_on_intel_gpus(intel, monkeypatch, device, dtype
     gpu = intel.gpu(device)
     rows = [row for row in record["rows"] if row["device"] == device and row["auto"]]
     labels = {_wanted(kernel, at): kernel.label for kernel, at in intel.jobs("") if at == device}
-    facts = probe.Facts([
-        {"step": "device", "device": gpu.key, "backend": "opencl", "name": gpu.name, "driver": gpu.driver},
-        *({"step": "kernel", "kernel": labels[_identity(row)], "device": gpu.key, "ok": True, "error": "",
-           "launch": 1e-5, "flops": 4e11 * row["share"] + 1e9} for row in rows),
-    ])  # fmt: skip
+    facts = helpers.probed((gpu, {
+        labels[_identity(row)]: {"launch": 1e-5, "flops": 4e11 * row["share"] + 1e9} for row in rows
+    }))  # fmt: skip
     monkeypatch.setattr(probe, "facts", lambda run: facts)
     problem = Problem(dtype, 1024, 1024, 1024, device=gpu.key)
     chosen = min((c for c in choice.candidates(problem, "opencl", held_by=gpu) if c.seconds), key=lambda c: c.seconds)

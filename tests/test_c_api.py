@@ -69,6 +69,7 @@ def prefix(cc, tmp_path_factory):
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 
 
+@pytest.mark.slow
 def test_document_s_program_prints_what_the_document_says(cc, prefix, tmp_path):
     text = (ROOT / "docs" / "c-api.md").read_text(encoding="utf-8")
     (source,), (printed,) = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S) for kind in ("c", "text"))
@@ -110,6 +111,7 @@ def test_errors_are_reported_and_nothing_is_written(cc, prefix, tmp_path, link):
     assert run(program).stderr.splitlines() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's linker")
 def test_products_without_memory(cc, prefix, tmp_path):
     """BLAS has no way to fail: where there is no memory to pack into, the bits are the same."""

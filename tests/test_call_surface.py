@@ -137,16 +137,6 @@ def test_integers_are_exact_and_wrap(backend):
 
 
 @backends
-def test_complex_transposes_and_scalars(backend):
-    rng = np.random.default_rng(4)
-    for dtype in (np.complex64, np.complex128):
-        a, b, c = ((rng.integers(-4, 5, (5, 5)) + 1j * rng.integers(-4, 5, (5, 5))).astype(dtype) for _ in range(3))
-        result = gemm.gemm(a, b, c, alpha=1j, beta=2 - 1j, trans_a="C", trans_b="T", backend=backend)
-        same(result, (1j * (a.conj().T @ b.T) + (2 - 1j) * c).astype(dtype))
-        same(gemm.gemm(a, b, trans_a=True, backend=backend), a.T @ b)
-
-
-@backends
 def test_asked_dtype(backend):
     a, b = whole(3, 4, dtype="float32", seed=5), whole(4, 2, dtype="float32", seed=6)
     same(gemm.gemm(a, b, dtype="float64", backend=backend), (a @ b).astype("float64"))
@@ -294,10 +284,12 @@ MISTAKES = {
     "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend.*cpu.*opencl.*cuda.*gpu"),
     "backend is None": ((A, B), {"backend": None}, ValueError, "backend"),
     "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*sgemm_scalar_4x4"),
-    "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, (TypeError, ValueError), "float64"),
-    "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError, "kernel"),
+    "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, TypeError, "multiplies float32, not float64"),
+    "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError,
+                                  "does not belong"),
     "precision": ((A, B), {"precision": "low"}, ValueError, "precision.*highest.*low"),
     "not reproducible": ((A, B), NOT_ORDERED, ValueError, "reproducible"),
+    "NumPy is not reproducible": ((A, B), {"backend": "numpy", "reproducible": True}, ValueError, "reproducible"),
     "objects": ((A.astype(object), B), {}, TypeError, r"\ba\b.*object"),
     "strings": ((A, np.array([["x"] * 2] * 4)), {}, TypeError, r"\bb\b"),
     "dates": ((A, np.zeros((4, 2), "M8[s]")), {}, TypeError, r"\bb\b"),
@@ -326,16 +318,6 @@ def test_mistakes_count_on_empty_products_too(shapes):
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name.replace("beta", "c")):
             gemm.gemm(a, b, **{name: value})
-
-
-@backends
-def test_frozen_out_is_not_written(backend):
-    x = whole(3, 3, seed=13)
-    frozen = x.copy()
-    frozen.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        gemm.gemm(x, x, frozen, beta=1.0, out=frozen, backend=backend)
-    same(frozen, x)
 
 
 def test_positions_of_arguments():

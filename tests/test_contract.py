@@ -9,6 +9,7 @@ import numpy as np
 import opt_einsum
 import pytest
 from helpers import RNG, same, whole
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.core import operands
@@ -244,7 +245,7 @@ def test_out_is_filled(optimize):
     a, b, c = whole(2, 3, dtype="float32"), whole(3, 4, dtype="float32"), whole(4, 5)
     out = np.full((5, 2), 9.0)
     assert gemm.einsum("ij,jk,kl->li", a, b, c, out=out, optimize=optimize) is out
-    np.testing.assert_array_equal(out, np.einsum("ij,jk,kl->li", a, b, c))
+    assert_array_equal(out, np.einsum("ij,jk,kl->li", a, b, c))
     scalar = np.zeros(())
     assert gemm.einsum("ij,ij", a, a, out=scalar) is scalar
     assert scalar == (a * a).sum()
@@ -268,7 +269,7 @@ def test_out_of_another_class_may_be_empty(kind, shape):
         else:
             out = np.zeros(shape).view(kind)
         assert product(out) is out
-        np.testing.assert_array_equal(np.asarray(out), a @ b)
+        assert_array_equal(np.asarray(out), a @ b)
 
 
 @pytest.mark.parametrize("out", [[], [[], []], ()])
@@ -283,7 +284,7 @@ def test_out_may_be_an_operand():
     a, b = whole(3, 3), whole(3, 3)
     expected = a @ b
     gemm.einsum("ij,jk", a, b, out=a)
-    np.testing.assert_array_equal(a, expected)
+    assert_array_equal(a, expected)
 
 
 def test_each_step_has_the_dtype_of_all_operands():
@@ -301,7 +302,7 @@ def test_narrow_results_are_rounded_once(narrow):
     ones, many = np.ones((2, 5000), kind), np.full(5000, 1, kind)
     for result in (gemm.einsum("ij,j->i", ones, many), gemm.einsum("ij->i", ones), gemm.tensordot(ones, many, 1)):
         assert result.dtype == kind
-        np.testing.assert_array_equal(result, np.full(2, 5000, kind))
+        assert_array_equal(result, np.full(2, 5000, kind))
     same(gemm.einsum("i,i,->", many, many, kind.type(1 / 256)), kind.type(5000 / 256))
 
 
@@ -312,10 +313,10 @@ def test_reproducible_bits_do_not_depend_on_the_layout():
         operands = [(a, b, a)[i] for i in range(text.count(",") + 1)]
         others = [(turned[0], turned[1], turned[0])[i] for i in range(text.count(",") + 1)]
         bits = gemm.einsum(text, *operands, reproducible=True)
-        np.testing.assert_array_equal(gemm.einsum(text, *others, reproducible=True), bits)
+        assert_array_equal(gemm.einsum(text, *others, reproducible=True), bits)
         np.testing.assert_allclose(bits, np.einsum(text, *operands, optimize=True), rtol=1e-3, atol=1e-3)
     chain = gemm.gemm(a.reshape(6, -1), b.reshape(6, -1), trans_b=True, reproducible=True)
-    np.testing.assert_array_equal(gemm.tensordot(*turned, ([1, 2], [1, 2]), reproducible=True), chain)
+    assert_array_equal(gemm.tensordot(*turned, ([1, 2], [1, 2]), reproducible=True), chain)
 
 
 def test_options_reach_the_product():
@@ -364,11 +365,11 @@ def test_opt_einsum(products, text):
     operands = [whole(*(sizes[label] for label in term)) for term in text.partition("->")[0].split(",")]
     expected = np.einsum(text, *operands)
     result = opt_einsum.contract(text, *operands, backend="gemm")
-    np.testing.assert_array_equal(result, expected)
+    assert_array_equal(result, expected)
     if expected.ndim:  # opt_einsum writes to out[:]
         out = np.zeros_like(expected)
         opt_einsum.contract(text, *operands, backend="gemm", out=out)
-        np.testing.assert_array_equal(out, expected)
+        assert_array_equal(out, expected)
     assert products or text == "ab,cd->dcba"
 
 

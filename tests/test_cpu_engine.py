@@ -16,7 +16,7 @@ from oracle import check_same_bits, fma, ordered
 
 import gemm
 from gemm.backends.cpu import CpuBackend, CpuLaunch
-from gemm.catalog import KERNELS
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import threads as granting
 from gemm.core.engine import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
@@ -288,14 +288,6 @@ def test_few_rows_or_columns_of_narrow_types(row, layout):
             check_same_bits(got, ordered(a.astype(np.float32), b.astype(np.float32)).astype(got.dtype))
 
 
-def test_no_terms(row):
-    """k = 0: alpha = -1 stands for a product that adds nothing; beta * c keeps every bit, -0 and Inf included."""
-    c = np.array([[-0.0, 0.0, np.inf], [np.nan, -3, 1e-30]], row.dtype)
-    a, b = np.empty((2, 0), row.dtype), np.empty((0, 3), row.dtype)
-    check_same_bits(run(row, a, b, c.copy(), c=c, alpha=-1.0, beta=1.0), c)
-    check_same_bits(run(row, a, b, np.full((2, 3), np.nan, row.dtype)), np.zeros((2, 3), row.dtype))
-
-
 def test_rounding_mode_of_the_caller(row):
     """A caller that rounds upward gets the same bits, and its mode back."""
     upward = {"x86_64": 0x800, "AMD64": 0x800, "aarch64": 0x400000}.get(platform.machine())
@@ -313,9 +305,9 @@ def test_rounding_mode_of_the_caller(row):
     check_same_bits(out, want)
 
 
-def test_threads_asleep_and_awake(row):
+def test_threads_asleep_and_awake():
     """Products of all sizes, after pauses that put none, some or all of the workers to sleep, by changing limits."""
-    rng = np.random.default_rng(24)
+    rng, row = np.random.default_rng(24), BY_NAME["sgemm_scalar_4x4"]
     a, b, _ = operands(row, 400, 400, 150)
     gemm.set_num_threads(1)
     want = run(row, a, b, np.empty((400, 400), row.dtype))
@@ -479,15 +471,13 @@ def test_quota_of_control_groups(own, files, quota, tmp_path):
 
 
 def test_a_kernel_that_the_cpu_lacks():
-    row = replace(ROWS[0], needs=("avx2049",))
-    with pytest.raises(KernelFailed, match="needs avx2049, which cpu:0 lacks"):
-        CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))
-
-
-def test_a_row_that_the_build_lacks():
-    row = replace(ROWS[-1], name="sgemm_scalar_of_tomorrow")
-    with pytest.raises(KernelFailed, match="holds no sgemm_scalar_of_tomorrow"):
-        CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))
+    """Or the build."""
+    for row, words in (
+        (replace(ROWS[0], needs=("avx2049",)), "needs avx2049, which cpu:0 lacks"),
+        (replace(ROWS[-1], name="sgemm_scalar_of_tomorrow"), "holds no sgemm_scalar_of_tomorrow"),
+    ):
+        with pytest.raises(KernelFailed, match=words):
+            CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))
 
 
 def test_a_missing_extension(monkeypatch):
@@ -523,9 +513,10 @@ def test_a_prepared_call_keeps_no_pointer(shapes):
     """What gemm_is_direct fills in outlives its frame, and the operands."""
     x, y = (np.ones(shape, np.float32) for shape in shapes)
     out = np.empty((x.shape[0], y.shape[1]), np.float32)
-    row = next(row for row in KERNELS if row.name == "sgemm_scalar_4x4")
     backend = CpuBackend()
-    launch = backend.launcher(row, backend.devices()[0], Problem("float32", *out.shape, x.shape[1]))
+    launch = backend.launcher(
+        BY_NAME["sgemm_scalar_4x4"], backend.devices()[0], Problem("float32", *out.shape, x.shape[1])
+    )
     plan, (*_, block) = launch._ready(x, y, None, out)
     assert plan.direct
     pointers = {name: getattr(block, name) for name in ("a", "b", "c", "to", "from", "alpha", "beta")}

@@ -91,6 +91,7 @@ def test_a_worker_of_one_thread_uses_one(pair):
         pair.run(gemm.set_num_threads, None)
 
 
+@pytest.mark.slow
 def test_a_worker_of_several_threads_shares_them():
     with workers({}, nthreads=4) as client:
         client.run(gemm.set_num_threads, 8)
@@ -102,6 +103,7 @@ def test_a_worker_of_several_threads_shares_them():
         assert client.run(lambda: sum(tasks._used.values())).popitem()[1] == 0
 
 
+@pytest.mark.slow
 def test_unlike_workers_give_one_result():
     unlike = [{"DASK_GEMM__BACKEND": "scalar"}, {"DASK_GEMM__BACKEND": "cpu"}]
     if not gemm.backends()["opencl"]:
@@ -129,6 +131,7 @@ def finished(client):
     return int(client.run_on_scheduler(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"reproducible": True}, {"contraction": "sum"}], ids=["ordered", "sum"])
 def test_a_killed_worker_changes_nothing(options):
     a, b = rand(720, 720), rand(720, 720)
@@ -174,6 +177,7 @@ def stored(folder, kind, name, shape, chunks, axis):
     return da.from_zarr(folder / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"), [("zarr", {"reproducible": True}), ("npy", {"contraction": "sum"})], ids=["zarr", "npy"]
 )

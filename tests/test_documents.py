@@ -88,6 +88,7 @@ def test_the_page_of_peers_is_current():
     helpers.run(ROOT / "docs/make_peers_page.py", "--check")
 
 
+@pytest.mark.slow
 def test_the_gallery_is_drawn(tmp_path):
     """That the site has it is what ci/docs.sh checks."""
     pytest.importorskip("matplotlib", reason="it draws the charts")
@@ -105,6 +106,7 @@ def test_version_of_the_citation():
     assert f"\nversion: {gemm.__version__}\n" in citation
 
 
+@pytest.mark.slow
 def test_notebook():
     nbformat = pytest.importorskip("nbformat", reason="the extra docs has it")
     nbclient = pytest.importorskip("nbclient", reason="the extra docs has it")
@@ -154,16 +156,19 @@ def commands():
 
 
 def run(command, folder):
-    """What Python prints, run with these words in the copy."""
-    settings = {"PYTHONPATH": folder, "GEMM_CACHE_DIR": folder / "cache", "PYTEST_ADDOPTS": ""}
+    """What Python prints, run with these words in the copy, but of smaller products, and of fewer."""
+    command = command.replace("512", "96").replace("--time-budget 20", "--time-budget 5")
+    settings = {"PYTHONPATH": folder, "GEMM_CACHE_DIR": folder / "cache", "PYTEST_ADDOPTS": "--thin"}
     return helpers.run(*command.split(), cwd=folder, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_the_worked_kernel(command, copy):
     assert ("passed" if "pytest" in command else KERNEL) in run(command, copy)
 
 
+@pytest.mark.slow
 def test_the_worked_kernel_keeps_the_rules_of_the_house(copy):
     """Its name, and its defaults, which are its row's."""
     done = run("-m pytest -q tests/test_sources.py -k strip", copy)

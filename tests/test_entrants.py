@@ -4,10 +4,11 @@ import random
 from dataclasses import replace
 
 import pytest
+from helpers import probed
 
 from gemm.catalog import KERNELS
 from gemm.core.problem import Device, Problem
-from gemm.select import candidates, choice, probe, tuning_db, verification
+from gemm.select import candidates, choice, tuning_db, verification
 
 FEATURES = frozenset(feature for row in KERNELS for feature in (*row.needs, *row.ordered_needs))
 LIMITS = {"compute_units": 16, "work_group": 1024, "local_memory": 64 << 10, "image_width": 16384,
@@ -36,20 +37,15 @@ def fresh():
 def facts():
     """A probe's, of both GPUs, with rates as different as they can be."""
     source = random.Random(3)
-    lines = [
-        {"step": "device", "device": d.key, "backend": d.backend, "name": d.name, "driver": d.driver, "kind": d.kind}
-        for d in (GPU, HOPPER)
-    ]
+    found = {"opencl": {}, "cuda": {}}
     for row in KERNELS:
-        device = {"opencl": GPU, "cuda": HOPPER}.get(row.backend)
-        if device is not None:
-            lines.append({
-                "step": "kernel", "kernel": row.name, "device": device.key, "ok": True, "error": "",
+        if row.backend in found:
+            found[row.backend][row.name] = {
                 "launch": 10 ** source.uniform(-6, -4), "flops": 10 ** source.uniform(11, 14), "upload": 2e10,
                 "download": 1e10, "staged": 10 ** source.uniform(-5, -4), "start": 2e-5,
-                "overlaps": 1 << 20 if device is HOPPER else 0,
-            })  # fmt: skip
-    return probe.Facts(lines)
+                "overlaps": 1 << 20 if row.backend == "cuda" else 0,
+            }  # fmt: skip
+    return probed((GPU, found["opencl"]), (HOPPER, found["cuda"]))
 
 
 def bound(entrant, problem):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import gemm
 from gemm.core.epilogue import erfc
@@ -105,16 +106,16 @@ def test_results_in_place_and_vectors(backend):
     options = {"activation": "relu", "backend": backend}
     out = np.full((8, 12), np.nan, np.float32)[1:-1, ::2]
     assert gemm.gemm(a, b, bias=bias, out=out, **options) is out
-    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    assert_allclose(out, expected, rtol=1e-5)
     x = a.copy()
     gemm.gemm(x, b, bias=bias, out=x, **options)  # over its operand
-    np.testing.assert_allclose(x, expected, rtol=1e-5)
+    assert_allclose(x, expected, rtol=1e-5)
     y = np.stack([bias] * 6)
     gemm.gemm(a, b, bias=y[2], out=y, **options)  # over its bias
-    np.testing.assert_allclose(y, expected, rtol=1e-5)
-    np.testing.assert_allclose(gemm.gemm(a[0], b, bias=bias, **options), expected[0], rtol=1e-5)
+    assert_allclose(y, expected, rtol=1e-5)
+    assert_allclose(gemm.gemm(a[0], b, bias=bias, **options), expected[0], rtol=1e-5)
     column = np.maximum(gemm.gemm(a, b[:, 0], backend=backend) + bias, 0)
-    np.testing.assert_allclose(gemm.gemm(a, b[:, 0], bias=bias, **options), column, rtol=1e-5)
+    assert_allclose(gemm.gemm(a, b[:, 0], bias=bias, **options), column, rtol=1e-5)
     nothing = gemm.gemm(np.ones((3, 0), np.float32), np.ones((0, 6), np.float32), bias=bias, backend=backend)
     assert np.array_equal(nothing, np.stack([bias] * 3))
 
@@ -141,7 +142,7 @@ def test_plans_prepared_operands_and_repetitions():
     plan, prepared = gemm.plan(a, b, bias=bias, activation="relu"), gemm.prepare(b)
     for _ in range(2):
         assert np.array_equal(plan(a, b, bias=bias), expected)
-        np.testing.assert_allclose(gemm.gemm(a, prepared, bias=bias, activation="relu"), expected, rtol=1e-5)
+        assert_allclose(gemm.gemm(a, prepared, bias=bias, activation="relu"), expected, rtol=1e-5)
     with pytest.raises(ValueError, match="make a new plan"):
         plan(a, b)
     half = gemm.prepare(b.astype(np.float16))

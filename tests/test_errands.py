@@ -4,11 +4,11 @@ The search is held up by a backend that waits in the child until a file is there
 """
 
 import os
-import textwrap
 import threading
+from functools import partial
 
+import helpers
 import pytest
-from test_dispatch import run_python
 
 from gemm.catalog import BY_NAME
 from gemm.core.plan import Candidate
@@ -71,16 +71,10 @@ def python(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
 
-    def run(code, **environment):
-        done = run_python(
-            START + textwrap.dedent(code), PYTHONPATH=str(tmp_path), GATE=str(tmp_path / "gate"), GEMM_NUM_THREADS="1",
-            GEMM_CACHE_DIR=str(tmp_path / "cache"), GEMM_PROBE_TIMEOUT="90", GEMM_ADAPT="0",
-            **environment,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    return partial(
+        helpers.python, prelude=START, path=tmp_path, GATE=tmp_path / "gate", GEMM_NUM_THREADS="1",
+        GEMM_CACHE_DIR=tmp_path / "cache", GEMM_PROBE_TIMEOUT="90", GEMM_ADAPT="0",
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")

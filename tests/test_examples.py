@@ -18,6 +18,7 @@ def backends():
     return [name for name, why_not in gemm.backends().items() if not why_not]
 
 
+@pytest.mark.slow
 def test_digits(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     printed = run(tmp_path, "examples/digits.py", "--backend", *(set(backends()) - {"opencl"}))
@@ -26,6 +27,7 @@ def test_digits(tmp_path):
     assert len(hashes) >= 2
 
 
+@pytest.mark.slow
 def test_digits_has_the_same_weights_on_opencl(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     if "opencl" not in backends():
@@ -33,6 +35,7 @@ def test_digits_has_the_same_weights_on_opencl(tmp_path):
     assert "have the same bits" in run(tmp_path, "examples/digits.py", "--backend", "cpu", "opencl", "--epochs", "10")
 
 
+@pytest.mark.slow
 def test_convolution(tmp_path):
     for library in ("skimage", "scipy", "matplotlib"):
         pytest.importorskip(library, reason=f"{library} is what the example compares with")

@@ -11,13 +11,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import machine, python
+from helpers import at_once, machine, probed, python
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm import execute
@@ -143,11 +143,8 @@ def plant(monkeypatch):
 
 def facts(device, *kernels):
     """As if a probe had found the device to be without equal, and these kernels to be right, the first the soonest."""
-    about = {"step": "device", "device": device.key, "backend": device.backend, "name": device.name,
-             "driver": device.driver, "kind": device.kind}  # fmt: skip
-    right = [{"step": "kernel", "kernel": name, "device": device.key, "ok": True, "error": "", "launch": 1e-12,
-              "flops": 1e18 / 10**at, "upload": 1e18, "download": 1e18} for at, name in enumerate(kernels)]  # fmt: skip
-    return probe.Facts([about, *right])
+    rates = {"launch": 1e-12, "upload": 1e18, "download": 1e18}
+    return probed((device, {name: {**rates, "flops": 1e18 / 10**at} for at, name in enumerate(kernels)}))
 
 
 class Verifier:
@@ -217,7 +214,7 @@ def test_whoever_calls_the_next_one_delivers(
     backend = plant(fault, when)
     multiply = call(A, B)
     for _ in range(5):
-        np.testing.assert_array_equal(multiply(), A @ B)
+        assert_array_equal(multiply(), A @ B)
     gemm.explain(A, B)
     told = capsys.readouterr().out
     if fault.words:
@@ -264,7 +261,7 @@ PRODUCTS = ("batched", "one b for a batch", "strided", "transposed", "a vector",
 def test_whatever_is_multiplied_the_next_one_delivers(plant, caplog, fault, name):
     plant(fault)
     multiply, expected = product(name)
-    np.testing.assert_array_equal(multiply(), expected)
+    assert_array_equal(multiply(), expected)
     assert len(warnings_of(caplog)) == bool(fault.words)
 
 
@@ -283,15 +280,14 @@ def test_a_spoilt_c_is_an_error_that_says_so(plant, caplog, memory):
             multiply(A, B, c, out=c, **options)
         assert not isinstance(caught.value, (BackendUnavailable, KernelFailed))
         assert backend.launches == {FAULTY: 1}
-    np.testing.assert_array_equal(gemm.gemm(A, B, C, beta=2.0, out=C.copy(), kernel=SPARE), A @ B + 2 * C)
+    assert_array_equal(gemm.gemm(A, B, C, beta=2.0, out=C.copy(), kernel=SPARE), A @ B + 2 * C)
 
 
 def test_threads_that_fail_at_once_are_one_line(plant, caplog):
     backend = plant(FAULTS["raises"])
     backend.together = threading.Barrier(4)
-    with ThreadPoolExecutor(4) as pool:
-        for result in pool.map(lambda _: gemm.gemm(A, B), range(4)):
-            np.testing.assert_array_equal(result, A @ B)
+    for result in at_once(lambda _: gemm.gemm(A, B), range(4)):
+        assert_array_equal(result, A @ B)
     assert backend.launches[FAULTY] == 4
     assert len(warnings_of(caplog)) == 1
 
@@ -321,7 +317,7 @@ def test_when_nobody_is_left_the_error_names_every_cause(plant, monkeypatch, mem
         gemm.gemm(A, B, c, beta=2.0, out=c)
     for name in ("cpu", "numpy", "faulty"):
         assert f"{name} is out of order" in str(caught.value)
-    np.testing.assert_array_equal(c, C)
+    assert_array_equal(c, C)
 
 
 def test_an_exception_of_a_signal_handler_is_no_failure(plant, caplog):
@@ -331,7 +327,7 @@ def test_an_exception_of_a_signal_handler_is_no_failure(plant, caplog):
     with pytest.raises(TimeoutError, match="alarm"):
         gemm.gemm(A, B)
     backend.when = 9
-    np.testing.assert_array_equal(gemm.gemm(A, B), A @ B)
+    assert_array_equal(gemm.gemm(A, B), A @ B)
     assert backend.launches == {FAULTY: 3}
     assert not warnings_of(caplog)
 
@@ -354,7 +350,7 @@ def test_a_plan_that_cannot_tell_how_operands_lie_is_for_the_next_kernel(plant, 
     monkeypatch.setattr(Faulty, "launcher", launcher)
     made = gemm.plan(A, B)
     assert (made.kernel, made.operands) == (SPARE, {"a": "copied"})
-    np.testing.assert_array_equal(made(A, B), A @ B)
+    assert_array_equal(made(A, B), A @ B)
     assert backend.launches == {SPARE: 1}
     assert len(warnings_of(caplog)) == 1
 
@@ -379,7 +375,7 @@ def test_a_prepared_matrix(plant, caplog, at, fault, error):
     elif at == "keep":
         made = gemm.prepare(B, backend="faulty")
         assert made.kernel == SPARE
-        np.testing.assert_array_equal(gemm.gemm(A, made), A @ B)
+        assert_array_equal(gemm.gemm(A, made), A @ B)
     else:
         made = gemm.prepare(B, backend="faulty")
         assert made.kernel == FAULTY
@@ -387,9 +383,9 @@ def test_a_prepared_matrix(plant, caplog, at, fault, error):
             c = C.copy()
             with pytest.raises(error, match=str(fault)):
                 gemm.gemm(A, made, c, beta=2.0, out=c)
-            np.testing.assert_array_equal(c, C)
+            assert_array_equal(c, C)
         assert backend.launches[FAULTY] == (0 if at == "build" else 3 if memory else 1)
-    np.testing.assert_array_equal(gemm.gemm(A, B), A @ B)
+    assert_array_equal(gemm.gemm(A, B), A @ B)
     assert len(warnings_of(caplog)) == (not memory)
 
 
@@ -489,7 +485,7 @@ def test_errors_of_pyopencl(
             result, expected = gemm.gemm(BIG_A, BIG_B, c, beta=2.0, out=c), BIG_A @ BIG_B + 2 * BIG_C
         else:
             result, expected = multiply(), BIG_A @ BIG_B
-        np.testing.assert_array_equal(result, expected)
+        assert_array_equal(result, expected)
     assert len(warnings_of(caplog)) == bool(words), caplog.text
     assert words in caplog.text
     assert gemm.plan(BIG_A, BIG_B).kernel == (LOCAL if words else NAIVE)
@@ -504,7 +500,7 @@ def test_a_product_that_cannot_be_kept_for_repetition_is_delivered(pocl, caplog,
 
     monkeypatch.setattr(launch, "Replay", full)
     for multiply in (gemm.gemm, gemm.plan(a, b)):
-        np.testing.assert_array_equal(multiply(a, b).get(), BIG_A @ BIG_B)
+        assert_array_equal(multiply(a, b).get(), BIG_A @ BIG_B)
     assert not warnings_of(caplog)
 
 

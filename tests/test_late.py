@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_dispatch import run_python
+from helpers import python
 
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
@@ -107,19 +107,19 @@ def product(tmp_path):
     def run(before="", **environment):
         log = tmp_path / "launches"
         log.write_text("")
-        done = run_python(
-            before + PRODUCT, PYTHONPATH=str(tmp_path), GEMM_CACHE_DIR=str(tmp_path / "cache"), LAUNCHES=str(log),
-            GEMM_PROBE_TIMEOUT="5", **environment,
+        told = python(
+            before + PRODUCT, path=tmp_path, GEMM_CACHE_DIR=tmp_path / "cache", LAUNCHES=log, GEMM_PROBE_TIMEOUT="5",
+            **environment,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        process, first, second, untrusted = json.loads(done.stdout.splitlines()[-1])
+        (line,) = [line for line in told.splitlines() if line.startswith("[")]
+        process, first, second, untrusted = json.loads(line)
         assert first == second
         launched = {}
         for line in log.read_text().splitlines():
             number, name = line.split()
             here, there = launched.get(name, (0, 0))
             launched[name] = (here + 1, there) if int(number) == process else (here, there + 1)
-        return first, launched, untrusted, done.stderr
+        return first, launched, untrusted, told
 
     return run
 
@@ -135,11 +135,7 @@ def test_a_kernel_is_verified_in_a_child_when_it_is_first_chosen_and_never_again
     again, launched, _, _ = product()
     assert again == kernel
     assert launched == {"sgemm_late_fast": (1, 0)}
-
-
-def test_another_driver_is_another_matter(product):
-    product()
-    _, launched, _, _ = product(DRIVER="2")
+    _, launched, _, _ = product(DRIVER="2")  # which is another matter
     assert launched["sgemm_late_fast"][1] > 1
 
 
@@ -155,16 +151,13 @@ def test_a_kernel_whose_source_changed_is_another_one(product):
     assert not untrusted
 
 
-@pytest.mark.parametrize(("row", "header"), [
-    ("bgemm_cuda_wgmma_128x256", "csrc/cuda/hopper.cuh"), ("sgemm_generic_naive", "kernels/opencl/gemm.clh"),
-])  # fmt: skip
-def test_a_kernel_whose_header_changed_is_another_one(product, tmp_path, row, header):
+def test_a_kernel_whose_header_changed_is_another_one(product, tmp_path):
     for tree in disk_cache.TREES:
         shutil.copytree(disk_cache._ROOT / tree, tmp_path / tree)
-    options = {"SOURCES": str(tmp_path), "SOURCE_OF": row}
+    options = {"SOURCES": str(tmp_path), "SOURCE_OF": "bgemm_cuda_wgmma_128x256"}
     product(**options)
     assert product(**options)[1] == {"sgemm_late_fast": (1, 0)}
-    with (tmp_path / header).open("a") as file:
+    with (tmp_path / "csrc/cuda/hopper.cuh").open("a") as file:
         file.write("/* cured */\n")
     kernel, launched, _, _ = product(**options)
     assert kernel == "sgemm_late_fast"
@@ -265,7 +258,7 @@ def test_a_kernel_that_is_named_runs_at_once(product):
     assert launched == {"sgemm_late_slow": (1, 0)}
 
 
-@pytest.mark.parametrize("fault", ["", "garbage", "crash", "hang"])
+@pytest.mark.parametrize("fault", ["", "garbage", "hang"])
 def test_several_are_verified_side_by_side_and_each_has_its_own_fate(product, fault):
     kernel, launched, untrusted, log = product(before=VERIFY, FAULT=fault)
     assert kernel == ("sgemm_late_slow" if fault else "sgemm_late_fast")

@@ -1,10 +1,8 @@
 """Who may import whom: docs/architecture.md, "Layers"."""
 
-from __future__ import annotations
-
 import ast
 import importlib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,9 +30,13 @@ OWN = {"cli": {"backends.cpu"}, "dask": {"backends.cpu"}}
 FILES = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path):
     """The modules of gemm that a file imports, without "gemm.", and whether it does so as it is imported itself."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _imports(tree):
     first = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == "gemm":
@@ -49,13 +51,13 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
                     yield alias.name.removeprefix("gemm").lstrip("."), id(node) in first
 
 
-def under(module: str, names: tuple[str, ...] | set[str]) -> bool:
+def under(module, names):
     """Whether a module is one of those, or in one."""
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 @pytest.mark.parametrize("layer", range(len(LAYERS)))
-def test_a_folder_imports_what_is_below(layer: int) -> None:
+def test_a_folder_imports_what_is_below(layer):
     below = set().union(*LAYERS[:layer])
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"
@@ -66,12 +68,12 @@ def test_a_folder_imports_what_is_below(layer: int) -> None:
     assert not wrong
 
 
-def test_each_folder_has_its_layer() -> None:
+def test_each_folder_has_its_layer():
     assert {parts[0] for parts in FILES.values()} - {"__init__", "__main__"} == set().union(*LAYERS)
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_data_knows_data_only(module: str) -> None:
+def test_data_knows_data_only(module):
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     assert {name for name, _ in imports(file)} <= set(PURE[module])
@@ -86,15 +88,15 @@ def test_the_picture_in_the_documents_is_drawn_from_the_code(monkeypatch):
     assert {line.split()[0] for line in drawn.splitlines()} == set(order)
 
 
-def test_nothing_imports_the_face() -> None:
+def test_nothing_imports_the_face():
     """Its names are for callers; the package imports the modules that define them."""
     asking = {parts[0] for path, parts in FILES.items() for module, _ in imports(path) if not module}
     assert not asking
 
 
-def test_backends_are_known_by_their_interface() -> None:
+def test_backends_are_known_by_their_interface():
     """Above them, too."""
-    known: dict[str, set[str]] = {}
+    known = {}
     for path, parts in FILES.items():
         concrete = {name for name, _ in imports(path) if under(name, {"backends"})} - {"backends.registry"}
         if concrete and parts[0] != "backends":
@@ -102,7 +104,7 @@ def test_backends_are_known_by_their_interface() -> None:
     assert known == OWN
 
 
-def test_backends_with_memory_are_not_named_above_them() -> None:
+def test_backends_with_memory_are_not_named_above_them():
     """What one of them alone has, its interface or the catalog tells."""
     named = [
         f"{path.relative_to(ROOT)}, line {node.lineno}: {node.value!r}"
@@ -114,7 +116,7 @@ def test_backends_with_memory_are_not_named_above_them() -> None:
     assert not named
 
 
-def test_what_is_above_is_loaded_by_the_face_alone() -> None:
+def test_what_is_above_is_loaded_by_the_face_alone():
     """When it is used: within functions."""
     for path, parts in FILES.items():
         if not under(".".join(parts), (*ABOVE, "__main__")):
@@ -122,7 +124,7 @@ def test_what_is_above_is_loaded_by_the_face_alone() -> None:
             assert not (any(above) if parts[0] == "__init__" else above), path
 
 
-def test_no_module_imports_itself_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_module_imports_itself_by_others(monkeypatch):
     """Nor does a folder; imports within functions count."""
     monkeypatch.syspath_prepend(str(ROOT.parent / "benchmarks"))
     house = importlib.import_module("house")
@@ -132,9 +134,9 @@ def test_no_module_imports_itself_by_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert house.circles(house.folded(graph)) == []
 
 
-def test_the_catalog_names_the_backends_with_memory() -> None:
+def test_the_catalog_names_the_backends_with_memory():
     assert [name for name in BACKENDS if type(registry.backend(name)).view is not Backend.view] == list(HOLDING)
 
 
-def test_the_catalog_names_the_backends_that_spread_products() -> None:
+def test_the_catalog_names_the_backends_that_spread_products():
     assert [name for name in BACKENDS if registry.backend(name).copying] == list(SPREADING)

@@ -1,6 +1,5 @@
-"""What holds at the edges: sums that overflow before alpha scales them, memory that touches or overlaps by one."""
+"""What holds at the edges: sums that overflow before alpha scales them, an out shifted over an operand of a GPU."""
 
-import itertools
 from functools import cache
 
 import numpy as np
@@ -8,8 +7,6 @@ import pytest
 
 import gemm
 from gemm.backends import registry
-from gemm.core import operands
-from gemm.core.problem import Device, DeviceView
 from gemm.execute import delivery
 
 ROWS = [status for status in gemm.kernels() if status.available and status.backend in ("cpu", "numpy")
@@ -36,50 +33,6 @@ def test_alpha_does_not_save_sums_that_overflow(row, beta):
         right = alpha * (a.astype(np.longdouble) @ b.astype(np.longdouble)) + beta
         right[2, 5] = found[2, 5] = 0
         np.testing.assert_allclose(found, right.astype(row.dtype), rtol=1e-5)
-
-
-GPU = Device("cuda", "cuda:0", "a device")
-
-
-def view(start, shape, steps, size=4):
-    """Elements of a device's memory, in elements."""
-    return DeviceView(None, 1 << 20, start * size, shape, tuple(size * s for s in steps), np.dtype(f"f{size}"), GPU)
-
-
-def touched(x):
-    """The number of the element at each index."""
-    steps = [step // x.dtype.itemsize for step in x.strides]
-    start = x.offset // x.dtype.itemsize
-    return [start + sum(i * s for i, s in zip(at, steps, strict=True)) for at in np.ndindex(*x.shape)]
-
-
-LAYOUTS = [((3, 4), (4, 1)), ((3, 4), (1, 3)), ((3, 4), (-4, 1)), ((3, 4), (4, -1)), ((3, 4), (-4, -1)), ((4,), (1,)),
-           ((4,), (-1,)), ((2, 3, 4), (12, 4, 1)), ((3, 4), (0, 1)), ((1, 4), (99, 1)), ((3, 1), (1, 99))]  # fmt: skip
-
-
-@pytest.mark.parametrize("size", [4, 8])
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(LAYOUTS, repeat=2)))
-def test_device_arrays_overlap_from_the_first_shared_element_on(first, second, size):
-    """Each is shifted past the other by one element at a time: from its lowest element to its highest."""
-    x = view(100, *first, size)
-    for start in range(60, 140):
-        y = view(start, *second, size)
-        meet = min(touched(x)) <= max(touched(y)) and min(touched(y)) <= max(touched(x))
-        assert operands.overlap(x, y) == operands.overlap(y, x) == meet
-    empty = view(100, (0, 4), (4, 1), size)
-    assert not operands.overlap(x, empty)
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 2), (1, 4), (4, 1), (2,), (0, 3)])
-def test_strided_arrays_are_distinct_up_to_the_element_where_they_touch(shape):
-    for steps in itertools.product((-7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 12), repeat=len(shape)):
-        x = view(500, shape, steps)
-        places = touched(x)
-        if operands.distinct(x):
-            assert len({*places}) == len(places)
-        ordered = sorted((abs(s), n) for s, n in zip(steps, shape, strict=True) if n > 1)
-        nested = all(s > sum(t * (m - 1) for t, m in ordered[:i]) for i, (s, n) in enumerate(ordered))
-        assert operands.distinct(x) == (nested or not places)
 
 
 class Place:

@@ -7,7 +7,8 @@ from functools import cache
 import helpers
 import numpy as np
 import pytest
-from helpers import ROOT, forget_drivers, machine, products, rand, run
+from helpers import ROOT, forget_drivers, machine, probed, products, rand, run
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.backends import registry
@@ -30,11 +31,7 @@ def emulate(monkeypatch):
         helpers.emulate(monkeypatch, "5.3", devices=count, pools=1, sms=2, **{"streams": "late", **settings})
         monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))
         devices = registry.backend("cuda").devices()
-        lines = [
-            {"step": "device", "device": x.key, "backend": "cuda", "name": x.name, "driver": x.driver, "kind": "gpu"}
-            for x in devices
-        ]
-        monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
+        monkeypatch.setattr(probe, "_memory", {probe.entry(): probed(*((x, {}) for x in devices))})
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
         monkeypatch.setattr(verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
         monkeypatch.setattr(verification, "_failed", {})
@@ -77,10 +74,10 @@ def the_same(*operands, out=None, **options):
     options["reproducible"] = True
     assert len({side.device.key for side in divided(*operands, out=out, **options).sides}) > 1
     right = gemm.gemm(*operands, backend="cpu", **options)
-    np.testing.assert_array_equal(gemm.gemm(*operands, backend=ALL, **options), right)
+    assert_array_equal(gemm.gemm(*operands, backend=ALL, **options), right)
     if out is not None:
         assert gemm.gemm(*operands, backend=ALL, out=out, **options) is out
-        np.testing.assert_array_equal(out, right)
+        assert_array_equal(out, right)
 
 
 PRODUCTS = products(M, N, K) | {
@@ -109,14 +106,14 @@ def test_types(gpus, name):
     right = (2 * (a.astype(wide) @ b.astype(wide)) + c.astype(wide)).astype(dtype)  # all of it is exact
     assert len(divided(a, b, c, alpha=2, beta=1).sides) > 1
     found = gemm.gemm(a, b, c, alpha=2, beta=1, backend=ALL)
-    np.testing.assert_array_equal(found.astype(wide), right.astype(wide))
+    assert_array_equal(found.astype(wide), right.astype(wide))
 
 
 def test_out_may_be_an_operand(gpus):
     a, b = rand(M, M), rand(M, M).T
     right = gemm.gemm(a, b, a, beta=0.5, backend="cpu", reproducible=True)
     assert gemm.gemm(a, b, a, beta=0.5, out=a, backend=ALL, reproducible=True) is a
-    np.testing.assert_array_equal(a, right)
+    assert_array_equal(a, right)
 
 
 # Operands on one GPU, which multiplies them.
@@ -135,7 +132,7 @@ def multiplied_there(a, b, c=None, **options):
     x, y, z = resident(a, b, c, on=1)
     assert gemm.plan(x, y, z, backend=ALL, reproducible=True, **options).device == "cuda:1"
     found = gemm.gemm(x, y, z, backend=ALL, reproducible=True, **options)
-    np.testing.assert_array_equal(found.copy_to_host(), right)
+    assert_array_equal(found.copy_to_host(), right)
     assert found.device.key == "cuda:1"
 
 
@@ -155,7 +152,7 @@ def test_a_gpu_that_fails_is_made_up_for(gpus, monkeypatch, function, status):
     monkeypatch.setenv("CUDA_MACHINE_FAIL", f"{function}@1:1:{status}:sticky")
     assert gemm.gemm(a, b, c, beta=0.5, backend=ALL, out=c, reproducible=True) is c
     monkeypatch.delenv("CUDA_MACHINE_FAIL")
-    np.testing.assert_array_equal(c, right)
+    assert_array_equal(c, right)
     assert {key for _, key in verification._failed} == ({"cuda:1"} if status == 1 else set())
     assert gemm.gemm(a, b, backend=ALL).shape == (M, N)
 
@@ -212,12 +209,13 @@ def test_small_products_are_one_gpus(two, monkeypatch):
     assert "more devices would not gain enough" in plan.reason
     x, y = resident(rand(8, 8), rand(8, 8), on=1)
     assert gemm.plan(x, y, backend=ALL).device == "cuda:1"
-    np.testing.assert_array_equal(
+    assert_array_equal(
         gemm.gemm(x, y, backend=ALL, reproducible=True).copy_to_host(),
         gemm.gemm(rand(8, 8), rand(8, 8), backend="cpu"),
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_benchmark_tells_speed_ups(tmp_path):
     file = tmp_path / "multi.json"
     options = "--rounds", "2", "--dtypes", "float32", "--json", file

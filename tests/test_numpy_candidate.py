@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import probed
 
 import gemm
 from gemm.backends import registry
@@ -24,18 +25,15 @@ REAL = registry.backend
 
 def facts(times, ok=True):
     """A probe's, by which NumPy's BLAS is so many times as fast as our own kernels."""
-    lines = []
-    for name in ("cpu", "numpy"):
-        (device,) = registry.backend(name).devices()
-        lines.append({"step": "device", "device": device.key, "backend": name, "name": device.name,
-                      "driver": device.driver, "kind": "cpu"})  # fmt: skip
-        lines += [
-            {"step": "kernel", "kernel": row.name, "device": device.key, "ok": ok or name == "cpu",
-             "error": "" if ok or name == "cpu" else "it is wrong", "launch": 2e-6,
-             "flops": RATE * (times if name == "numpy" else 1), "memory": 1e10}
-            for row in KERNELS if row.backend == name and row.dtype != "*"
-        ]  # fmt: skip
-    return probe.Facts(lines)
+    rates = {"launch": 2e-6, "memory": 1e10}
+    of = {"cpu": {**rates, "flops": RATE}, "numpy": {**rates, "flops": RATE * times}}
+    if not ok:
+        of["numpy"]["error"] = "it is wrong"
+    return probed(*(
+        (registry.backend(name).devices()[0],
+         {row.name: found for row in KERNELS if row.backend == name and row.dtype != "*"})
+        for name, found in of.items()
+    ))  # fmt: skip
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def tracked():
 MIB = 1 << 20
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.skipif(not plan_cache.built, reason="gemm._memo is not built")
 def test_a_million_repeated_calls_leave_nothing():
@@ -82,6 +83,7 @@ def calls():
     gemm.matmul(x, x.T, backend="cpu")
 
 
+@pytest.mark.slow
 @linux
 def test_thousands_of_other_calls_leave_little():
     """What is remembered of products has its limits: 64 sets of options, 4096 choices and launches.

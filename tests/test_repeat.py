@@ -1,24 +1,27 @@
-"""Repeated products take the short way (the plan cache), with the results, refusals and lifetimes of the long one."""
+"""Repeated products take the short way (the plan cache), with the results, refusals and lifetimes of the long one.
+
+What each kernel's checks ask of repeated products, in any layout and with operands that overlap, is conformance/'s.
+"""
 
 import gc
 import inspect
 import pathlib
 import pickle
-import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+import repeated
+from helpers import at_once, dtypes, python
+from numpy.testing import assert_array_equal
+from repeated import floats
 
 import gemm
 from gemm.core.backend import Converting
 from gemm.frontend import plan_cache
-from gemm.select import verification
 
 pytestmark = pytest.mark.skipif(not plan_cache.built, reason="gemm._memo is not built")
-
-RNG = np.random.default_rng(5)
+NARROW = dtypes("f2", "bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -29,40 +32,18 @@ def fresh(settled):
 
 
 @pytest.fixture
-def long_way(monkeypatch):
-    """How often a call took the long way: a list with one entry a call."""
-    calls = []
-    import gemm.frontend.api as api
-
-    real = api.normalise
-
-    def counted(*operands, **options):
-        calls.append(operands)
-        return real(*operands, **options)
-
-    monkeypatch.setattr(sys.modules["gemm.frontend.api"], "normalise", counted)
-    return calls
+def long_way():
+    """A list with one entry for each call that took the long way."""
+    with repeated.long_ways() as calls:
+        yield calls
 
 
-NARROW = ["f2", "bfloat16"]
-
-
-def named(dtype):
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-
-
-def floats(*shape, dtype=np.float32):
-    return RNG.integers(-8, 8, shape).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int16, np.complex64, "bfloat16"])
+@pytest.mark.parametrize("dtype", dtypes("f4", "f8", "f2", "i2", "c8", "bfloat16"))
 @pytest.mark.parametrize(
     ("a", "b"),
     [((8, 8), (8, 8)), ((5, 3), (3, 7)), ((4, 2, 3), (3, 5)), ((2, 3), (6, 3, 2)), ((3,), (3, 4)), ((4, 3), (3,))],
 )
 def test_the_second_call_is_short_and_right(long_way, dtype, a, b):
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
     for given in (False, True):
         long_way.clear()
         for _ in range(3):
@@ -70,7 +51,7 @@ def test_the_second_call_is_short_and_right(long_way, dtype, a, b):
             exact = np.matmul(*(operand.astype(np.complex128) for operand in (x, y)))
             out = np.full(exact.shape, 99, dtype) if given else None
             result = gemm.gemm(x, y, out=out)
-            np.testing.assert_array_equal(result, exact.real.astype(dtype))
+            assert_array_equal(result, exact.real.astype(dtype))
             assert result.dtype == dtype
             assert (result is out) == given
         assert len(long_way) == 1
@@ -78,41 +59,31 @@ def test_the_second_call_is_short_and_right(long_way, dtype, a, b):
 
 @pytest.mark.parametrize("options", [{"trans_a": True}, {"trans_b": "T"}, {"alpha": 0.5}, {"reproducible": True}])
 def test_options_are_kept_apart(long_way, options):
-    x, y = floats(6, 6), floats(6, 6)
+    x, y, c = floats(6, 6), floats(6, 6), floats(6, 6)
     plain = gemm.gemm(x, y)
     for _ in range(2):
         result = gemm.gemm(x, y, **options)
-        left = x.T if "trans_a" in options else x
-        right = y.T if "trans_b" in options else y
-        np.testing.assert_array_equal(result, options.get("alpha", 1) * (left @ right))
-    np.testing.assert_array_equal(gemm.gemm(x, y), plain)
+        left, right = x.T if "trans_a" in options else x, y.T if "trans_b" in options else y
+        assert_array_equal(result, options.get("alpha", 1) * (left @ right))
+    assert_array_equal(gemm.gemm(x, y), plain)
     assert len(long_way) == 1 + ("alpha" not in options)  # which is an argument of the launch
+    for turn in range(6):  # one line of code, which is known by its keywords: their values differ, or where c stands
+        assert_array_equal(gemm.gemm(x, y, trans_a=turn % 2 == 1), (x.T if turn % 2 else x) @ y)
+    for turn in range(6):
+        given = (x, y, c) if turn % 2 else (x, y)
+        assert_array_equal(gemm.gemm(*given, beta=turn % 2), x @ y + turn % 2 * c)
 
 
 def test_c_and_beta_in_place_and_apart(long_way):
     x, y, c = floats(6, 4), floats(4, 5), floats(6, 5)
     for _ in range(2):
-        np.testing.assert_array_equal(gemm.gemm(x, y, c, alpha=2, beta=-3), 2 * (x @ y) - 3 * c)
+        assert_array_equal(gemm.gemm(x, y, c, alpha=2, beta=-3), 2 * (x @ y) - 3 * c)
         out = c.copy()
         assert gemm.gemm(x, y, out, alpha=2, beta=-3, out=out) is out
-        np.testing.assert_array_equal(out, 2 * (x @ y) - 3 * c)
+        assert_array_equal(out, 2 * (x @ y) - 3 * c)
         row = c[0].copy()
-        np.testing.assert_array_equal(gemm.gemm(x, y, row, alpha=2, beta=-3), 2 * (x @ y) - 3 * row)
+        assert_array_equal(gemm.gemm(x, y, row, alpha=2, beta=-3), 2 * (x @ y) - 3 * row)
     assert len(long_way) == 3
-
-
-def test_beta_zero_still_never_reads_c():
-    x, y, c = floats(4, 4), floats(4, 4), np.full((4, 4), np.nan, np.float32)
-    for _ in range(2):
-        np.testing.assert_array_equal(gemm.gemm(x, y, c), x @ y)
-
-
-def test_strides_are_part_of_the_kind():
-    big = floats(12, 12)
-    y = floats(6, 6)
-    for _ in range(2):
-        for x in (big[:6, :6], big[::2, ::2], big[5::-1, :6], big[:6, :6].T, big[6:, 6:]):
-            np.testing.assert_array_equal(gemm.gemm(x, y), x @ y)
 
 
 def test_overlap_takes_the_long_way_and_is_safe(long_way):
@@ -122,19 +93,19 @@ def test_overlap_takes_the_long_way_and_is_safe(long_way):
     assert len(long_way) == 1
     expected = x @ y
     gemm.gemm(x, y, out=x)
-    np.testing.assert_array_equal(x, expected)
+    assert_array_equal(x, expected)
     assert len(long_way) == 2
     block = floats(6, 5)
     expected = block[:5] @ y
     gemm.gemm(block[:5], y, out=block[1:])
-    np.testing.assert_array_equal(block[1:], expected)
+    assert_array_equal(block[1:], expected)
     # c next to out in the same memory, overlapping by a row
     rows = floats(6, 5)
     expected = y @ y + rows[:5]
     for _ in range(2):
         again = rows.copy()
         gemm.gemm(y, y, again[:5], beta=1.0, out=again[1:])
-        np.testing.assert_array_equal(again[1:], expected)
+        assert_array_equal(again[1:], expected)
 
 
 def test_what_may_not_be_repeated_is_refused_every_time():
@@ -163,18 +134,18 @@ def test_other_dtypes_and_byte_orders_are_not_mistaken():
     for _ in range(2):
         gemm.gemm(x, y)
         swapped = x.astype(x.dtype.newbyteorder())
-        np.testing.assert_array_equal(gemm.gemm(swapped, y), x @ y)
-        np.testing.assert_array_equal(gemm.gemm(x.astype(np.int32), y.astype(np.int32)), x @ y)
+        assert_array_equal(gemm.gemm(swapped, y), x @ y)
+        assert_array_equal(gemm.gemm(x.astype(np.int32), y.astype(np.int32)), x @ y)
         assert gemm.gemm(x.astype(np.float64), y).dtype == np.float64
         assert gemm.gemm(x, y, dtype=np.float64).dtype == np.float64
         unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(4, 4)
         unaligned[...] = x
-        np.testing.assert_array_equal(gemm.gemm(unaligned, y), x @ y)
+        assert_array_equal(gemm.gemm(unaligned, y), x @ y)
 
 
 def test_no_other_void_type_is_mistaken_for_bfloat16():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    x = floats(4, 4, dtype=ml_dtypes.bfloat16)
+    pytest.importorskip("ml_dtypes")
+    x = floats(4, 4, dtype="bfloat16")
     for _ in range(3):
         gemm.gemm(x, x)
         with pytest.raises(TypeError):
@@ -182,82 +153,48 @@ def test_no_other_void_type_is_mistaken_for_bfloat16():
         assert gemm.gemm(x.view(np.float16), x.view(np.float16)).dtype == np.float16
 
 
-def test_a_demoted_kernel_is_not_repeated(long_way):
-    x, y = floats(4, 4), floats(4, 4)
-    gemm.gemm(x, y)
-    verification.forget_choices()
-    gemm.gemm(x, y)
-    assert len(long_way) == 2
-
-
 def test_a_plan_is_short_from_its_second_call(long_way):
     x, y, c = floats(7, 5), floats(5, 6), floats(7, 6)
     plan = gemm.plan(x, y, c, alpha=3, beta=2)
     long_way.clear()
     for _ in range(3):
-        np.testing.assert_array_equal(plan(x, y, c), 3 * (x @ y) + 2 * c)
+        assert_array_equal(plan(x, y, c), 3 * (x @ y) + 2 * c)
     assert len(long_way) == 1
     with pytest.raises(ValueError, match="this plan is for"):
         plan(floats(7, 4), floats(4, 6), c)
 
 
-def test_many_kinds_and_options_neither_leak_nor_mix():
-    arrays = [(floats(m, 3), floats(3, n)) for m in range(1, 20) for n in range(1, 20)]
-    for turn in range(2):
-        for number, (x, y) in enumerate(arrays):
-            alpha = float(number % 100)
-            np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), alpha * (x @ y), err_msg=str(turn))
-    assert len(plan_cache.memos) <= plan_cache.OPTIONS
-
-
-def test_reference_counts_stay():
-    x, y, out = floats(4, 4), floats(4, 4), np.empty((4, 4), np.float32)
-    gemm.gemm(x, y, out=out)
-    gemm.gemm(x, y)
-    gc.collect()
-    before = [sys.getrefcount(o) for o in (x, y, out, None, x.dtype)]
-    for _ in range(1000):
-        gemm.gemm(x, y, out=out)
-        gemm.gemm(x, y)
-    after = [sys.getrefcount(o) for o in (x, y, out, None, x.dtype)]
-    assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
-
-
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
-def test_reference_counts_stay_with_a_bias(dtype):
-    x, y, z = (floats(4, 4, dtype=dtype) for _ in range(3))
-    out, wide, activation = np.empty_like(x), np.dtype(np.float32), "relu"
+def test_reference_counts_stay(dtype):
+    x, y, z, out = (floats(4, 4, dtype=dtype) for _ in range(4))
+    activation = "relu"
+    counted = x, y, z, out, None, x.dtype, np.dtype("f4"), activation
 
     def products():
+        gemm.gemm(x, y)
+        gemm.gemm(x, y, **shuffled(out=out, alpha=1.0))
         gemm.gemm(x, y, bias=z[0], out=out, activation=activation, backend="cpu")
         gemm.gemm(x, y, z, beta=1, bias=z[:1], backend="cpu")
 
     products()
     gc.collect()
-    before = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    before = [*map(sys.getrefcount, counted)]
     for _ in range(1000):
         products()
     gc.collect()
-    after = [sys.getrefcount(o) for o in (x, y, z, out, None, x.dtype, wide, activation)]
+    after = [*map(sys.getrefcount, counted)]
     assert all(abs(p - q) < 100 for p, q in zip(before, after, strict=True)), (before, after)
 
 
 def test_threads_learn_and_repeat_at_once():
     arrays = [(floats(n, n), floats(n, n)) for n in (3, 4, 90, 100)]
-    wrong = []
 
     def work(seed):
         for turn in range(200):
             x, y = arrays[(seed + turn) % 4]
-            if not np.array_equal(gemm.gemm(x, y, alpha=1.0 + turn % 70), (1.0 + turn % 70) * (x @ y)):
-                wrong.append((seed, turn))
+            assert_array_equal(gemm.gemm(x, y, alpha=1.0 + turn % 70), (1.0 + turn % 70) * (x @ y))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(8))
 
 
 class Calls(list):
@@ -287,37 +224,20 @@ def test_a_thousand_shapes_in_rotation_run_no_python():
             found = [gemm.gemm(x, y, backend="cpu") for x, y in arrays]
         assert not calls
         for one, right in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, right)
+            assert_array_equal(one, right)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex64, np.int32, "bfloat16"])
+@pytest.mark.parametrize("dtype", dtypes("f4", "f8", "f2", "c8", "i4", "bfloat16"))
 def test_new_scalars_run_no_python(dtype):
-    if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
     x, y, c = (floats(5, 5, dtype=dtype) for _ in range(3))
     gemm.gemm(x, y, c, alpha=2, beta=3)
-    scalars = range(2, 300) if dtype == np.int32 else np.linspace(0.1, 0.9, 300).tolist()
+    scalars = range(2, 300) if dtype == "i4" else np.linspace(0.1, 0.9, 300).tolist()
     with Calls() as calls:
         found = [gemm.gemm(x, y, c, alpha=scalar, beta=scalar) for scalar in scalars]
     assert not calls
     for scalar, one in zip(scalars, found, strict=True):
         plan_cache.forget()
-        np.testing.assert_array_equal(one, gemm.gemm(x, y, c, alpha=scalar, beta=scalar))
-
-
-def test_a_prepared_matrix_of_many_products(long_way, monkeypatch):
-    y = floats(3, 5)
-    prepared = gemm.prepare(y, backend="cpu")
-    asked, real = [], gemm.extras.prepack.normalise
-    monkeypatch.setattr(
-        gemm.extras.prepack, "normalise", lambda *given, **options: asked.append(1) or real(*given, **options)
-    )
-    many = [floats(m, 3) for m in range(1, 101)]
-    for turn in range(3):
-        for m, x in enumerate(many):
-            alpha = 1.0 + m + turn
-            np.testing.assert_array_equal(gemm.gemm(x, prepared, alpha=alpha), np.float32(alpha) * (x @ y))
-        assert len(asked) == len(many)
+        assert_array_equal(one, gemm.gemm(x, y, c, alpha=scalar, beta=scalar))
 
 
 FLOATS = [
@@ -331,12 +251,13 @@ INTEGERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i1", "u1", "i2", "i4", "i8", "u8", "?", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", dtypes("f2", "f4", "f8", "c8", "c16", "i1", "u1", "i2", "i4", "i8", "u8", "?", "bfloat16")
+)
 @pytest.mark.parametrize("other", [2, 1, 0])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
 def test_scalars_are_rounded_and_refused_as_on_the_long_way(dtype, other):
-    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    other = min(other, 1) if dtype.kind == "b" else other
+    dtype, other = np.dtype(dtype), min(other, 1) if dtype == "?" else other
     x, y, c = (np.abs(floats(3, 3)).astype(dtype) for _ in range(3))
     scalars = INTEGERS if dtype.kind in "biu" else [*FLOATS, 1 + 2j, 1j, 1 + 0j, np.complex64(1 - 1j)]
 
@@ -357,17 +278,17 @@ def test_scalars_are_rounded_and_refused_as_on_the_long_way(dtype, other):
             assert outcome(*pair) == right, pair
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "bfloat16"])
-def test_a_scalar_that_becomes_nothing_reads_nothing(long_way, dtype):
-    dtype = named(dtype)
+@pytest.mark.parametrize("dtype", dtypes("f2", "f4", "f8", "c8", "c16", "bfloat16"))
+def test_a_scalar_that_becomes_nothing_reads_nothing(dtype):
+    dtype = np.dtype(dtype)
     x, y = np.full((3, 3), np.nan, dtype), floats(3, 3, dtype=dtype)
     tiny = 1e-320 if dtype.itemsize // (1 + (dtype.kind == "c")) == 8 else 1e-60
     for _ in range(2):
         assert np.isnan(gemm.gemm(x, y, backend="cpu")).all()
         found = gemm.gemm(x, y, alpha=tiny, backend="cpu")
-        np.testing.assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
+        assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
         found = gemm.gemm(y, y, x, beta=tiny, backend="cpu")
-        np.testing.assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
+        assert_array_equal(np.isnan(found), dtype.type(tiny) != 0)
         gemm.gemm(y, y, x, beta=1, backend="cpu")
 
 
@@ -389,7 +310,7 @@ def test_more_kinds_than_are_remembered():
     def known(m, n):
         found = memo.run(x[:m, :3], x[:3, :n], None, None, None, 2.0, 0.0)
         if found is not None:
-            np.testing.assert_array_equal(found, 2 * (x[:m, :3] @ x[:3, :n]))
+            assert_array_equal(found, 2 * (x[:m, :3] @ x[:3, :n]))
         return found is not None
 
     kinds = [(m, n) for m in range(1, 21) for n in range(1, 16)]
@@ -411,44 +332,19 @@ def test_more_kinds_than_are_remembered():
     assert not any(known(*kind) for kind in kinds)
 
 
-def test_what_another_thread_forgets_meanwhile_is_not_learned(long_way, monkeypatch):
-    """A kernel is demoted while a product of its is at work."""
-    x, y = floats(4, 3), floats(3, 5)
-    gemm.gemm(x, floats(3, 6))  # its options have a Memo, which a line of code may have at hand
-    api = sys.modules["gemm.frontend.api"]
-    real = api.execute.run
-
-    def run(*given, **options):
-        chosen = real(*given, **options)
-        worker = threading.Thread(target=verification.forget_choices)
-        worker.start(), worker.join()
-        return chosen
-
-    monkeypatch.setattr(api.execute, "run", run)
-    gemm.gemm(x, y)
-    monkeypatch.undo()
-    kept = [memo.known() for memo in plan_cache.memos.values() if memo is not None]
-    assert not any(kept), "what was chosen before is repeated"
+SHAPES = [
+    ((6, 5), (5, 7), (7,)), ((3, 6, 5), (5, 7), (6, 1)), ((5,), (5, 7), (1, 7)),
+    ((6, 5), (5, 7), (1, 7)), ((6, 5), (5, 7), (6, 1)), ((3, 6, 5), (3, 5, 6), (6,)), ((5,), (5, 7), (7,)),
+    ((5,), (5, 7), (1, 1)), ((6, 5), (5,), (6,)), ((6, 5), (5,), (6, 1)), ((6, 6, 5), (5,), (6, 1)),
+    ((6, 6, 5), (5,), (6,)), ((7, 5), (7, 5, 7), (7, 1)), ((5,), (3, 5, 7), (1, 7)), ((1, 5), (5, 1), (1, 1)),
+]  # fmt: skip
+"""Of a, b and a bias."""
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "i2", "i4", "i8", *NARROW])
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh"])
-@pytest.mark.parametrize(
-    ("a", "b", "bias"),
-    [((6, 5), (5, 7), (7,)), ((6, 5), (5, 7), (1, 7)), ((6, 5), (5, 7), (6, 1)), ((3, 6, 5), (5, 7), (6, 1)),
-     ((3, 6, 5), (3, 5, 6), (6,)), ((5,), (5, 7), (7,)), ((5,), (5, 7), (1, 7)), ((5,), (5, 7), (1, 1)),
-     ((6, 5), (5,), (6,)), ((6, 5), (5,), (6, 1)), ((6, 6, 5), (5,), (6, 1)), ((6, 6, 5), (5,), (6,)),
-     ((7, 5), (7, 5, 7), (7, 1)), ((5,), (3, 5, 7), (1, 7)), ((1, 5), (5, 1), (1, 1))],
-)  # fmt: skip
-def test_a_bias_is_an_argument(long_way, dtype, activation, a, b, bias):
+def many_biases(calls, dtype, activation, a, b, bias):
     """Each call has another view; out is new, given, or c itself."""
-    dtype = named(dtype)
-    if activation and dtype.kind in "ci":
-        pytest.skip("activations are of real numbers")
-    x, y = floats(*a, dtype=dtype), floats(*b, dtype=dtype)
-    many = floats(9, *bias, dtype=dtype)
+    x, y, many = (floats(*shape, dtype=dtype) for shape in (a, b, (9, *bias)))
     c = floats(*np.matmul(np.ones(a), np.ones(b)).shape, dtype=dtype)
-
     options = {"activation": activation, "backend": "cpu"}
 
     def products(view):
@@ -460,18 +356,32 @@ def test_a_bias_is_an_argument(long_way, dtype, activation, a, b, bias):
             gemm.gemm(x, y, own, beta=1, bias=view, out=own, **options),
         ]  # fmt: skip
 
-    repeated = [products(view) for view in many]
-    assert len(long_way) == 4
-    for view, found in zip(many, repeated, strict=True):
+    calls.clear()
+    repeats = [products(view) for view in many]
+    assert len(calls) == 4
+    for view, found in zip(many, repeats, strict=True):
         plan_cache.forget()
         for one, right in zip(found, products(view), strict=True):
-            np.testing.assert_array_equal(one, right)
+            assert_array_equal(one, right)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", *NARROW])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_a_bias_is_an_argument(long_way, activation, shapes):
+    many_biases(long_way, "f4", activation, *shapes)
+
+
+@pytest.mark.parametrize("dtype", dtypes("f8", "c8", "c16", "i2", "i4", "i8", "f2", "bfloat16"))
+def test_a_bias_is_an_argument_in_any_type(long_way, dtype):
+    """Activations are of real numbers."""
+    for activation in (None,) if dtype[0] in "ci" else (None, "relu", "gelu", "gelu_tanh"):
+        for shapes in SHAPES[:3]:
+            many_biases(long_way, dtype, activation, *shapes)
+
+
+@pytest.mark.parametrize("dtype", dtypes("f4", "f8", "f2", "bfloat16"))
 @pytest.mark.parametrize("turned", [(False, False), (True, True), (False, True)])
 def test_a_bias_and_operands_that_lie_otherwise(long_way, dtype, turned):
-    dtype = named(dtype)
     big = [floats(24, 24, dtype=dtype) for _ in range(3)]
     cut = {
         "c": np.s_[:8, :8], "f": np.s_[:8, :8], "steps": np.s_[::3, ::3], "back": np.s_[23:15:-1, :8],
@@ -488,7 +398,7 @@ def test_a_bias_and_operands_that_lie_otherwise(long_way, dtype, turned):
             assert len(long_way) == 1
             for row, one in zip(big[2][:3, :8], found, strict=True):
                 plan_cache.forget()
-                np.testing.assert_array_equal(one, gemm.gemm(left, y, c, bias=row, **options))
+                assert_array_equal(one, gemm.gemm(left, y, c, bias=row, **options))
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
@@ -497,9 +407,9 @@ def test_a_bias_with_alpha_and_beta_of_nothing(dtype):
     x, y, c = (np.full((4, 4), np.nan, dtype) for _ in range(3))
     z, infinite = floats(4, dtype=dtype), np.full((1, 4), np.inf, dtype)
     for _ in range(3):
-        np.testing.assert_array_equal(gemm.gemm(x, y, c, alpha=0, bias=z, backend="cpu"), np.broadcast_to(z, (4, 4)))
+        assert_array_equal(gemm.gemm(x, y, c, alpha=0, bias=z, backend="cpu"), np.broadcast_to(z, (4, 4)))
         ones = np.ones((4, 4), dtype)
-        np.testing.assert_array_equal(gemm.gemm(ones, ones, c, bias=z, backend="cpu"), 4 + np.broadcast_to(z, (4, 4)))
+        assert_array_equal(gemm.gemm(ones, ones, c, bias=z, backend="cpu"), 4 + np.broadcast_to(z, (4, 4)))
         assert np.isnan(gemm.gemm(ones, ones, c, beta=1, bias=z, backend="cpu")).all()
         assert np.isnan(gemm.gemm(ones, ones, alpha=np.nan, bias=z, backend="cpu")).all()
         assert np.isnan(gemm.gemm(ones, ones, alpha=-np.inf, bias=infinite, backend="cpu")).all(), "without a warning"
@@ -514,50 +424,43 @@ def test_a_bias_that_may_not_be_repeated(long_way):
     gemm.gemm(x, y, bias=z, out=out, backend="cpu")
     assert len(long_way) == 1
     for bias in (z.astype("f8"), z.astype(z.dtype.newbyteorder()), np.repeat(z, 2)[::2], [*z.tolist()]):
-        np.testing.assert_array_equal(gemm.gemm(x, y, bias=bias, out=out, backend="cpu"), right + z)
+        assert_array_equal(gemm.gemm(x, y, bias=bias, out=out, backend="cpu"), right + z)
     unaligned = np.zeros(17, np.uint8)[1:].view(np.float32)
     unaligned[...] = z
-    np.testing.assert_array_equal(gemm.gemm(x, y, bias=unaligned, out=out, backend="cpu"), right + z)
+    assert_array_equal(gemm.gemm(x, y, bias=unaligned, out=out, backend="cpu"), right + z)
     for row in (out[1], out[:, 2:3], out[::-1][0]):
         for _ in range(2):
             out[...] = floats(4, 4)
             kept = row.copy()
             gemm.gemm(x, y, bias=row, out=out, backend="cpu")
-            np.testing.assert_array_equal(out, right + kept)
+            assert_array_equal(out, right + kept)
     both = floats(9, 4)  # out and bias share a row, or touch
     for first in range(6):
         kept = both[first].copy()
         gemm.gemm(x, y, bias=both[first], out=both[1:5], backend="cpu")
-        np.testing.assert_array_equal(both[1:5], right + kept)
+        assert_array_equal(both[1:5], right + kept)
     for wrong in (floats(5), floats(3, 1), floats(4, 4), floats(1, 1, 4), np.float32(1)):
         with pytest.raises(ValueError, match="bias"):
             gemm.gemm(x, y, bias=wrong, out=out, backend="cpu")
     with pytest.raises(TypeError, match="bias"):
         gemm.gemm(x, y, bias=z + 1j, out=out, backend="cpu")
-    np.testing.assert_array_equal(gemm.gemm(x, y, out=out, backend="cpu"), right)
+    assert_array_equal(gemm.gemm(x, y, out=out, backend="cpu"), right)
 
 
-def test_new_biases_scalars_and_shapes_in_rotation(long_way):
-    """1,000 kinds, each with another bias, alpha and beta at every turn."""
-    arrays = [(floats(m, 3), floats(3, n), floats(m, n)) for m in range(1, 41) for n in range(1, 26)]
-    row = floats(80)
-    for turn in range(3):
-        long_way.clear()
-        for number, (x, y, c) in enumerate(arrays):
-            alpha, beta, bias = 1.0 + number + turn, 2.0 + turn, row[turn : turn + y.shape[1]]
-            found = gemm.gemm(x, y, c, alpha=alpha, beta=beta, bias=bias, backend="cpu")
-            np.testing.assert_array_equal(found, alpha * (x @ y) + beta * c + bias)
-        assert len(long_way) == (0 if turn else 1000)
+def test_new_biases_scalars_and_shapes_in_rotation():
+    repeated.a_thousand_shapes(np.asarray, np.asarray, biased=True, backend="cpu")
+    assert len(plan_cache.memos) <= plan_cache.OPTIONS
+
+
+def test_plans_and_prepared_matrices_repeat_and_forget():
+    repeated.plans_and_prepared(np.asarray, np.asarray, lambda x: gemm.prepare(x, backend="cpu"), backend="cpu")
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
-def test_a_plan_and_a_prepared_matrix_with_new_biases(long_way, monkeypatch, activation):
+def test_a_plan_and_a_prepared_matrix_with_new_biases(long_way, activation):
     x, y, rows = floats(7, 5), floats(5, 6), floats(30, 6)
     plan = gemm.plan(x, y, bias=rows[0], activation=activation, backend="cpu")
-    prepared, real = gemm.prepare(y, backend="cpu"), gemm.extras.prepack.normalise
-    monkeypatch.setattr(
-        gemm.extras.prepack, "normalise", lambda *given, **options: long_way.append(given) or real(*given, **options)
-    )
+    prepared = gemm.prepare(y, backend="cpu")
     ways = (
         lambda bias: plan(x, y, bias=bias),
         lambda bias: gemm.gemm(x, prepared, bias=bias, activation=activation, backend="cpu"),
@@ -566,7 +469,7 @@ def test_a_plan_and_a_prepared_matrix_with_new_biases(long_way, monkeypatch, act
         long_way.clear()
         for row in rows:
             right = x @ y + row
-            np.testing.assert_array_equal(way(row), np.maximum(right, 0) if activation else right)
+            assert_array_equal(way(row), np.maximum(right, 0) if activation else right)
         assert len(long_way) == 1
 
 
@@ -578,94 +481,52 @@ def test_products_with_a_bias_are_complete_in_their_turn(long_way):
         with gemm.batching():
             gemm.gemm(x, y, out=row, backend="cpu")
             gemm.gemm(x, y, bias=row[1], out=first, backend="cpu")
-            np.testing.assert_array_equal(first, x @ y + (x @ y)[1])
+            assert_array_equal(first, x @ y + (x @ y)[1])
             gemm.gemm(x, first, out=row, backend="cpu", activation="relu")
             gemm.gemm(x, first, out=row, backend="cpu", activation="relu")
-        np.testing.assert_array_equal(row, np.maximum(x @ first, 0))
+        assert_array_equal(row, np.maximum(x @ first, 0))
     assert len(long_way) >= 2
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_converted_operands_are_repeated(long_way, dtype):
     """Of types that are multiplied as wider ones: by themselves, with a bias, and as a Batch."""
-    x, y, c = floats(4, 6, dtype=named(dtype)), floats(6, 4, dtype=named(dtype)), floats(4, 4)
+    x, y, c = floats(4, 6, dtype=dtype), floats(6, 4, dtype=dtype), floats(4, 4)
     wide = {"dtype": np.float32, "backend": "cpu"}
     assert isinstance(gemm.plan(x, y, **wide)._launch, Converting)
     right = x.astype("f4") @ y.astype("f4")
     long_way.clear()
     for number in range(5):
-        np.testing.assert_array_equal(gemm.gemm(x, y, c, beta=number + 1, **wide), right + (number + 1) * c)
-        np.testing.assert_array_equal(gemm.gemm(x, y, bias=c[number % 4], **wide), right + c[number % 4])
-        np.testing.assert_array_equal(gemm.gemm(y, x, trans_a=True, trans_b=True, **wide), right.T)
+        assert_array_equal(gemm.gemm(x, y, c, beta=number + 1, **wide), right + (number + 1) * c)
+        assert_array_equal(gemm.gemm(x, y, bias=c[number % 4], **wide), right + c[number % 4])
+        assert_array_equal(gemm.gemm(y, x, trans_a=True, trans_b=True, **wide), right.T)
     assert len(long_way) == 3
     gemm.gemm(x, y, **wide)
     for found in gemm.gemm_many([x] * 50, [y] * 50, **wide):
-        np.testing.assert_array_equal(found, right)
+        assert_array_equal(found, right)
     for found in gemm.gemm_many([x] * 50, [y] * 50, activation="relu", backend="cpu"):
-        np.testing.assert_array_equal(found, np.maximum(right, 0))
+        assert_array_equal(found, np.maximum(right, 0))
 
 
-def ending(monkeypatch, where, name):
-    """Makes `name` of `where` forget all that is repeated when it has returned, as when a kernel fails elsewhere."""
-    real = getattr(where, name)
-
-    def run(*given, **options):
-        found = real(*given, **options)
-        worker = threading.Thread(target=verification.forget_choices)
-        worker.start(), worker.join()
-        return found
-
-    monkeypatch.setattr(where, name, run)
-
-
-@pytest.mark.parametrize("way", ["gemm", "plan", "prepared"])
-def test_a_product_in_flight_is_not_learned_once_its_kernel_failed(long_way, monkeypatch, way):
-    """By no memo there is: the call after it takes the long way, and the one after that does not."""
-    x, y = floats(4, 3), floats(3, 5)
-    plan, prepared = gemm.plan(x, y, backend="cpu"), gemm.prepare(y, backend="cpu")
-    call = {
-        "gemm": lambda: gemm.gemm(x, y, backend="cpu"), "plan": lambda: plan(x, y),
-        "prepared": lambda: gemm.gemm(x, prepared),
-    }[way]  # fmt: skip
-    with monkeypatch.context() as patch:
-        if way == "prepared":
-            ending(patch, gemm.extras.prepack.Prepared, "_launched")
-        else:
-            ending(patch, sys.modules["gemm.frontend.api"].execute, "run")
-        call()
-    module = gemm.extras.prepack if way == "prepared" else sys.modules["gemm.frontend.api"]
-    real = module.normalise
-    monkeypatch.setattr(module, "normalise", lambda *given, **more: long_way.append(given) or real(*given, **more))
-    long_way.clear()
-    np.testing.assert_array_equal(call(), x @ y)
-    assert long_way, "what was chosen before is repeated"
-    long_way.clear()
-    np.testing.assert_array_equal(call(), x @ y)
-    assert not long_way
-    verification.forget_choices()
-    call()
-    assert long_way, "what was learned before is repeated"
-
-
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", ["1", "3"])
 def test_it_can_be_imported_anew(times):
-    script = f"""
-import sys
-import numpy as np
-x = np.ones((4, 4), np.float32)
-for _ in range({times} + 1):
-    import gemm
-    for alpha in (1.0, 2.0, 3.0):
-        assert (gemm.gemm(x, x, alpha=alpha) == 4 * alpha).all()
-    before = gemm.gemm
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gemm"]:
-        del sys.modules[name]
-    del gemm
-    assert (before(x, x, alpha=2.0) == 8).all()
-print("done")
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout == "done\n", done.stderr
+    python(
+        """
+        import sys
+        import numpy as np
+        x = np.ones((4, 4), np.float32)
+        for _ in range(int(sys.argv[1]) + 1):
+            import gemm
+            for alpha in (1.0, 2.0, 3.0):
+                assert (gemm.gemm(x, x, alpha=alpha) == 4 * alpha).all()
+            before = gemm.gemm
+            for name in [name for name in sys.modules if name.partition(".")[0] == "gemm"]:
+                del sys.modules[name]
+            del gemm
+            assert (before(x, x, alpha=2.0) == 8).all()
+        """,
+        times,
+    )
 
 
 def shuffled(**options):
@@ -695,7 +556,7 @@ class TestFront:
                 gemm.gemm(*(x, y), alpha=2, beta=1, out=out, c=z),
             ]  # fmt: skip
             for result in results:
-                np.testing.assert_array_equal(result, expected)
+                assert_array_equal(result, expected)
             assert results[-1] is out
         # Of the ways only those by two or three positions are short; c by name or not is the same product.
         assert len(long_way) == 2 + 2 * 3
@@ -704,7 +565,7 @@ class TestFront:
         x, y = floats(4, 3), floats(3, 5)
         for _ in range(3):
             for alpha in (1, 2.0, 2, True, 0.5, 0, 0.0):
-                np.testing.assert_array_equal(gemm.gemm(x, y, alpha=alpha), np.float32(alpha) * (x @ y))
+                assert_array_equal(gemm.gemm(x, y, alpha=alpha), np.float32(alpha) * (x @ y))
         assert len(long_way) == 2  # one of no terms, and one of others
 
     def test_other_names_are_told_as_python_tells_them(self):
@@ -721,23 +582,6 @@ class TestFront:
         with pytest.raises(TypeError, match=r"alpha must be a number"):
             gemm.gemm(x, y, alpha=[1])
 
-    def test_what_is_forgotten_takes_the_long_way(self, long_way):
-        x, y = floats(4, 3), floats(3, 5)
-        for expected in (1, 2, 3):
-            for _ in range(3):
-                gemm.gemm(x, y, trans_a=False)
-            assert len(long_way) == expected
-            verification.forget_choices()
-
-    def test_it_holds_no_array(self):
-        x, y, out = floats(4, 3), floats(3, 5), np.empty((4, 5), np.float32)
-        gemm.gemm(x, y, out=out)
-        counts = [sys.getrefcount(array) for array in (x, y, out)]
-        for _ in range(10):
-            gemm.gemm(x, y, out=out)
-            gemm.gemm(x, y, **shuffled(out=out, alpha=1.0))
-        assert [sys.getrefcount(array) for array in (x, y, out)] == counts
-
     def test_many_lines_and_sets_of_options(self):
         """More than there are places for."""
         x, y = floats(4, 3), floats(3, 5)
@@ -745,40 +589,4 @@ class TestFront:
         calls = [eval(f"lambda x, y: gemm.gemm(x, y, alpha={float(i + 1)})", {"gemm": gemm}) for i in range(200)]
         for _ in range(2):
             for i, call in enumerate(calls):
-                np.testing.assert_array_equal(call(x, y), (i + 1) * expected)
-
-
-@pytest.mark.parametrize("shift", [-1, 0, 1])
-@pytest.mark.parametrize("step", [1, -1])
-@pytest.mark.parametrize("operand", "abc")
-def test_an_operand_that_out_overlaps(operand, step, shift):
-    """By rows, more than a tile holds: it shows if out is written before all is read; forwards or backwards."""
-    n = 40
-    whole, others = floats(2 * n, n), {name: floats(n, n) for name in "abc"}
-    kept, rows = whole.copy(), slice(n // 2, n // 2 + n) if step > 0 else slice(n // 2 + n - 1, n // 2 - 1, -1)
-    first = n // 2 + shift + (n // 4 if step < 0 else 0)
-    for out in (np.empty((n, n), np.float32), np.empty((n, n), np.float32), whole[first : first + n]):
-        whole[...] = kept
-        given = {**others, operand: whole[rows]}
-        expected = given["a"].astype(float) @ given["b"] + given["c"]
-        gemm.gemm(given["a"], given["b"], given["c"], beta=1, out=out)
-        np.testing.assert_array_equal(out, expected)
-
-
-def test_alpha_zero_keeps_the_sign_of_what_is_added(long_way):
-    x, c = floats(4, 4), np.full((4, 4), -0.0, np.float32)
-    for _ in range(3):
-        result = gemm.gemm(x, x, c, alpha=0, beta=1)
-        assert (result == 0).all()
-        assert np.signbit(result).all()
-    assert len(long_way) == 1
-
-
-def test_options_that_change_on_a_line():
-    """Of one line of code, which is known by its keywords: their values differ, or where c stands."""
-    x, y, c = floats(4, 4), floats(4, 4), floats(4, 4)
-    for turn in range(6):
-        np.testing.assert_array_equal(gemm.gemm(x, y, trans_a=turn % 2 == 1), (x.T if turn % 2 else x) @ y)
-    for turn in range(6):
-        given = (x, y, c) if turn % 2 else (x, y)
-        np.testing.assert_array_equal(gemm.gemm(*given, beta=turn % 2), x @ y + turn % 2 * c)
+                assert_array_equal(call(x, y), (i + 1) * expected)

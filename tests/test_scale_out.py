@@ -66,6 +66,7 @@ def test_the_models_tables_are_what_it_prints():
     assert printed in DOCUMENT
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_scaling(tmp_path):
     pytest.importorskip("distributed", reason="dask.distributed is not installed (the extra `scale`)")
     file = tmp_path / "scale.json"

@@ -22,8 +22,7 @@ def product(gpu, name, a, b, c=None):
     return out
 
 
-@pytest.mark.parametrize("batch", [(), (5,)], ids=["one", "stack"])
-@pytest.mark.parametrize("k", [2048, 2047, 1030])
+@pytest.mark.parametrize(("batch", "k"), [((), 2048), ((5,), 2047), ((), 1030)])
 @pytest.mark.parametrize("name", ROWS)
 def test_every_part_of_a_shared_tile_is_added_once(emulated_gpu, name, k, batch):
     random = np.random.default_rng(k)

@@ -4,15 +4,12 @@ import itertools
 import json
 import logging
 import math
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import at_once, probed, python
 
 import gemm
 from gemm.backends import registry
@@ -329,20 +326,15 @@ class TestStore:
 
     def test_processes_that_tune_at_once_lose_nothing(self):
         code = """
-import sys
-from gemm.select import tuning_db
-from gemm.select.tuning_records import Record
-from gemm.core.problem import Device
-for power in range(20):
-    record = Record("x", (1, 2**power, int(sys.argv[1]), 8), driver="1.0", params={}, seconds=1.0)
-    tuning_db.save(Device("fake", "fake:0", "a fake", "Fakes", "1.0"), [record])
-"""
-        path = os.pathsep.join([str(Path(gemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        running = [
-            subprocess.Popen([sys.executable, "-c", code, size], env={**os.environ, "PYTHONPATH": path})
-            for size in ("2", "8")
-        ]
-        assert [process.wait(120) for process in running] == [0, 0]
+            import sys
+            from gemm.select import tuning_db
+            from gemm.select.tuning_records import Record
+            from gemm.core.problem import Device
+            for power in range(20):
+                record = Record("x", (1, 2**power, int(sys.argv[1]), 8), driver="1.0", params={}, seconds=1.0)
+                tuning_db.save(Device("fake", "fake:0", "a fake", "Fakes", "1.0"), [record])
+        """
+        at_once(lambda size: python(code, size), (2, 8))
         assert len(tuning_db.stored(DEVICE)) == 40
 
 
@@ -390,13 +382,9 @@ class TestShipped:
 
     def test_auto_uses_only_what_was_verified_here(self, fresh):
         self.ship(fresh, self.group("device", 1))
-        device = {"step": "device", "device": "fake:0", "backend": "fake", "name": DEVICE.name, "driver": DEVICE.driver}
-        rates = {"step": "kernel", "device": "fake:0", "launch": 0.0, "flops": 1.0, "upload": 0.0, "download": 0.0}
-        for ok, fault in ((True, 1), (False, 0)):
-            facts = probe.Facts([
-                device, {**rates, "kernel": ROW.name, "ok": True, "error": ""},
-                {**rates, "kernel": f"{ROW.name}[FAULT=1]", "ok": ok, "error": "wrong"},
-            ])  # fmt: skip
+        rates = {"launch": 0.0, "flops": 1.0, "upload": 0.0, "download": 0.0}
+        for wrong, fault in (({}, 1), ({"error": "wrong"}, 0)):
+            facts = probed((DEVICE, {ROW.name: rates, f"{ROW.name}[FAULT=1]": {**rates, **wrong}}))
             weighed = Entrant(ROW, DEVICE, PROBLEM, facts, trusting=False).weigh(PROBLEM)
             assert weighed.kernel.params["FAULT"] == fault
         assert [kernel.label for kernel in tuning_db.variants(ROW, DEVICE)] == [f"{ROW.name}[FAULT=1]"]

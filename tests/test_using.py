@@ -2,20 +2,21 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import copy
 import inspect
 import itertools
 import pickle
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import at_once, same, whole
+from helpers import at_once, python, same, whole
+from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.core import numpy_original
@@ -91,7 +92,7 @@ def test_array_is_numpy_by_gemm(products, name):
     call = CALLS[name]
     expected = call(asis)
     result = call(lambda x: gemm.array(x, backend="cpu"))
-    np.testing.assert_array_equal(result, expected)
+    assert_array_equal(result, expected)
     assert result.dtype == expected.dtype
     assert {"backend": "cpu"}.items() <= products[0].items()
     if not name.endswith("out"):  # that is a plain array
@@ -195,33 +196,36 @@ def test_as_a_decorator(products):
         gemm.use()(lambda: (yield))
 
 
-def test_other_threads_are_not_affected_and_may_overlap(products):
-    inside, leave, results = threading.Event(), threading.Event(), []
+@contextlib.contextmanager
+def inside_elsewhere(**options):
+    """Meanwhile another thread is in a block, at whose end it multiplies."""
+    inside, leave = threading.Event(), threading.Event()
 
     def using():
-        with gemm.use(backend="numpy"):
+        with gemm.use(**options):
             inside.set()
             leave.wait(10)
-            results.append(np.dot(A, B))
+            return np.dot(A, B)
 
-    def other():
-        results.append(np.dot(A, B))
-
-    with gemm.use(backend="cpu"):
-        threads = [threading.Thread(target=target) for target in (using, other)]
-        for thread in threads:
-            thread.start()
-        threads[1].join(10)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        result = pool.submit(using)
         inside.wait(10)
+        try:
+            yield
+        finally:
+            leave.set()
+        same(result.result(10), numpy_original.dot(A, B))
+
+
+def test_other_threads_are_not_affected_and_may_overlap(products):
+    with inside_elsewhere(backend="numpy"):
+        with gemm.use(backend="cpu"):
+            (found,) = at_once(lambda _: np.dot(A, B), [0])
+        same(found, numpy_original.dot(A, B))
+        assert np.dot is OWN["dot"]  # though the other thread is in it still
+        np.dot(A, B)
         assert not products
-    assert np.dot is OWN["dot"]  # though the other thread is in it still
-    np.dot(A, B)
-    assert not products
-    leave.set()
-    threads[0].join(10)
     assert products == [{"backend": "numpy"}]
-    for result in results:
-        same(result, numpy_original.dot(A, B))
 
 
 def test_many_threads_enter_and_leave():
@@ -292,9 +296,7 @@ def test_an_exit_too_many_changes_nothing(products):
     with other:
         block.__exit__(None, None, None)
         np.dot(A, B)
-        inside = threading.Thread(target=lambda: other.__exit__(None, None, None))
-        inside.start()
-        inside.join(10)
+        at_once(lambda _: other.__exit__(None, None, None), [0])
         np.dot(A, B)
     assert products == [{"backend": "cpu"}, {"backend": "numpy"}, {"backend": "numpy"}]
 
@@ -342,44 +344,27 @@ def test_the_products_of_other_libraries_are_theirs_everywhere():
     """An `__array_ufunc__` asks `ufunc is np.matmul`: in each thread, inside a block or not, that must hold."""
     expected = ["lazy", "lazy", "lazy dot", "lazy tensordot", "lazy einsum"]
     assert lazily() == expected
-    found = []
     with gemm.use(backend="cpu"):
-        found.append(lazily())
-        thread = threading.Thread(target=lambda: found.append((np.matmul is OWN["matmul"], lazily())))
-        thread.start()
-        thread.join(10)
-    assert found == [expected, (True, expected)]
+        assert lazily() == expected
+        assert at_once(lambda _: (np.matmul is OWN["matmul"], lazily()), [0]) == [(True, expected)]
 
 
 def test_dask_is_dasks_beside_a_block():
     da = pytest.importorskip("dask.array")
     x = da.from_array(B, chunks=2)
     with gemm.use(backend="cpu"):
-        np.testing.assert_array_equal((A @ x).compute(), A @ B)
+        assert_array_equal((A @ x).compute(), A @ B)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            np.testing.assert_array_equal(pool.submit(lambda: (A @ x).compute()).result(), A @ B)
+            assert_array_equal(pool.submit(lambda: (A @ x).compute()).result(), A @ B)
 
 
 def test_other_threads_see_numpys_functions_meanwhile():
     """Their identity, their class and their pickles."""
-    inside, leave = threading.Event(), threading.Event()
-
-    def using():
-        with gemm.use():
-            inside.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=using)
-    thread.start()
-    inside.wait(10)
-    try:
+    with inside_elsewhere():
         assert {name: getattr(np, name) for name in OWN} == OWN
         assert isinstance(np.matmul, np.ufunc)
         assert pickle.loads(pickle.dumps(np.matmul)) is OWN["matmul"]
         assert pickle.loads(pickle.dumps(OWN["dot"])) is OWN["dot"]
-    finally:
-        leave.set()
-        thread.join(10)
 
 
 def test_the_modules_stay_modules():
@@ -469,7 +454,7 @@ def test_arrays_multiply_by_gemm(products):
     assert np.shares_memory(x, A)
     for result, expected in ((x @ B, A @ B), (A @ y, A @ B), (x @ y, A @ B), (x.dot(B), A @ B), (y.T @ A.T, B.T @ A.T)):
         assert type(result) is gemm.Array
-        np.testing.assert_array_equal(result, expected)
+        assert_array_equal(result, expected)
     both = {"backend": "cpu", "precision": "high"}
     assert (x @ y).options == both
     high = {"backend": "numpy", "precision": "high"}
@@ -487,13 +472,13 @@ def test_in_place_and_out(products):
     y = x
     y @= before
     assert y is x
-    np.testing.assert_array_equal(x, expected)
+    assert_array_equal(x, expected)
     out, given = np.zeros((4, 4)), gemm.array(np.zeros((4, 4)))
     for target in (out, given):
         assert np.matmul(before, square, out=target) is target
         assert before.dot(square, out=target) is target
         assert np.einsum("ij,jk", before, square, out=target) is target
-        np.testing.assert_array_equal(target, expected)
+        assert_array_equal(target, expected)
         assert np.add(before, 1, out=target) is target
     assert len(products) == 7
     with pytest.raises(ValueError, match="at least two dimensions"):
@@ -515,7 +500,7 @@ def test_all_else_is_numpys_and_keeps_the_options():
         assert result.options == {"backend": "cpu"}
     for scalar in (x[0, 0], x.sum(), np.max(x), x[0] @ x[1], np.tensordot(x, x), np.einsum("ij->", x)):
         assert isinstance(scalar, np.generic)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(x)), A)
+    assert_array_equal(pickle.loads(pickle.dumps(x)), A)
     assert gemm.array(x, backend="numpy", precision="high").options == {"backend": "numpy", "precision": "high"}
     x += 1
     assert type(x) is gemm.Array
@@ -538,7 +523,7 @@ def test_arrays_beside_other_classes():
 
     assert x @ Mine() == "mine"
     same(x.view(np.ndarray).astype(object).dot(B), OBJECTS.dot(B))
-    np.testing.assert_array_equal(gemm.array(OBJECTS) @ B, OBJECTS @ B)
+    assert_array_equal(gemm.array(OBJECTS) @ B, OBJECTS @ B)
     masked = np.ma.masked_equal(A, 0)
     assert isinstance(x * masked, np.ma.MaskedArray)
     with pytest.raises(TypeError, match="masked"):
@@ -568,8 +553,8 @@ def test_the_namespace():
     xp = x.__array_namespace__()
     assert type(xp.matmul(A, B)) is gemm.Array
     assert type(xp.matmul(V, V)) is type(xp.tensordot(A, A, axes=2)) is np.float64
-    np.testing.assert_array_equal(xp.vecdot(1j * V, V), -1j * (V * V).sum())
-    np.testing.assert_array_equal(xp.linalg.matrix_transpose(x), A.T)
+    assert_array_equal(xp.vecdot(1j * V, V), -1j * (V * V).sum())
+    assert_array_equal(xp.linalg.matrix_transpose(x), A.T)
     assert type(xp.matrix_transpose(x)) is gemm.Array
     assert xp.linalg.vecdot is xp.vecdot
     assert xp.exp is np.exp
@@ -592,5 +577,4 @@ def test_without_the_array_api_names_are_refused_with_the_reason(monkeypatch):
 
 
 def test_import_replaces_nothing():
-    code = "import numpy as np; own = np.matmul; import gemm; assert np.matmul is own"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    python("import numpy as np; own = np.matmul; import gemm; assert np.matmul is own")

@@ -62,6 +62,7 @@ def test_what_other_libraries_changed_by_is_the_machine():
     assert [each.row["name"] for each in verdicts.regressions(verdicts.changes(old, now))] == ["y", "x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "status", "words"), [(0.01, 1, "measured 3 times"), (99.0, 0, "0 times of 2 slower")]
 )

@@ -68,6 +68,7 @@ def test_without_a_device(recorded):
     assert "<html" not in text
 
 
+@pytest.mark.slow
 def test_files(tmp_path, capsys):
     page, plots = tmp_path / "x.html", tmp_path / "plots"
     argv = [*HOST, "--sizes", "8,16", "--html", str(page), "--plots", str(plots)]
