@@ -28,7 +28,7 @@ def device(monkeypatch):
 
 
 def forget():
-    forget_drivers(pinned.lanes, panels.panels, staging._speed)
+    forget_drivers(pinned.channels, panels.panels)
 
 
 def run(device, a, b, c, out, *scale):
@@ -87,7 +87,7 @@ def test_faults_leave_the_operands(device, monkeypatch, fault, size):
     before = a.copy(), b.copy(), c.copy()
     out, warm = c.copy(), np.empty_like(c)
     if "HostAlloc" not in fault and "StreamCreate" not in fault:
-        run(device, a, b, None, warm, 1.0, 0.0)  # kernels are loaded, lanes are there
+        run(device, a, b, None, warm, 1.0, 0.0)  # kernels are loaded, channels are there
     monkeypatch.setenv("CUDA_MACHINE_FAIL", fault)
     failure = None
     try:

@@ -103,7 +103,7 @@ def launch(
     """
     count, layout, bits, in_place = table
     size = rounded(count)
-    slot.holding((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # entries without a product
+    slot.array((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # entries without a product
     aligned = [math.gcd(16, x) for x in bits]
     if in_place or not layout.reads_c:
         aligned[2] = aligned[3]
@@ -130,7 +130,7 @@ def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: in
 
     Returns the bitwise OR of the addresses for each operand.
     """
-    places = slot.holding((count, 4), (_PLACE, 8), np.dtype(np.uint64))
+    places = slot.array((count, 4), (_PLACE, 8), np.dtype(np.uint64))
     found = []
     for operand, view in enumerate(views):
         if view is None:
