@@ -12,7 +12,7 @@ import pytest
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.backends.cuda import api, pointer_table, replay
+from gemm.backends.cuda import api, pointer_table
 from gemm.backends.cuda.launch import Launcher
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
@@ -306,7 +306,7 @@ def test_large_ones_are_launched_by_themselves(cuda: Backend) -> None:
 
 
 def test_more_than_a_table_has(ours: Ours, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MOST", 32)
+    monkeypatch.setattr(pointer_table, "MOST", 32)
     p, q = matrices(100), matrices(100)
     a, b = sent(ours, p, q)
     check(ours, gemm.gemm_many(a, b, reproducible=True), expected(p, q))

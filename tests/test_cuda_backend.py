@@ -546,12 +546,12 @@ def test_repeated_products(backend, device):
     assert replay is not None
     other = rand(9, 8, seed=1)
     there, goal = backend.to_device(other, device).owner, cuda_arrays.DeviceArray((9, 12), "float32", device)
-    assert replay(there, b_, None, goal, 1.0, 0.0) is goal
+    assert replay(there, b_, None, goal, 1.0, 0.0, None) is goal
     check_same_bits(goal.copy_to_host(), ordered(other, b))
-    made = replay(a_, b_, None, None, 1.0, 0.0)
+    made = replay(a_, b_, None, None, 1.0, 0.0, None)
     check_same_bits(made.copy_to_host(), ordered(a, b))
-    assert replay(a_, b_, None, goal, 1.0, 0.0) is goal
-    assert replay(a_, a_, None, a_, 1.0, 0.0) is None, "out overlaps an operand"
+    assert replay(a_, b_, None, goal, 1.0, 0.0, None) is goal
+    assert replay(a_, a_, None, a_, 1.0, 0.0, None) is None, "out overlaps an operand"
     assert run.signature(a_, b_, None, None) != run.signature(a_, b_, None, goal)
     assert run.signature(a_, b_, goal, goal) != run.signature(a_, b_, goal, out)
 
@@ -655,7 +655,7 @@ def test_repeated_products_are_aligned_alike(backend, device):
     assert replay is not None
     moved = cuda_arrays.DeviceArray((4, 4), "float32", device)
     moved._address, kept = moved._address + 4, moved._address
-    assert replay(moved, b_, None, out, 1.0, 0.0) is None
+    assert replay(moved, b_, None, out, 1.0, 0.0, None) is None
     moved._address = kept
 
 

@@ -5,7 +5,6 @@ A `Reader` reads the metadata of one library's arrays.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -14,11 +13,6 @@ from typing import Any, NamedTuple
 
 from gemm.backends.cuda.api import LEGACY_STREAM
 from gemm.backends.cuda.arrays import DeviceArray
-from gemm.core.operands import item
-
-Columns = tuple[Any, Any, Any, Any]
-"""The operands a, b, c and out of several products. Each is a list or tuple with an array for each product, or one
-array that all products use, or None."""
 
 
 class Reader(NamedTuple):
@@ -39,47 +33,6 @@ class Reader(NamedTuple):
     empty: Callable[[Any], Callable[[], Any]]
     several: Callable[[Any], Callable[[int], Any]]
     native: bool = False
-
-    def read(self, columns: Columns, start: int, count: int, place: int) -> tuple[int, tuple[int, ...]]:
-        """Write the addresses of up to `count` products, from product `start` on, to memory at `place`.
-
-        Each product gets a struct gemm_place (csrc/gemm.h). Reading stops at the first product whose metadata differ
-        from those of product `start`.
-
-        Returns:
-            (number of products read, bitwise OR of the addresses for each of a, b, c and out).
-        """
-        given = [(operand, column) for operand, column in enumerate(columns) if column is not None]
-        to = (ctypes.c_uint64 * (4 * count)).from_address(place)
-        before: list[Any] = [None] * 4
-        first: list[Any] = [None] * 4
-        at, bits, done = [0] * 4, [0] * 4, 0
-        kind = in_place = None
-        try:
-            for done in range(count):
-                found = [(operand, item(column, start + done)) for operand, column in given]
-                role = columns[2] is not None and columns[3] is not None and found[-1][1] is found[-2][1]
-                if kind is None:
-                    kind, in_place = found[0][1].__class__, role
-                if role != in_place:
-                    return done, tuple(bits)
-                for operand, x in found:
-                    if x is before[operand]:
-                        continue
-                    if x.__class__ is not kind:
-                        return done, tuple(bits)
-                    facts = self.facts(x)
-                    if first[operand] is None:
-                        first[operand] = facts
-                    elif facts != first[operand]:
-                        return done, tuple(bits)
-                    before[operand], at[operand] = x, self.address(x)
-                for operand, _ in given:
-                    to[4 * done + operand] = at[operand]
-                    bits[operand] |= at[operand]
-        except Exception:  # an object that is not an array: the full path reports it
-            return done, tuple(bits)
-        return count, tuple(bits)
 
 
 @cache

@@ -7,25 +7,23 @@ import struct
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from gemm.backends.cuda import operand_layout, pointer_table, staging
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
-from gemm.backends.cuda.array_metadata import Columns
+from gemm.backends.cuda.array_metadata import reader
 from gemm.backends.cuda.arrays import DeviceArray
 from gemm.backends.cuda.driver import Gpu
-from gemm.backends.cuda.launch_graph import Launches
+from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
-from gemm.backends.cuda.replay import Replay, signature
 from gemm.catalog import Kernel
 from gemm.core.backend import Kept
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import Work
+from gemm.core.operands import Work, item
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 
-_SCALES = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
 _KINDS = 256
 """The number of layouts whose prepared launches a launcher caches."""
 
@@ -49,38 +47,35 @@ class Launcher:
         self.kernel, self.device = kernel, device
         self.gpu: Gpu = device.handle
         self.ordered = problem.reproducible
-        self._scale = _SCALES.get(kernel.dtype) or ("I" if "int" in kernel.dtype else "f")
+        self.scale = Scale(kernel.dtype)
         self._chip = Chip(self.gpu.capability, self.gpu.units)
         self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
         self._last = threading.local()
-        float_like = self._scale in ("f", "d", "ff", "dd")
         itemsize = np.dtype(problem.dtype).itemsize
         # Sums in a type that is wider than out are rounded once, at the end. Then k cannot be cut.
-        whole = float_like and itemsize < struct.calcsize(self._scale)
+        whole = self.scale.form not in "IQ" and itemsize < struct.calcsize(self.scale.form)
         self._cuts_k = not (self.ordered or problem.fused or whole)
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
 
-    def __call__(
-        self, a: Operand, b: Operand, c: Any, out: Operand, alpha: Any, beta: Any, bias: Any = None
-    ) -> None:  # fmt: skip
-        work = Work(a, b, c, out, alpha, beta, bias)
+    def __call__(self, *given: Any) -> None:
+        """Compute the given `Work`."""
+        work = Work(*given)
+        out = work.out
         if isinstance(out, np.ndarray):
             with self.gpu:
                 staging.stage(self.gpu, self.enqueue, work, cuts_k=self._cuts_k)
             return
-        views: list[DeviceView] = [cast(DeviceView, x) for x in (a, b, c, bias, out) if x is not None]
+        views: list[DeviceView] = [x for x in work if isinstance(x, DeviceView)]
         for view in views:
             if view.device.handle is not self.gpu:  # the kernel would fault and destroy the context
                 raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
         queues = {view.queue for view in views if view.queue is not None}
-        own = out.queue
-        stream = own if own is not None else min(queues, default=LEGACY_STREAM)
+        stream = min(queues, default=LEGACY_STREAM) if out.queue is None else out.queue
         others = queues - {stream}
         with self.gpu:
             for other in others:
                 follow(stream, other)
-        self.enqueue(work, stream)
-        with self.gpu:
+            self.enqueue(work, stream)
             for other in others:  # wait, because later work on this stream may overwrite an operand
                 follow(other, stream)
 
@@ -95,16 +90,17 @@ class Launcher:
         if self._apart:
             self._enqueue_apart(layout, (a, b, c, out), scale, stream)
             return
-        x, y, z, goal, w = (0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
+        addresses = tuple(0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
         launches = self._launches(layout)
         try:
-            launches.run(stream, x, y, z, goal, w, scale)
+            launches.run(stream, addresses, scale)
         except KernelFailed as error:
             # If c is out and the product has several launches, some of them may already have overwritten c. Then no
             # other kernel can compute the product.
-            error.spoilt = not error.memory and z == goal and sum(step.scaled for step in launches.recipe.steps) > 1
+            in_place = addresses[2] == addresses[3]
+            error.spoilt = not error.memory and in_place and sum(step.scaled for step in launches.recipe.steps) > 1
             raise
-        self._last.given = launches, layout, (x, y, z, goal, w)
+        self._last.launched = Launched(launches, layout, addresses)
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
         """Launch for stacks as if each product had separate operands, through a table of addresses."""
@@ -120,7 +116,7 @@ class Launcher:
                     cuda().cuEventSynchronize(slot.event)
 
     def together(
-        self, replay: Replay, columns: Columns, start: int, count: int, alpha: Any, beta: Any
+        self, replay: Replay, columns: pointer_table.Columns, start: int, count: int, alpha: Any, beta: Any
     ) -> tuple[int, Any]:
         """Compute many products in one launch (a pointer batch).
 
@@ -131,26 +127,15 @@ class Launcher:
             (number of products computed, their results, or None if `columns` contains out). The number is 0 if too few
             products are alike and independent.
         """
-        stream = replay.stream(columns[0], start)
+        stream = replay.reader.stream(item(columns[0], start))
         with self.gpu as gpu:
-            if pointer_table.capturing(stream):
-                return 0, None
-            with pointer_table.tables(gpu).one() as slot:
-                ready = replay.places(columns, start, count, slot.address, pointer_table.room(slot))
-                if ready is None:
-                    return 0, None
-                table = pointer_table.Table(ready.many, replay.layout, ready.bits, ready.in_place)
-                pointer_table.launch(gpu, self._launches, slot, table, self.scale(alpha, beta), stream)
-        return ready.many, ready.made
-
-    def scale(self, alpha: Any, beta: Any) -> bytes:
-        """Return alpha and beta in the format of gemm.cuh: 16 bytes each."""
-        return b"".join(struct.pack(self._scale, *self._parts(x)).ljust(16, b"\0") for x in (alpha, beta))
-
-    def _parts(self, x: Any) -> tuple[Any, ...]:
-        if self._scale in "IQ":  # integers wrap
-            return (int(x) & ((1 << 8 * struct.calcsize(self._scale)) - 1),)
-        return (x,) if len(self._scale) == 1 else (complex(x).real, complex(x).imag)
+            if not pointer_table.capturing(stream):
+                with pointer_table.tables(gpu).one() as slot:
+                    table = pointer_table.collect(slot, replay, columns, start, count)
+                    if table is not None:
+                        pointer_table.launch(gpu, self._launches, slot, table, self.scale(alpha, beta), stream)
+                        return table.many, table.results
+        return 0, None
 
     def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
         """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
@@ -166,8 +151,14 @@ class Launcher:
 
         The arguments are the device arrays of that launch. c is None if the launch does not read c.
         """
-        given, self._last.given = getattr(self._last, "given", None), None
-        return None if given is None else Replay.of(given, self.scale, self._scale, (a, b, c, out, bias))
+        launched, self._last.launched = getattr(self._last, "launched", None), None
+        arrays, known = (a, b, c, out, bias), reader(a.__class__)
+        if launched is None or known is None:
+            return None
+        # The launch read a copy of an array that has another address.
+        if any(x is not None and known.address(x) != at for x, at in zip(arrays, launched.addresses, strict=True)):
+            return None
+        return Replay(launched, self.scale, known, arrays)
 
 
 def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layout:
@@ -211,7 +202,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     memory = DeviceArray((nbytes,), "uint8", device)
     launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
-    launches.run(stream, b.data + b.offset, 0, 0, 0, memory.view().data, bytes(32))
+    launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
     with device.handle:
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
     memory._lent = True  # freeing then waits for products that still run
