@@ -13,7 +13,7 @@ import gemm
 from gemm import execute
 from gemm.backends import registry
 from gemm.backends.cuda import api, pointer_table
-from gemm.backends.cuda.launch import Launcher
+from gemm.backends.cuda.backend import Launcher
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.extras import pointer_batch

@@ -623,9 +623,9 @@ functions = (ctypes.cast(each, ctypes.c_void_p).value for each in (read, stream)
 api = like_torch.Exchange(1, 0, None, None, None, None, *functions)
 DeviceArray.is_neg = lambda x: False
 DeviceArray.__dlpack_c_exchange_api__ = like_torch.capsule(api)
-own = cuda_readers.reader(DeviceArray)
-cuda_readers.known[DeviceArray] = own._replace(native=cuda_readers._exchanged(DeviceArray))
-assert cuda_readers.known[DeviceArray].native
+own = cuda_readers.repeatable(DeviceArray)
+own.native = cuda_readers._exchanged(DeviceArray)
+assert own.native
 TILE, in_python = "sgemm_cuda_tile", []
 real = repeat.DevicePlans.run
 repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemm.backends.cuda import pointer_table
-from gemm.backends.cuda.array_metadata import Reader
+from gemm.backends.cuda.array_metadata import Library
 from gemm.backends.cuda.pinned import Slot
 
 native = pytest.importorskip("gemm._memo")
@@ -30,10 +30,17 @@ class Array:
         return self._shape
 
 
-READER = Reader(
-    lambda x: (x.shape, x.device), lambda x: int(x.address), lambda x: 1, lambda x: lambda: x,
-    lambda x: lambda count: [],
-)  # fmt: skip
+class Arrays(Library):
+    """Reads such arrays."""
+
+    def facts(self, x):
+        return x.shape, x.device
+
+    def address(self, x):
+        return int(x.address)
+
+
+LIBRARY = Arrays()
 
 
 def places(count=COUNT):
@@ -45,7 +52,7 @@ def column(base):
 
 
 def read(to, *columns, start=0, count=None):
-    return pointer_table.read(READER, columns, start, len(to) if count is None else count, to.ctypes.data)
+    return pointer_table.read(LIBRARY, columns, start, len(to) if count is None else count, to.ctypes.data)
 
 
 def test_all_that_are_alike():

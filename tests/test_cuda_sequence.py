@@ -467,7 +467,11 @@ def test_an_exchange_that_is_not_known_is_refused():
         native.reads(Tensor, object())
 
 
-READER = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
+class Arrays(array_metadata.Library):
+    """Reads arrays that have an address."""
+
+    def address(self, x):
+        return x.address
 
 
 @pytest.mark.parametrize(("goal", "repeats"), [(0x1080, True), (0x0FC0, True), (0x107C, False), (0x1000, False)])
@@ -476,8 +480,11 @@ def test_neighbours_repeat_and_overlapping_operands_do_not(goal, repeats):
     launched = []
     launches = SimpleNamespace(run=lambda stream, addresses, scale: launched.append(addresses[:4]))
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
-    a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
+    a, b, out = (
+        SimpleNamespace(address=at, shape=(4, 4), dtype=np.dtype(np.float32), device=None)
+        for at in (0x1000, 0x1040, goal)
+    )
     known = launch_graph.Launched(launches, layout, (0,) * 5)
-    replay = launch_graph.Replay(known, launch_graph.Scale("float32"), READER, (a, b, None, out, None))
+    replay = launch_graph.Replay(known, launch_graph.Scale("float32"), Arrays(), (a, b, None, out, None))
     assert replay(a, b, None, out, 1.0, 0.0, None) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence as Ordered
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from gemm.backends.cuda import array_metadata
 from gemm.backends.cuda.api import OUT_OF_MEMORY, cuda
-from gemm.backends.cuda.array_metadata import Reader
+from gemm.backends.cuda.array_metadata import Library
 from gemm.backends.cuda.driver import Gpu, threads
 from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
-from gemm.backends.cuda.operand_layout import OUT, ROOM, Map, Step
+from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, Map, Step
 from gemm.catalog import launch_arithmetic
 from gemm.core.errors import KernelFailed
 
@@ -48,12 +47,12 @@ class Launches:
         with gpu:
             pool = gpu.pool
             steps = tuple(_prepared(gpu, step) for step in recipe.steps)
-        memo = array_metadata.module() if pool or not recipe.room else None
-        given = recipe.room, recipe.zeroed, steps
+        memo = array_metadata.module() if pool or not recipe.workspace else None
+        given = recipe.workspace, recipe.zeroed, steps
         self.native = None if memo is None else memo.Sequence(_addresses(), gpu.context, pool, *given)
         self._sequence = self.native or Sequence(gpu, *given)
 
-    def run(self, stream: int, addresses: Ordered[int], scale: bytes) -> None:
+    def run(self, stream: int, addresses: tuple[int, ...], scale: bytes) -> None:
         """Enqueue the product of a, b, c, out and bias at these addresses. `scale` is alpha and beta.
 
         Raises KernelFailed.
@@ -87,41 +86,26 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class _Attribute(ctypes.Structure):
-    """The C struct CUlaunchAttribute."""
-
-    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
-
-
-class _Config(ctypes.Structure):
-    """The C struct CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
-    )  # fmt: skip
-
-
 class Sequence:
     """The same as gemm._memo.Sequence, in Python."""
 
-    def __init__(self, gpu: Gpu, room: int, zeroed: tuple[int, int], steps: tuple[Any, ...]) -> None:
-        self._gpu, self._room, self._zeroed, self._steps = gpu, room, zeroed, steps
+    def __init__(self, gpu: Gpu, workspace: int, zeroed: tuple[int, int], steps: tuple[Any, ...]) -> None:
+        self._gpu, self._workspace, self._zeroed, self._steps = gpu, workspace, zeroed, steps
 
     def run(self, stream: int, *given: Any) -> None:
         """Enqueue the launches for the given a, b, c, out, bias and scale; see Launches.run."""
         *addresses, scale = given
         with self._gpu as gpu:
-            at = [*addresses, gpu.allocate(self._room, stream) if self._room else 0]
+            at = [*addresses, gpu.allocate(self._workspace, stream) if self._workspace else 0]
             try:
                 offset, size = self._zeroed
                 if size:
-                    cuda().cuMemsetD32Async(at[ROOM] + offset, 0, size // 4, stream)
+                    cuda().cuMemsetD32Async(at[WORKSPACE] + offset, 0, size // 4, stream)
                 for step in self._steps:
                     _launch(step, at, stream, scale)
             finally:
-                if self._room:
-                    gpu.free(at[ROOM], stream)
+                if self._workspace:
+                    gpu.free(at[WORKSPACE], stream)
 
 
 def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> None:
@@ -139,10 +123,10 @@ def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> 
         cuda().cuLaunchKernel(handle, x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(arguments), None)
         return
     # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION and _CLUSTER_DIMENSION
-    wanted = [(6, (1,))] * overlaps + [(4, (cluster, 1, 1))] * (cluster != 1)
-    attributes = (_Attribute * len(wanted))(*(_Attribute(i, 0, (ctypes.c_uint * 16)(*value)) for i, value in wanted))
-    triples = [(ctypes.c_uint * 3)(*sizes) for sizes in ((x, y, 1), (block, 1, 1))]
-    config = _Config(*triples, shared, stream, ctypes.addressof(attributes), len(wanted))
+    wanted = [(6, 1, 0, 0)] * overlaps + [(4, cluster, 1, 1)] * (cluster != 1)
+    attributes = ctypes.create_string_buffer(b"".join(struct.pack("i4x3I52x", *each) for each in wanted))
+    fields = x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(attributes), len(wanted)
+    config = ctypes.create_string_buffer(struct.pack("7IPPI4x", *fields))  # CUlaunchConfig
     cuda().cuLaunchKernelEx(ctypes.addressof(config), handle, ctypes.addressof(arguments), None)
 
 
@@ -150,9 +134,8 @@ def _encoded(x: Map, address: int) -> tuple[Any, int]:
     """Encode a tensor map. Return the memory that contains it, and the map's aligned address in that memory."""
     memory = ctypes.create_string_buffer(128 + 64)
     place = -(-ctypes.addressof(memory) // 64) * 64
-    dims, strides = (ctypes.c_uint64 * 3)(*x.dims), (ctypes.c_uint64 * 2)(*x.strides)
-    box, one = (ctypes.c_uint32 * 3)(*x.box), (ctypes.c_uint32 * 3)(1, 1, 1)
-    arrays = [ctypes.addressof(values) for values in (dims, strides, box, one)]
+    given = ctypes.create_string_buffer(struct.pack("5Q6I", *x.dims, *x.strides, *x.box, 1, 1, 1))
+    arrays = [ctypes.addressof(given) + offset for offset in (0, 24, 40, 52)]
     cuda().cuTensorMapEncodeTiled(place, x.kind, 3, address, *arrays, 0, x.swizzle, 3, 0)
     return memory, place
 
@@ -187,7 +170,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
     All arrays must have the same class. b is None for a prepacked matrix, which is the same in each call. c or out is
     None if it is not given. Returns None if such products cannot be repeated.
     """
-    reader = array_metadata.known.get(a.__class__)
+    reader = array_metadata.repeatable(a.__class__)
     if reader is None:
         return None
     facts = reader.facts
@@ -215,12 +198,12 @@ class Replay:
             one, and to the end of the highest one.
     """
 
-    def __init__(self, launched: Launched, scale: Scale, reader: Reader, arrays: tuple[Any, ...]) -> None:
+    def __init__(self, launched: Launched, scale: Scale, reader: Library, arrays: tuple[Any, ...]) -> None:
         """`arrays` are a, b, c, out and bias of the launch."""
         self._launches, layout, addresses = launched
         self._scale, self._kept, self.layout = scale, addresses[1], layout
         self.reader, self._address = reader, reader.address
-        self._empty, self.several = reader.empty(arrays[3]), reader.several(arrays[3])
+        self._make, self._shape = reader.maker(arrays[3]), tuple(arrays[3].shape)
         self._masks = [least - 1 for least in layout.aligned]  # the low bits that must be 0 in the addresses
         *batch, m, n = layout.shape
         shapes = [(*batch, m, layout.k), (*batch, layout.k, n), layout.shape, layout.shape, (m, n)]
@@ -229,6 +212,10 @@ class Replay:
         if layout.bias is not None:
             strides.append(tuple(sizes[4] * step for step in layout.bias))
         self.spans = [_span(*each) for each in zip(shapes, strides, sizes, strict=False)]
+
+    def results(self, count: int) -> Any:
+        """Return new arrays for the results of `count` products."""
+        return self.reader.several(self._make, self._shape, count)
 
     @property
     def native(self) -> tuple[Any, ...] | None:
@@ -239,7 +226,8 @@ class Replay:
         """
         if not self.reader.native or self._launches.native is None:
             return None
-        return self._empty, self._launches.native, (self._scale.form, self._kept, *self.spans[1], *self._masks)
+        make = partial(self._make, self._shape)
+        return make, self._launches.native, (self._scale.form, self._kept, *self.spans[1], *self._masks)
 
     def __call__(self, *given: Any) -> Any:
         """Enqueue the product of the given a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
@@ -250,7 +238,7 @@ class Replay:
         a, b, c, out, alpha, beta, bias = given
         address, masks, created = self._address, self._masks, out is None
         if created:
-            out = self._empty()
+            out = self._make(self._shape)
         x, y, goal = address(a), self._kept if b is None else address(b), address(out)
         z = 0 if c is None or not self.layout.reads_c else goal if c is out else address(c)
         w = 0 if bias is None else address(bias)

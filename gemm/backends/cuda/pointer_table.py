@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -18,7 +19,7 @@ import numpy as np
 
 from gemm.backends.cuda import array_metadata
 from gemm.backends.cuda.api import cuda
-from gemm.backends.cuda.array_metadata import Reader
+from gemm.backends.cuda.array_metadata import Library
 from gemm.backends.cuda.launch_graph import Launches, Replay
 from gemm.backends.cuda.launch_plan import Layout
 from gemm.backends.cuda.pinned import Ring, Slot
@@ -39,27 +40,25 @@ _PLACE, _C, _OUT = 32, 16, 24
 """Bytes of a gemm_place, and the offsets of the addresses of c and out in it."""
 
 
-class Tables:
-    """The page-locked memory of a GPU for tables. One thread at a time can use it."""
-
-    def __init__(self) -> None:
-        self._ring, self._lock = Ring(MOST * (_PLACE + _PLACE)), threads.lock()
-
-    @contextmanager
-    def one(self) -> Iterator[Slot]:
-        """Acquire memory for the entries of MOST products, and as much workspace behind them."""
-        with self._lock:
-            slot = self._ring.take()
-            try:
-                yield slot
-            finally:
-                self._ring.give(slot)
-
-
 @cache
-def tables(gpu: Any) -> Tables:
-    """Return the Tables of `gpu`."""
-    return Tables()
+def _memory(gpu: Any) -> tuple[Ring, threading.Lock]:
+    """Return the page-locked memory of `gpu` for tables, and the lock for it."""
+    return Ring(MOST * (_PLACE + _PLACE)), threads.lock()
+
+
+@contextmanager
+def table_memory(gpu: Any) -> Iterator[Slot]:
+    """Acquire page-locked memory for the entries of MOST products, and as much workspace behind them.
+
+    One thread at a time can use it.
+    """
+    ring, lock = _memory(gpu)
+    with lock:
+        slot = ring.take()
+        try:
+            yield slot
+        finally:
+            ring.give(slot)
 
 
 def capturing(stream: int) -> bool:
@@ -161,7 +160,7 @@ def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int
     count, bits = read(reader, columns, start, min(count, MOST), slot.address)
     in_place = c is not None and out is not None and item(c, start) is item(out, start)
     if out is None and count >= LEAST:
-        results = replay.several(count)
+        results = replay.results(count)
         readable, (*_, own) = read(reader, (None, None, None, results), 0, count, slot.address)
         count, bits = min(count, readable), (*bits[:3], own)
     own_c = replay.layout.reads_c and not in_place
@@ -170,7 +169,7 @@ def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int
     return Table(count, replay.layout, bits, in_place, results) if count >= LEAST else None
 
 
-def read(reader: Reader, columns: Columns, start: int, count: int, address: int) -> tuple[int, tuple[int, ...]]:
+def read(reader: Library, columns: Columns, start: int, count: int, address: int) -> tuple[int, tuple[int, ...]]:
     """Write the addresses of up to `count` products, from product `start` on, to the table at `address`.
 
     Reading stops at the first product whose metadata differ from those of product `start`.
