@@ -64,22 +64,17 @@ class _Versioned(ctypes.Structure):
     )  # fmt: skip
 
 
-def _capsules(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.pythonapi, f"PyCapsule_{name}")
-    function.restype, function.argtypes = result, arguments
-    return function
+def _capsule(name: str, result: Any, *arguments: Any) -> Any:
+    return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
 
 
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_pointer = _capsules("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-_is_valid = _capsules("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)  # takes the capsule as an address: Python must not create references to a capsule that is being destroyed
-_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-_new = _capsules("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
+_new = _capsule("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
+_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+# These take a capsule's address: Python must not create references to a capsule that is being destroyed.
+_raw_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_raw_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
 
 class Import(NamedTuple):
