@@ -21,7 +21,7 @@ from gemm.core.operands import Work, parts
 def _small(monkeypatch):
     """Everything in the small, so that products of 40 rows go every way."""
     for module, name, value in (
-        (transfer, "SLOT", 1000), (pinned, "SLOT", 1000), (staging, "TOGETHER", 2048),
+        (transfer, "SLOT", 1000), (pinned, "SLOT", 2048), (staging, "TOGETHER", 2048),
         (staging, "_GRAIN", 4), (staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
         (cuda_panels, "_GRAIN", 4), (cuda_panels, "_GROUP", 300), (cuda_panels, "_LARGE", 5000),
         (cuda_panels, "LINK", 1e3), (staging, "LINE", 16), (pinned, "_THREADED_FROM", 256),

@@ -29,14 +29,6 @@ _ATTRIBUTES = {
 """{name in gemm: CUdevice_attribute}."""
 
 
-_forked: list[int] = []
-"""Not empty in a child forked from a process that had found GPUs. Such a child must not call the driver."""
-
-
-def _after_fork() -> None:
-    _forked.append(os.getpid())
-
-
 def threads(kernel: Kernel) -> int:
     """Return the number of threads in a thread block of `kernel`."""
     p = kernel.params
@@ -69,6 +61,7 @@ class Gpu:
         self.ordinal = ordinal
         self.id = cuda().cuDeviceGet(ordinal)
         self._pool = 0
+        self._process = os.getpid()
         self._lock = lock()
         self._functions: dict[Any, Function] = {}
         self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
@@ -91,7 +84,7 @@ class Gpu:
         return int(cuda().cuDevicePrimaryCtxRetain(self.id))
 
     def __enter__(self) -> Gpu:
-        if _forked:
+        if os.getpid() != self._process:
             raise KernelFailed("CUDA was in use when this process was forked, and does not survive that", lost=True)
         cuda().cuCtxPushCurrent(self.context)
         return self
@@ -195,8 +188,6 @@ def find_devices() -> tuple[Device, ...]:
         driver.cuInit(0)
         if not compilers():
             raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_after_fork)
         version = int(driver.cuDriverGetVersion())
         oldest = min(found.major for found in compilers())
         if version // 1000 < oldest:

@@ -11,6 +11,7 @@ copies the data through its own page-locked memory, with one thread. gemm theref
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections import deque
@@ -52,17 +53,10 @@ def locked(nbytes: int) -> np.ndarray:
             return aligned(nbytes)
         except MemoryError:
             raise error from None
-    return np.asarray(_Locked(address, nbytes))
-
-
-class _Locked:
-    """Owns page-locked memory. Arrays that use the memory keep this object alive through their `base`."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        where = (address, False)
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": where}
-        # At exit, the system frees the memory.
-        weakref.finalize(self, _unlock, cuda().cuMemFreeHost, address).atexit = False
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    # At exit, the system frees the memory.
+    weakref.finalize(memory, _unlock, cuda().cuMemFreeHost, address).atexit = False
+    return np.asarray(memory)
 
 
 def _unlock(free: Callable[[int], None], address: int) -> None:
@@ -151,7 +145,7 @@ class Slot(NamedTuple):
 class Ring:
     """Up to DEPTH slots of `nbytes` bytes, used in turn. Each slot is created when it is first needed."""
 
-    def __init__(self, nbytes: int = SLOT) -> None:
+    def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._slots: deque[Slot] = deque()
         self._made = 0
@@ -196,7 +190,7 @@ class Channel:
     def __init__(self) -> None:
         self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
         self.runs = tuple(runs)
-        self.sent, self.fetched, self.thread = Ring(), Ring(), CopyThread()
+        self.sent, self.fetched, self.thread = Ring(SLOT), Ring(SLOT), CopyThread()
         self._spare: list[int] = []
         self._marks: list[int] = []
 

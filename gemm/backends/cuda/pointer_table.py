@@ -134,18 +134,14 @@ def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: in
     Returns the bitwise OR of the addresses for each operand.
     """
     places = slot.array((count, 4), (_PLACE, 8), np.dtype(np.uint64))
-    found = []
+    numbers = np.arange(first, first + count)
     for operand, view in enumerate(views):
-        if view is None:
-            places[:, operand], bits = 0, 0
-        else:
-            start, number = np.full(count, view.data + view.offset), np.arange(first, first + count)
-            for length, step in zip(view.shape[-3::-1], view.strides[-3::-1], strict=True):
-                start, number = start + number % length * step, number // length
-            places[:, operand] = start
-            bits = int(np.bitwise_or.reduce(places[:, operand]))
-        found.append(bits)
-    return found
+        address: Any = 0
+        if view is not None:
+            index = np.unravel_index(numbers, (1, *view.shape[:-2]))[1:]
+            address = view.data + view.offset + sum(i * step for i, step in zip(index, view.strides, strict=False))
+        places[:, operand] = address
+    return [int(bits) for bits in np.bitwise_or.reduce(places, axis=0)]
 
 
 def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int) -> Table | None:

@@ -126,13 +126,13 @@ class _Product:
         given = ((name, getattr(work, name)) for name in _SENT)
         self._host = {name: x for name, x in given if isinstance(x, np.ndarray) and x.size}
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
-        apart = {name: of.nbytes for name, of in self._blocks.items()}
-        if "c" in apart and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
+        sizes = {name: of.nbytes for name, of in self._blocks.items()}
+        if "c" in sizes and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
             # c shares out's memory on the device. (If c repeats, it has its own memory and is sent once.)
             self._blocks["c"] = self._blocks["out"]
-            del apart["c"]
-        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in apart.values()), initial=0)
-        self._at: dict[str, int] = dict(zip(apart, starts, strict=True))
+            del sizes["c"]
+        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in sizes.values()), initial=0)
+        self._at: dict[str, int] = dict(zip(sizes, starts, strict=True))
 
     def run(self) -> None:
         """Compute the product; see `stage`."""
@@ -241,24 +241,24 @@ class _Product:
     def _steps(self) -> list[Step]:
         out, a = self._work.out, self._work.a
         size = {name: x.dtype.itemsize for name, x in self._host.items()}
-        rate, units = _speed(self._gpu, a.dtype.kind, a.dtype.itemsize)
         m, n = out.shape[-2:]
         lines = {
             name: LINE // size[name] if name in size and self._blocks[name].axes[-1:] == (axis,) else 1
             for name, axis in (("a", out.ndim - 2), ("b", out.ndim - 1))
         }
         shape = Shape(
-            m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host, rate, units,
-            _bound(self._work.b), lines["a"], lines["b"],
+            m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host,
+            rate=_speed(self._gpu, a.dtype.kind, a.dtype.itemsize), units=self._gpu.units, fixed=_bound(self._work.b),
+            rows=lines["a"], columns=lines["b"],
         )  # fmt: skip
         return steps(shape, out.shape[:-2])
 
 
-def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
-    """Return (approximate multiply-adds per second, number of multiprocessors), for the model of panels.
+def _speed(gpu: Any, kind: str, itemsize: int) -> float:
+    """Return the approximate multiply-adds per second, for the model of panels.
 
     The rates of floats are those of an H200 in large products, scaled by multiprocessors and clock.
     """
-    a_cycle = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
-    lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)
-    return gpu.units * lanes_a_unit * gpu.facts["clock_khz"] * 1e3, gpu.units
+    rates = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
+    each_cycle = rates.get(kind, {1: 1024}).get(itemsize, 64)
+    return float(gpu.units * each_cycle * gpu.facts["clock_khz"] * 1e3)

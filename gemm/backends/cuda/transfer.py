@@ -51,8 +51,8 @@ class Block:
     def on_host(self, array: np.ndarray) -> np.ndarray:
         """Return a view of `array` with the block's axes. `array` must have the shape for which the block was made."""
         left_out = [axis for axis in range(array.ndim) if axis not in self.axes]
-        turned = array.transpose(*left_out, *self.axes)
-        found: np.ndarray = turned[(0,) * len(left_out) + (Ellipsis,)]
+        ordered = array.transpose(*left_out, *self.axes)
+        found: np.ndarray = ordered[(0,) * len(left_out) + (Ellipsis,)]
         return found
 
     def ranges(self, cut: Cut) -> tuple[Range, ...]:
@@ -65,11 +65,11 @@ def block(array: np.ndarray, *, padded: bool = True) -> Block:
 
     A Block for results must not be `padded`: the copy to the host would read the padding, which is uninitialised.
     """
-    return _lay(array.shape, array.strides, array.dtype.itemsize, padded)
+    return _block(array.shape, array.strides, array.dtype.itemsize, padded)
 
 
 @lru_cache(maxsize=1024)
-def _lay(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
+def _block(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
     """Return the Block of an array with the shape `sizes` and the strides `along`."""
     steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
     axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
@@ -152,17 +152,19 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
 HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
 
 
+class _End(ctypes.Structure):
+    """The first or second half of the C struct CUDA_MEMCPY2D: the source or the target of a copy."""
+
+    _fields_ = (
+        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("kind", ctypes.c_uint), ("host", ctypes.c_void_p),
+        ("device", ctypes.c_void_p), ("array", ctypes.c_void_p), ("pitch", ctypes.c_size_t),
+    )  # fmt: skip
+
+
 class Rows2D(ctypes.Structure):
     """The C struct CUDA_MEMCPY2D."""
 
-    _fields_ = (
-        ("from_x", ctypes.c_size_t), ("from_y", ctypes.c_size_t), ("from_kind", ctypes.c_uint),
-        ("from_host", ctypes.c_void_p), ("from_device", ctypes.c_void_p), ("from_array", ctypes.c_void_p),
-        ("from_pitch", ctypes.c_size_t),
-        ("to_x", ctypes.c_size_t), ("to_y", ctypes.c_size_t), ("to_kind", ctypes.c_uint),
-        ("to_host", ctypes.c_void_p), ("to_device", ctypes.c_void_p), ("to_array", ctypes.c_void_p),
-        ("to_pitch", ctypes.c_size_t), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t),
-    )  # fmt: skip
+    _fields_ = (("source", _End), ("target", _End), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t))
 
 
 class _Awaited(NamedTuple):
@@ -261,13 +263,13 @@ class Transfers:
                     cuda().cuStreamWaitEvent(down, awaited.event, 0)
                 _transfer(awaited.piece, slot.address, awaited.address, down, to_host=True)
                 cuda().cuEventRecord(slot.event, down)
-                held = slot.array(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
-                self._coming.append((slot, held, awaited.target))
+                staged = slot.array(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
+                self._coming.append((slot, staged, awaited.target))
             if self._coming and (cuda().cuEventQuery(self._coming[0][0].event) or wait):
-                slot, held, target = self._coming.popleft()
+                slot, staged, target = self._coming.popleft()
                 cuda().cuEventSynchronize(slot.event)
                 self.wrote = True
-                self._landing.append((slot, self._channel.thread.copy(target, held, stream=True)))
+                self._landing.append((slot, self._channel.thread.copy(target, staged, stream=True)))
             elif not wait:
                 return
             elif self._landing:
@@ -303,9 +305,6 @@ def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool)
         else:
             cuda().cuMemcpyHtoDAsync(device, host, piece.width, stream)
         return
-    here: dict[str, Any] = {"kind": HOST, "host": host, "pitch": piece.width}
-    there: dict[str, Any] = {"kind": DEVICE, "device": device, "pitch": piece.pitch}
-    source, target = (there, here) if to_host else (here, there)
-    ends = {f"from_{key}": value for key, value in source.items()} | {f"to_{k}": v for k, v in target.items()}
-    rows = Rows2D(width=piece.width, rows=piece.rows, **ends)
+    ends = [_End(kind=HOST, host=host, pitch=piece.width), _End(kind=DEVICE, device=device, pitch=piece.pitch)]
+    rows = Rows2D(*(ends[::-1] if to_host else ends), piece.width, piece.rows)
     cuda().cuMemcpy2DAsync(ctypes.addressof(rows), stream)
